@@ -22,6 +22,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from polydec.base.errors import RequestError
+
 PATIENCE = 30.0
 """Seconds of waiting: for a machine that is busy otherwise."""
 
@@ -31,7 +33,7 @@ TOO_DEEP = frozenset(
 """How a process ends that ran out of its stack, or of memory inside a library."""
 
 
-class Ended(ValueError):
+class Ended(RequestError):
     """The worker ended over a request. again: whether the same request may go well another time."""
 
     def __init__(self, why: str, again: bool) -> None:
@@ -62,7 +64,7 @@ class Worker:
         atexit.register(self.stop)
 
     def ask(self, request: bytes) -> dict[str, Any]:
-        """What the worker answers to a line of JSON. Raises Ended where it does not, ValueError where it does not start."""
+        """What the worker answers to a line of JSON. Raises Ended where it does not, RequestError where it does not start."""
         with self._lock:
             if self._owner != os.getpid():  # after a fork the parent's worker is the parent's
                 self._process = None
@@ -79,7 +81,7 @@ class Worker:
                 # 0: it had ended before the request, as its terminal's processes were
                 if ended != 0:
                     raise Ended(self._why(ended), again=ended == -signal.SIGKILL)
-            raise ValueError("its process does not start")
+            raise RequestError("its process does not start")
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -104,7 +106,7 @@ class Worker:
                     start_new_session=True,
                 )
             except OSError as e:
-                raise ValueError(f"its process does not start ({e})") from None
+                raise RequestError(f"its process does not start ({e})") from None
             self._owner = os.getpid()
         return self._process
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from polydec.base.errors import RequestError
 from polydec.base.later import looked_up
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ R = TypeVar("R", bound="BaseModel")
 
 
 def check(kind: type[R], data: Any, what: str) -> R:
-    """`data` as a record. Raises ValueError with one sentence that begins with `what` and names the first wrong field."""
+    """`data` as a record. Raises RequestError with one sentence that begins with `what` and names the first wrong field."""
     from pydantic import ValidationError
 
     try:
@@ -70,7 +71,7 @@ def check(kind: type[R], data: Any, what: str) -> R:
         names = [x for x in first["loc"] if isinstance(x, int) or not _BRANCH.search(x)]
         field = ".".join(str(x)[:40] for x in names[:4])
         if first["type"] == "missing":
-            raise ValueError(sentence(f"{what}: {field} is missing")) from None
+            raise RequestError(sentence(f"{what}: {field} is missing")) from None
         message = (
             first["msg"]
             .removeprefix("Value error, ")
@@ -78,7 +79,7 @@ def check(kind: type[R], data: Any, what: str) -> R:
             .replace("should be", "must be")
         )
         given = f"{field} is {_spoken(first['input'])}" if field else "it"
-        raise ValueError(sentence(f"{what}: {given}: {message}")) from None
+        raise RequestError(sentence(f"{what}: {given}: {message}")) from None
 
 
 def _spoken(value: Any) -> str:
@@ -94,42 +95,42 @@ Pairs = Callable[[list[tuple[str, Any]]], dict[str, Any]]
 
 
 def parse(text: str | bytes, what: str, pairs: Pairs | None = None) -> Any:
-    """The value of a JSON text; pairs: makes each object. Raises ValueError with one sentence, also for one that is nested too
-    deeply."""
+    """The value of a JSON text; pairs: makes each object. Raises RequestError with one sentence, also for one that is nested
+    too deeply."""
     try:
         return json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
-        raise ValueError(
+        raise RequestError(
             sentence(f"{what} is not a JSON object: it is nested too deeply")
         ) from None
     except ValueError as error:
-        raise ValueError(sentence(f"{what} is not a JSON object: {error}")) from None
+        raise RequestError(sentence(f"{what} is not a JSON object: {error}")) from None
 
 
 def parse_object(text: str | bytes, what: str, pairs: Pairs | None = None) -> dict[str, Any]:
-    """The object of a JSON text; pairs: makes each object. Raises ValueError with one sentence where it is another value or
+    """The object of a JSON text; pairs: makes each object. Raises RequestError with one sentence where it is another value or
     none."""
     value = parse(text, what, pairs)
     if not isinstance(value, dict):
-        raise ValueError(sentence(f"{what} is not a JSON object: it is a {type(value).__name__}"))
+        raise RequestError(sentence(f"{what} is not a JSON object: it is a {type(value).__name__}"))
     return value
 
 
 def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
-    """The content of a file or pipe of at most `most` bytes. Raises ValueError with one sentence."""
+    """The content of a file or pipe of at most `most` bytes. Raises RequestError with one sentence."""
     what = f"file {str(path)!r} cannot be read"
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode) and not stat.S_ISFIFO(about.st_mode):
-            raise ValueError("it is not an ordinary file")
+            raise RequestError("it is not an ordinary file")
         if about.st_size > most:
-            raise ValueError(f"it has more than {most} bytes")
+            raise RequestError(f"it has more than {most} bytes")
         with path.open("rb") as file:
             return read_at_most(file, most)
     except OSError as error:
-        raise ValueError(sentence(f"{what}: {error.strerror or error}")) from None
+        raise RequestError(sentence(f"{what}: {error.strerror or error}")) from None
     except ValueError as error:  # such as a name with a zero in it
-        raise ValueError(sentence(f"{what}: {error}")) from None
+        raise RequestError(sentence(f"{what}: {error}")) from None
 
 
 class Readable(Protocol):
@@ -139,28 +140,28 @@ class Readable(Protocol):
 
 
 def read_at_most(file: Readable, most: int) -> bytes:
-    """All that is left of a stream. Raises ValueError where that is more than `most` bytes."""
+    """All that is left of a stream. Raises RequestError where that is more than `most` bytes."""
     parts, left = list[bytes](), most
     while part := file.read(1 << 20):
         parts.append(part)
         left -= len(part)
         if left < 0:
-            raise ValueError(f"it has more than {most} bytes")
+            raise RequestError(f"it has more than {most} bytes")
     return b"".join(parts)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ValueError with one sentence where it is none."""
+    """The object in a JSON file. Raises RequestError with one sentence where it is none."""
     return parse_object(read_bytes(path), f"file {str(path)!r}")
 
 
 def whole_text(text: str, what: str) -> str:
-    """`text`, which must hold whole characters. Raises ValueError where half of one stands in it (bytes that are no UTF-8 on
+    """`text`, which must hold whole characters. Raises RequestError where half of one stands in it (bytes that are no UTF-8 on
     the command line, `\\ud800` in JSON)."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(
+        raise RequestError(
             sentence(
                 f"{what} holds half a character at {error.start}: it must be whole Unicode text"
             )
@@ -169,9 +170,9 @@ def whole_text(text: str, what: str) -> str:
 
 
 def whole(name: str, value: int, low: int, high: int) -> int:
-    """`value`, which must lie in low to high. Raises ValueError that names it."""
+    """`value`, which must lie in low to high. Raises RequestError that names it."""
     if not low <= value <= high:
-        raise ValueError(
+        raise RequestError(
             f"{name} is {_short(value)}: it must be at least {low}"
             if value < low
             else f"{name} is {_short(value)}: it can be at most {high}"
@@ -197,5 +198,5 @@ def most_threads() -> int:
 
 
 def check_threads(threads: int | None) -> int | None:
-    """`threads` (None: all cores). Raises ValueError out of 1 to `most_threads()`: torch ends the process at 40,000."""
+    """`threads` (None: all cores). Raises RequestError out of 1 to `most_threads()`: torch ends the process at 40,000."""
     return None if threads is None else whole("threads", threads, 1, most_threads())

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from polydec.base.errors import FileError
+
 try:
     import fcntl
 except ImportError:  # no such system: the lock is a file that only one process can create
@@ -18,7 +20,7 @@ STALE = 30.0
 """Seconds after which a lock without fcntl counts as left behind by a process that died."""
 
 
-class Locked(ValueError):
+class Locked(FileError):
     """Another process holds the lock."""
 
 

@@ -31,6 +31,8 @@ from typing import (
     get_type_hints,
 )
 
+from polydec.base.errors import RequestError
+
 LARGEST = 2**63 - 1
 """Whole numbers are at most so far from 0."""
 
@@ -236,18 +238,18 @@ class Option:
         """`value` as this option's type. Text is read as the command line gives it: "2,1,1" is a tuple, "5:1.5,7:-2" a
         mapping, "none" is None. A bool is no number; a whole float is a whole number; a whole number is a float.
 
-        Raises ValueError with one sentence of at most 300 characters that names the option, the value and what is legal.
+        Raises RequestError with one sentence of at most 300 characters that names the option, the value and what is legal.
         """
         if self.optional and (value is None or value == "none"):
             return None
         try:
             out = _READ[self.kind](value)
         except (ValueError, OverflowError, KeyError):
-            raise ValueError(self._complaint(value)) from None
+            raise RequestError(self._complaint(value)) from None
         if not all(
             x.allows(y) for x in self.limits for y in ((out,) if x.of_all else _entries(out))
         ):
-            raise ValueError(self._complaint(out, within=True))
+            raise RequestError(self._complaint(out, within=True))
         return out
 
     def schema(self) -> dict[str, Any]:
@@ -325,7 +327,7 @@ def option(name: str, hint: Any, default: Any) -> Option:
 
 
 def check(name: str, value: Any, hint: Any) -> Any:
-    """`value` as an annotation says: for a class that takes what an option gives. Raises ValueError as `convert` does."""
+    """`value` as an annotation says: for a class that takes what an option gives. Raises RequestError as `convert` does."""
     return _declared(name, hint, None).convert(value)
 
 
@@ -403,7 +405,7 @@ _BOOLS = {
 def _digits(text: str, form: re.Pattern[str]) -> str:
     text = text[: DIGITS + 1].strip()
     if len(text) > DIGITS or not form.fullmatch(text):
-        raise ValueError
+        raise RequestError
     return text
 
 
@@ -413,7 +415,7 @@ def _whole(value: Any) -> int:
     if type(value) is float and value.is_integer():
         value = int(value)
     if type(value) is not int or not -LARGEST <= value <= LARGEST:
-        raise ValueError
+        raise RequestError
     return value
 
 
@@ -421,7 +423,7 @@ def _number(value: Any) -> float:
     if isinstance(value, str):
         value = float(_digits(value, _NUMBER))
     if type(value) not in (int, float) or not math.isfinite(float(value)):
-        raise ValueError
+        raise RequestError
     return float(value)
 
 
@@ -429,13 +431,13 @@ def _truth(value: Any) -> bool:
     if isinstance(value, str):
         return _BOOLS[value[:DIGITS].strip().lower()]
     if type(value) is not bool:
-        raise ValueError
+        raise RequestError
     return value
 
 
 def _word(value: Any) -> str:
     if not isinstance(value, str) or len(value) > LETTERS or not value.isprintable():
-        raise ValueError
+        raise RequestError
     return value
 
 
@@ -445,9 +447,9 @@ def _wholes(value: Any) -> tuple[int, ...]:
     elif not isinstance(value, (list, tuple)) or any(
         isinstance(x, str) for x in cast(tuple[Any, ...], value)
     ):
-        raise ValueError
+        raise RequestError
     if len(cast(tuple[Any, ...], value)) > ENTRIES:
-        raise ValueError
+        raise RequestError
     return tuple(_whole(x) for x in cast(tuple[Any, ...], value))
 
 
@@ -459,14 +461,14 @@ def _by_token(value: Any) -> dict[int, float]:
     elif isinstance(value, Mapping):
         pairs = list(cast(Mapping[Any, Any], value).items())
         if any(isinstance(v, str) for _, v in pairs):
-            raise ValueError
+            raise RequestError
     else:
-        raise ValueError
+        raise RequestError
     if len(pairs) > ENTRIES:
-        raise ValueError
+        raise RequestError
     out = {_whole(k): _number(v) for k, v in pairs}
     if len(out) != len(pairs) or min(out, default=0) < 0:
-        raise ValueError
+        raise RequestError
     return out
 
 
@@ -513,14 +515,14 @@ _SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def at_least_one(of: object, *names: str) -> None:
-    """Raises ValueError that names the first of these fields of `of` which is below 1."""
+    """Raises RequestError that names the first of these fields of `of` which is below 1."""
     for name in names:
         if getattr(of, name) < 1:
-            raise ValueError(f"{name} is {getattr(of, name)}: it must be at least 1")
+            raise RequestError(f"{name} is {getattr(of, name)}: it must be at least 1")
 
 
 def above_zero(of: object, *names: str) -> None:
-    """Raises ValueError that names the first of these fields of `of` which is not above 0 (NaN is not)."""
+    """Raises RequestError that names the first of these fields of `of` which is not above 0 (NaN is not)."""
     for name in names:
         if not getattr(of, name) > 0:
-            raise ValueError(f"{name} is {getattr(of, name)}: it must be above 0")
+            raise RequestError(f"{name} is {getattr(of, name)}: it must be above 0")

@@ -45,7 +45,7 @@ def drift(
     raw: bool = False,
     seed: int = 0,
 ) -> Drift:
-    """Of one answer of a masked-diffusion model: every pass is followed by one that keeps nothing. Raises ValueError for a
+    """Of one answer of a masked-diffusion model: every pass is followed by one that keeps nothing. Raises RequestError for a
     method or options that cannot decode the model."""
     watched = Watched(lm.checkpoint.lm)
     kit = replace(

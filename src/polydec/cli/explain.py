@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from polydec import api
+from polydec.base.errors import PolydecError, RequestError
 from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
 from polydec.cli.generate import asked
 from polydec.cli.shown import cell, emit, emit_drawn
@@ -33,7 +34,7 @@ def explain(
     Nothing is decoded. A request that is refused ends with exit code 2; what would run in its place is said."""
     text = asked(prompt, prompt_file)
     if flags.trace is not None:
-        raise ValueError("trace is given: explain decodes nothing, so there is nothing to trace")
+        raise RequestError("trace is given: explain decodes nothing, so there is nothing to trace")
     flags.check_names()
     steered = steering(steer, steer_set, negative_prompt)
     from polydec.request.explain import explain as parts_of
@@ -42,7 +43,7 @@ def explain(
     ask = api.Ask(text, **flags.request(lm), **steered)
     try:
         parts = parts_of(lm, ask)
-    except ValueError as why:
+    except PolydecError as why:
         refused(lm, ask, str(why), flags.json_)
         raise
     if flags.json_:

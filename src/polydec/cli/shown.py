@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from polydec.base.edge import printable
+from polydec.base.errors import RequestError
 
 
 def fit(text: str) -> str:
@@ -38,7 +39,7 @@ def emit_drawn(draw: Callable[[Console], None]) -> None:
 
 def emit(text: str) -> None:
     """Write a result to standard output. Where that fails (a full disk) it goes to standard error, as it was long in the
-    making; ValueError is raised then all the same."""
+    making; RequestError is raised then all the same."""
     try:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
@@ -46,6 +47,6 @@ def emit(text: str) -> None:
         raise
     except OSError as error:
         sys.stderr.write(f"{text}\n")
-        raise ValueError(
+        raise RequestError(
             f"standard output cannot be written ({error.strerror}): what it should hold stands above"
         ) from None

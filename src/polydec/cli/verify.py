@@ -14,6 +14,7 @@ from rich.progress import track
 
 from polydec import api
 from polydec.base.edge import printable
+from polydec.base.errors import RequestError
 from polydec.bench.certify import Comparison, compare
 from polydec.bench.drift import drift
 from polydec.cli import asking, prompts
@@ -56,7 +57,7 @@ def verify(
     registry.get(method)
     flags.only("verify", {*TAKEN, *ENDED})
     if flags.temperature:
-        raise ValueError(
+        raise RequestError(
             f"temperature is {flags.temperature}: verify compares greedy texts, so it must be 0"
         )
     lm = flags.load()

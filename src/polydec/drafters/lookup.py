@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -43,13 +44,13 @@ class Lookup:
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_ngram <= 16:
-            raise ValueError(f"max_ngram is {self.max_ngram}: it must lie in 1 to 16")
+            raise RequestError(f"max_ngram is {self.max_ngram}: it must lie in 1 to 16")
         if not 1 <= self.min_ngram <= self.max_ngram:
-            raise ValueError(
+            raise RequestError(
                 f"min_ngram is {self.min_ngram}: it must lie in 1 to max_ngram, which is {self.max_ngram}"
             )
         if not 0 <= self.growth <= 16:
-            raise ValueError(
+            raise RequestError(
                 f"growth is {self.growth}: it must lie in 0 (copies of the full depth) to 16"
             )
 

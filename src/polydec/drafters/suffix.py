@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -47,13 +48,13 @@ class Suffix:
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_match <= 64:
-            raise ValueError(f"min_match is {self.min_match}: it must lie in 1 to 64")
+            raise RequestError(f"min_match is {self.min_match}: it must lie in 1 to 64")
         if not 0.0 <= self.floor <= 1.0:
-            raise ValueError(f"floor is {self.floor}: it must lie in 0 to 1")
+            raise RequestError(f"floor is {self.floor}: it must lie in 0 to 1")
         if not 1 <= self.width <= 16:
-            raise ValueError(f"width is {self.width}: it must lie in 1 to 16")
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 16")
         if not self.trust > 0.0:
-            raise ValueError(f"trust is {self.trust}: it must be above 0")
+            raise RequestError(f"trust is {self.trust}: it must be above 0")
 
     def open(self, prompt: Sequence[int], session: Session) -> SuffixGuess:
         guess = SuffixGuess(self, Automaton(), [], [0, 0], Calibration(len(PRIOR), self.trust))

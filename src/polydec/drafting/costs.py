@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
+from polydec.base.errors import RequestError
+
 MOST = 4096
 """Positions of the largest pass that is thought of."""
 KEEP = 0.95
@@ -37,17 +39,17 @@ class Costs:
 
     def __post_init__(self) -> None:
         if len(self.rows_ms) < 2 or not all(t > 0 for t in self.rows_ms):
-            raise ValueError(f"rows_ms is {self.rows_ms}: it must hold two or more times above 0")
+            raise RequestError(f"rows_ms is {self.rows_ms}: it must hold two or more times above 0")
         if len(self.more_ms) > len(self.rows_ms) or not all(t >= 0 for t in self.more_ms):
-            raise ValueError(
+            raise RequestError(
                 f"more_ms is {self.more_ms}: it must hold at most {len(self.rows_ms)} times of 0 or more"
             )
         if not self.draft_ms >= 0:
-            raise ValueError(f"draft_ms is {self.draft_ms}: it must be at least 0")
+            raise RequestError(f"draft_ms is {self.draft_ms}: it must be at least 0")
         if not self.beside_ms >= 0:
-            raise ValueError(f"beside_ms is {self.beside_ms}: it must be at least 0")
+            raise RequestError(f"beside_ms is {self.beside_ms}: it must be at least 0")
         if not self.crowd >= 1:
-            raise ValueError(f"crowd is {self.crowd}: it must be at least 1")
+            raise RequestError(f"crowd is {self.crowd}: it must be at least 1")
 
     def pass_ms(self, rows: int, sequences: int = 1, context: float = 0.0) -> float:
         """Milliseconds of a pass in which so many sequences feed `rows` rows in all, each behind `context` tokens (the mean).

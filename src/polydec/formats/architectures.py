@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from polydec.base.errors import FileError
 from polydec.formats import fields, mxfp4
 from polydec.formats.rope import Rope
 
@@ -326,7 +327,7 @@ def _experts(
     count = c.get("num_local_experts") or c.get("num_experts") or count
     used = c.get("num_experts_per_tok") or used
     if used > count:
-        raise ValueError(
+        raise FileError(
             f"num_experts_per_tok is {used}: it must lie in 1 to {count}, the number of experts"
         )
     return Experts(count, used, inner, sparse, share)
@@ -395,11 +396,11 @@ def _head(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
 def read(
     c: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> tuple[Config, Mapping[str, Tensor]]:
-    """A config.json and its tensors as the skeleton has them. Raises ValueError of one sentence where the config is of another
+    """A config.json and its tensors as the skeleton has them. Raises FileError of one sentence where the config is of another
     family, lacks a field or does not fit the weights: told by names and shapes, before anything is read or made room for."""
     kind = c.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise ValueError(f"model_type is {kind!r}: this network runs {', '.join(FAMILIES)}")
+        raise FileError(f"model_type is {kind!r}: this network runs {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     fields.check_config(c, weights)
     act = (
@@ -408,11 +409,11 @@ def read(
         else c.get("hidden_activation") or c.get("hidden_act") or family.act
     )
     if act not in ACTS:
-        raise ValueError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
+        raise FileError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
     if c.get("use_bidirectional_attention"):
-        raise ValueError("use_bidirectional_attention is set: of this family causal models are run")
+        raise FileError("use_bidirectional_attention is set: of this family causal models are run")
     if c.get("quantization_config") and not mxfp4.is_meant(c["quantization_config"]):
-        raise ValueError(
+        raise FileError(
             "quantization_config is set: this network reads plain float weights only (or a GGUF file)"
         )
     needed = (
@@ -425,21 +426,21 @@ def read(
     )
     missing = [k for k in needed if c.get(k) is None]
     if missing:
-        raise ValueError(f"config lacks {', '.join(missing)}")
+        raise FileError(f"config lacks {', '.join(missing)}")
     heads = c["num_attention_heads"]
     kv_heads = c.get("num_key_value_heads") or heads
     if heads % kv_heads:
-        raise ValueError(
+        raise FileError(
             f"num_key_value_heads is {kv_heads}: it must divide num_attention_heads, {heads}"
         )
     head = c.get("head_dim") or family.head or _head(c, weights)
     if head % 2:
-        raise ValueError(
+        raise FileError(
             f"the heads are {head} wide: rotary embedding turns pairs, so that it must be an even number"
         )
     causal, windows = c.get("polydec_causal", True), family.windows(c)
     if not causal and any(windows):
-        raise ValueError(
+        raise FileError(
             "sliding_window is set in a bidirectional model: only causal ones can have it"
         )
     ropes, turns = family.ropes(c, head, family.theta)
@@ -490,7 +491,7 @@ class Split(Mapping[str, Tensor]):
         for p in pieces.values():
             shape = fields.shape_of(source, p.name)
             if p.stop > math.prod(shape[:-1] if len(shape) > 1 else shape):
-                raise ValueError(
+                raise FileError(
                     f"{p.name} has shape {shape}: the config asks for {p.stop} rows or more"
                 )
         joined = {p.name for p in pieces.values()}
@@ -553,7 +554,7 @@ def _joined(c: Config, weights: Mapping[str, Tensor]) -> dict[str, Piece]:
                 if name not in weights:
                     continue
                 if (rows := fields.shape_of(weights, name)[0]) != sum(parts.values()):
-                    raise ValueError(
+                    raise FileError(
                         f"{name} has {rows} rows: the config asks for {sum(parts.values())}"
                     )
                 for part, size in parts.items():
@@ -583,7 +584,7 @@ def _expert_pieces(
             ends = (end for end in (".weight", ".bias") if theirs + end in weights)
             out |= {own + "gate" + end: Piece(theirs + end, 0, count) for end in ends}
     if (shape := fields.shape_of(weights, router)) != (count, c.width):
-        raise ValueError(f"{router} has shape {shape}: the config asks for {(count, c.width)}")
+        raise FileError(f"{router} has shape {shape}: the config asks for {(count, c.width)}")
     for part, old, n in (
         ("gate_proj", "w1", inner),
         ("up_proj", "w3", inner),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polydec.base.edge import LONGEST, check, printable, read_json, sentence
+from polydec.base.errors import FileError
 
 __all__ = [
     "LONGEST",
@@ -44,23 +45,23 @@ def first_line(e: BaseException) -> str:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Whatever reading a file meets becomes a ValueError of one sentence: `what` says which file and what was tried. Errors
+    """Whatever reading a file meets becomes a FileError of one sentence: `what` says which file and what was tried. Errors
     that already are sentences about it stay as they are."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except ValueError as e:
-        raise ValueError(sentence(e if what in str(e) else f"{what}: {first_line(e)}")) from None
+        raise FileError(sentence(e if what in str(e) else f"{what}: {first_line(e)}")) from None
     except _WHAT_FILES_RAISE as e:
-        raise ValueError(sentence(f"{what}: {_kind(e)}")) from None
+        raise FileError(sentence(f"{what}: {_kind(e)}")) from None
     except BaseException as e:
         if (
             type(e).__name__ not in ("PanicException", "SafetensorError")
             and type(e) is not Exception
         ):
             raise  # a fault of this program, not of the file
-        raise ValueError(sentence(f"{what}: {first_line(e)}")) from None
+        raise FileError(sentence(f"{what}: {first_line(e)}")) from None
 
 
 def _kind(e: BaseException) -> str:
@@ -80,7 +81,7 @@ def refuse_kernels(path: Path, config: Mapping[str, Any]) -> None:
                 and value is not None
                 and not (isinstance(value, str) and value.isidentifier())
             ):
-                raise ValueError(
+                raise FileError(
                     sentence(
                         f"{path} has {key} = {value!r}: code that a checkpoint brings or names is never run, "
                         "eager and sdpa are legal"
@@ -98,7 +99,7 @@ def own_code(path: Path) -> str:
 
 
 def at_home(name: str | Path) -> Path:
-    """The path of this name, in which `~` is the user's home and `~who` that of another one. Raises ValueError where there is
+    """The path of this name, in which `~` is the user's home and `~who` that of another one. Raises FileError where there is
     no such user, or the name is too long for a file."""
     try:
         path = Path(name).expanduser()
@@ -106,8 +107,8 @@ def at_home(name: str | Path) -> Path:
         return path
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise ValueError(sentence(f"{str(name)!r} cannot be the name of a file: {why}")) from None
+        raise FileError(sentence(f"{str(name)!r} cannot be the name of a file: {why}")) from None
     except RuntimeError:
-        raise ValueError(
+        raise FileError(
             sentence(f"{str(name)!r} begins with ~ and no user of that name is known here")
         ) from None

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from polydec.base.errors import FileError
 from polydec.formats import edge
 
 Count = Annotated[int, Field(ge=1, le=1 << 24)]
@@ -384,9 +385,9 @@ class PublishedMedusaFields(Strict):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if self.medusa_num_heads is None and self.num_heads is None:
-            raise ValueError("num_heads is missing: it must be a whole number from 1 to 64")
+            raise FileError("num_heads is missing: it must be a whole number from 1 to 64")
         if self.truncated_vocab_size not in (None, self.vocab_size):
-            raise ValueError(
+            raise FileError(
                 f"truncated_vocab_size is {self.truncated_vocab_size}: heads of some tokens only are not read"
             )
         return self
@@ -442,36 +443,36 @@ class PublishedFields(Strict):
 
 
 def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Types and ranges of a config, and what must be right before lists of one entry a layer are made. Raises ValueError of one
+    """Types and ranges of a config, and what must be right before lists of one entry a layer are made. Raises FileError of one
     sentence."""
     c = edge.check(Skeleton, config, "config")
     layers = c.num_hidden_layers
     if layers is None:
         return  # who reads the config names what is missing
     if layers > len(weights):
-        raise ValueError(
+        raise FileError(
             f"num_hidden_layers is {layers}: the file holds {len(weights)} tensors in all"
         )
     if c.layer_types is not None and len(c.layer_types) != layers:
-        raise ValueError(
+        raise FileError(
             f"layer_types has {len(c.layer_types)} entries: num_hidden_layers is {layers}"
         )
     if c.no_rope_layers and len(c.no_rope_layers) < layers:
-        raise ValueError(
+        raise FileError(
             f"no_rope_layers has {len(c.no_rope_layers)} entries: num_hidden_layers is {layers}"
         )
 
 
 def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
     """The weights must be as the config (families.Config) asks: told by names and shapes, before anything is read or made room
-    for. Raises ValueError of one sentence."""
+    for. Raises FileError of one sentence."""
     if "lm_head.tokens" in weights:
         _check_tokens(weights, c.vocab)
     for name, shape, needed in _shapes(c, weights):
         if name not in weights and not needed:
             continue
         if (found := shape_of(weights, name)) != shape:
-            raise ValueError(f"{name} has shape {found}: the config asks for {shape}")
+            raise FileError(f"{name} has shape {found}: the config asks for {shape}")
     for rope in c.ropes:
         _check_rope(rope, c.head)
 
@@ -479,7 +480,7 @@ def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
 def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
     """Of a tensor, without reading it where the file allows that."""
     if name not in weights:
-        raise ValueError(
+        raise FileError(
             f"weights lack {name}: the checkpoint is not complete, or of another architecture"
         )
     of = getattr(weights, "shape", None)
@@ -545,36 +546,34 @@ def _check_rope(rope: Any, head: int) -> None:
     """What the scalings divide by must not be nothing, and their tables have one divisor a frequency."""
     o, turned, kind = rope.options, rope.dim, rope.kind
     if turned < 2 or turned % 2:
-        raise ValueError(
+        raise FileError(
             f"rotary embedding turns {turned} of {head} dimensions: it must be an even number of at least 2"
         )
     if kind == "dynamic" and turned < 4:
-        raise ValueError(
-            f"rope_type is 'dynamic' and {turned} dimensions turn: it needs at least 4"
-        )
+        raise FileError(f"rope_type is 'dynamic' and {turned} dimensions turn: it needs at least 4")
     if kind == "llama3" and o["low_freq_factor"] >= o["high_freq_factor"]:
-        raise ValueError(
+        raise FileError(
             f"low_freq_factor is {o['low_freq_factor']}: it must lie below high_freq_factor, "
             f"{o['high_freq_factor']}"
         )
     for name in ("short_factor", "long_factor"):
         if kind == "longrope" and len(o[name]) != turned // 2:
-            raise ValueError(f"{name} has {len(o[name])} entries: {turned // 2} frequencies turn")
+            raise FileError(f"{name} has {len(o[name])} entries: {turned // 2} frequencies turn")
 
 
 def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
     """A head over some tokens only names each of them once. Nothing is read that is no list of at most so many."""
     shape = shape_of(weights, "lm_head.tokens")
     if len(shape) != 1 or not 1 <= shape[0] <= vocab:
-        raise ValueError(
+        raise FileError(
             f"lm_head.tokens has shape {shape}: it must be a list of 1 to {vocab} whole numbers"
         )
     tokens = weights["lm_head.tokens"]
     if tokens.is_floating_point() or tokens.is_complex():
-        raise ValueError(f"lm_head.tokens is {tokens.dtype}: whole numbers are expected")
+        raise FileError(f"lm_head.tokens is {tokens.dtype}: whole numbers are expected")
     ids = set(tokens.tolist())
     if len(ids) != len(tokens) or min(ids) < 0 or max(ids) >= vocab:
-        raise ValueError(
+        raise FileError(
             f"lm_head.tokens holds {min(ids)} to {max(ids)}, {len(ids)} of {len(tokens)} different ones: "
             f"each must lie in 0 to {vocab - 1} and occur once"
         )

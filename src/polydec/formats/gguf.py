@@ -21,6 +21,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from torch import Tensor
 
+from polydec.base.errors import FileError
 from polydec.formats.edge import sentence
 from polydec.formats.gguf_families import ARCHITECTURES, TABLES, TOP, config_of
 
@@ -60,7 +61,7 @@ class _Header:
 
     def take(self, size: int) -> memoryview:
         if size > len(self.data) - self.at:
-            raise ValueError(
+            raise FileError(
                 f"its header asks for {size} bytes at byte {self.at}, but the file ends at {len(self.data)}: "
                 "it is truncated or damaged"
             )
@@ -74,7 +75,7 @@ class _Header:
         """A number of things that take at least `least` bytes each."""
         n = self.scalar("<Q")
         if n * least > len(self.data) - self.at:
-            raise ValueError(
+            raise FileError(
                 f"its header announces {n} {what}, more than the file has room for: it is truncated or damaged"
             )
         return n
@@ -102,7 +103,7 @@ class _Header:
     def name(self) -> str:
         at, text = self.at, self.string()
         if not 0 < len(text) <= 128 or not text.isprintable():
-            raise ValueError(f"its header has no legal name at byte {at}: it is damaged")
+            raise FileError(f"its header has no legal name at byte {at}: it is damaged")
         return text
 
     def value(self, kind: int) -> Any:
@@ -111,20 +112,20 @@ class _Header:
         if kind == _STRING:
             return self.string()
         if kind != _ARRAY:
-            raise ValueError(
+            raise FileError(
                 f"its header has a value of kind {kind} at byte {self.at}: kinds are 0 to 12"
             )
         item = self.scalar("<I")
         if item == _STRING:
             return self.strings()
         if item not in _SCALARS:
-            raise ValueError(
+            raise FileError(
                 f"its header has an array of kind {item} at byte {self.at}: numbers and strings are legal"
             )
         form = np.dtype(_SCALARS[item])
         numbers = self.count("numbers", form.itemsize)
         if numbers > MOST:
-            raise ValueError(
+            raise FileError(
                 f"its header has an array of {numbers} numbers at byte {self.at}: {MOST} are read at most"
             )
         return np.frombuffer(self.take(numbers * form.itemsize), form).tolist()
@@ -135,7 +136,7 @@ class GGUF(Mapping[str, Tensor]):
     `config` (that of a Hugging Face config.json) and, as a mapping, the weights under their Hugging Face names, dequantised
     when asked for (float32; F16 and BF16 tensors as they are).
 
-    Raises ValueError where the file is no GGUF of versions 2 or 3, is truncated, or of an architecture outside
+    Raises FileError where the file is no GGUF of versions 2 or 3, is truncated, or of an architecture outside
     ARCHITECTURES (that when `config` or the weights are asked for).
     """
 
@@ -145,20 +146,20 @@ class GGUF(Mapping[str, Tensor]):
             self.parts = [np.memmap(self.path, np.uint8, "r")]
             self.fields, self.entries = _read(_view(self.parts[0]))
         except ValueError as e:  # an empty file cannot be mapped: that too is a ValueError
-            raise ValueError(sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
+            raise FileError(sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
         for path in _others(Path(self.path), self.fields):
             try:
                 self.parts.append(np.memmap(path, np.uint8, "r"))
                 fields, entries = _read(_view(self.parts[-1]))
             except (OSError, ValueError) as e:
-                raise ValueError(
+                raise FileError(
                     sentence(f"{path}, a part of the model, cannot be read as GGUF: {e}")
                 ) from None
             if (
                 fields.get("split.no") != len(self.parts) - 1
                 or self.entries.keys() & entries.keys()
             ):
-                raise ValueError(
+                raise FileError(
                     sentence(
                         f"{path} is not part {len(self.parts)} of {self.path}: its split.no is "
                         f"{fields.get('split.no')!r:.20}, or it holds tensors that are there already"
@@ -169,7 +170,7 @@ class GGUF(Mapping[str, Tensor]):
             }
         count = self.fields.get("split.tensors.count", len(self.entries))
         if len(self.parts) > 1 and count != len(self.entries):
-            raise ValueError(
+            raise FileError(
                 sentence(
                     f"{self.path} and its parts hold {len(self.entries)} tensors, but split.tensors.count is "
                     f"{count!r:.20}"
@@ -181,16 +182,16 @@ class GGUF(Mapping[str, Tensor]):
         return self.parts[entry.part][entry.start : entry.stop]
 
     def field(self, key: str, *default: Any) -> Any:
-        """The metadata `key`; raises ValueError where it is missing and there is no default."""
+        """The metadata `key`; raises FileError where it is missing and there is no default."""
         if key not in self.fields and not default:
-            raise ValueError(f"{self.path} lacks the field {key}")
+            raise FileError(f"{self.path} lacks the field {key}")
         return self.fields.get(key, *default)
 
     @property
     def architecture(self) -> str:
         name = self.field("general.architecture")
         if not isinstance(name, str) or name not in ARCHITECTURES:
-            raise ValueError(
+            raise FileError(
                 sentence(
                     f"{self.path} holds a model of the architecture {name!r:.80}: GGUF files are read of "
                     f"{', '.join(ARCHITECTURES)}"
@@ -207,14 +208,14 @@ class GGUF(Mapping[str, Tensor]):
         value = self.field(key, *default)
         if isinstance(value, list):  # one a layer
             if not value or any(v != value[0] for v in value):
-                raise ValueError(
+                raise FileError(
                     sentence(
                         f"{self.path} has {key} = {value!r:.80}: layers that differ are not served"
                     )
                 )
             value = value[0]
         if type(value) is not int or not 1 <= value < 1 << 31:
-            raise ValueError(
+            raise FileError(
                 sentence(
                     f"{self.path} has {key} = {value!r}: it must be a whole number from 1 to 2^31 - 1"
                 )
@@ -225,7 +226,7 @@ class GGUF(Mapping[str, Tensor]):
         """A number above 0."""
         value = self.field(key, *default)
         if type(value) not in (int, float) or not 0 < value < 1e38:
-            raise ValueError(
+            raise FileError(
                 sentence(f"{self.path} has {key} = {value!r:.80}: it must be a number above 0")
             )
         return float(str(np.float32(value)))  # the shortest decimal that this float32 can have been
@@ -243,7 +244,7 @@ class GGUF(Mapping[str, Tensor]):
                 bare = name == "self_attn.sinks"  # Hugging Face's name of these ends there
                 names[f"model.layers.{block[1]}.{name}" + ("" if bare else f".{end}")] = own
             elif own not in TABLES:
-                raise ValueError(
+                raise FileError(
                     f"{self.path} has the tensor {own}, which no {self.architecture} model has"
                 )
         return names
@@ -276,7 +277,7 @@ class GGUF(Mapping[str, Tensor]):
                 "num_attention_heads" if ".attn_q." in own else "num_key_value_heads"
             ]
             if tensor.shape[0] % (2 * heads):
-                raise ValueError(
+                raise FileError(
                     f"{self.path} has {own} of {tensor.shape[0]} rows, which {heads} heads cannot share"
                 )
             # llama.cpp pairs neighbouring rows in RoPE, Hugging Face the two halves of a head
@@ -324,21 +325,21 @@ class GGUF(Mapping[str, Tensor]):
         try:
             return torch.from_numpy(dequantize(rows, entry.type)).view(entry.shape)
         except NotImplementedError:
-            raise ValueError(
+            raise FileError(
                 f"{self.path} has the tensor {own} in {entry.type.name}, which the gguf library cannot "
                 "dequantise"
             ) from None
 
 
 def _others(path: Path, fields: Mapping[str, Any]) -> list[Path]:
-    """The further parts of a model in several files, none where it is whole. Raises ValueError where this is not its first
+    """The further parts of a model in several files, none where it is whole. Raises FileError where this is not its first
     part."""
     count, number = fields.get("split.count", 0), fields.get("split.no", 0)
     if count in (0, 1):
         return []
     name = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
     if type(count) is not int or number != 0 or name is None or int(name[2]) != count:
-        raise ValueError(
+        raise FileError(
             sentence(
                 f"{path} is one of {count!r:.20} parts: give the first, NAME-00001-of-0000N.gguf, with the "
                 "others beside it, or join them (llama-gguf-split --merge)"
@@ -354,9 +355,9 @@ def _view(data: np.memmap) -> memoryview:
 def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
     head = _Header(data)
     if bytes(head.take(4)) != b"GGUF":
-        raise ValueError("it does not begin with the letters GGUF")
+        raise FileError("it does not begin with the letters GGUF")
     if (version := head.scalar("<I")) not in (2, 3):
-        raise ValueError(f"its version is {version}: versions 2 and 3 are read, little-endian")
+        raise FileError(f"its version is {version}: versions 2 and 3 are read, little-endian")
     # a tensor's description takes 32 bytes or more, a field 13: whatever cannot fit is refused before it is read
     tensors, n_fields = head.count("tensors", 32), head.count("fields", 13)
     fields = {}
@@ -367,33 +368,33 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
     for _ in range(tensors):
         name, dims = head.name(), head.scalar("<I")
         if not 1 <= dims <= 4:
-            raise ValueError(f"its tensor {name!r} has {dims} dimensions: 1 to 4 are legal")
+            raise FileError(f"its tensor {name!r} has {dims} dimensions: 1 to 4 are legal")
         shape = tuple(reversed([head.scalar("<Q") for _ in range(dims)]))
         described.append((name, shape, head.scalar("<I"), head.scalar("<Q")))
     align = fields.get("general.alignment", 32)
     if not isinstance(align, int) or align < 1 or align & (align - 1):
-        raise ValueError(f"its alignment is {align!r}: it must be a power of two")
+        raise FileError(f"its alignment is {align!r}: it must be a power of two")
     base, entries = -(-head.at // align) * align, dict[str, Entry]()
     for name, shape, number, offset in described:
         if name in entries:
-            raise ValueError(f"it holds the tensor {name} twice")
+            raise FileError(f"it holds the tensor {name} twice")
         try:
             kind = GGMLQuantizationType(number)
         except ValueError:
-            raise ValueError(
+            raise FileError(
                 f"its tensor {name} is of type {number}, which the gguf library does not know"
             ) from None
         block, size = GGML_QUANT_SIZES[kind]
         if 0 in shape:
-            raise ValueError(f"its tensor {name} has the shape {shape}: it must not be empty")
+            raise FileError(f"its tensor {name} has the shape {shape}: it must not be empty")
         if shape[-1] % block:
-            raise ValueError(
+            raise FileError(
                 f"its tensor {name} has rows of {shape[-1]}, not a multiple of the {block} of {kind.name}"
             )
         start = base + offset
         stop = start + math.prod(shape) // block * size
         if stop > len(data):
-            raise ValueError(
+            raise FileError(
                 f"its tensor {name} ends at byte {stop}, but the file at {len(data)}: it is truncated or damaged"
             )
         entries[name] = Entry(shape, kind, start, stop)

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
+from polydec.base.errors import FileError
+
 Config = dict[str, Any]
 
 
@@ -88,12 +90,12 @@ def _pattern(file: File, config: Config, every: int) -> list[str]:
     )
     if isinstance(said, list):
         if len(said) != n:
-            raise ValueError(
+            raise FileError(
                 f"{file.path} has a sliding_window_pattern of {len(said)} layers: there are {n}"
             )
         return ["sliding_attention" if x else "full_attention" for x in said]
     if type(said) is not int or said < 1:
-        raise ValueError(
+        raise FileError(
             f"{file.path} has sliding_window_pattern = {said!r:.40}: a number from 1 on, or one a layer, is legal"
         )
     return ["sliding_attention" if (i + 1) % said else "full_attention" for i in range(n)]
@@ -206,17 +208,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def config_of(file: File) -> Config:
-    """The dict of a config.json. Raises ValueError where the file lacks a field, or has one that is not served."""
+    """The dict of a config.json. Raises FileError where the file lacks a field, or has one that is not served."""
     arch, embedding = file.architecture, file.entries.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
-        raise ValueError(
+        raise FileError(
             f"{file.path} holds no weights of a language model: the tensor token_embd.weight is missing"
         )
     number, real = file.number, file.real
     heads, width = number(f"{arch}.attention.head_count"), number(f"{arch}.embedding_length")
     layers = number(f"{arch}.block_count")
     if layers > len(file.entries):
-        raise ValueError(
+        raise FileError(
             f"{file.path} has {arch}.block_count = {layers}: it holds {len(file.entries)} tensors in all"
         )
     head = number(f"{arch}.attention.key_length", width // max(heads, 1))
@@ -272,15 +274,13 @@ def _scaling(file: File, arch: str, config: Config) -> Config | None:
     if kind == "none":
         return None
     if kind not in ("linear", "yarn"):
-        raise ValueError(
+        raise FileError(
             f"{file.path} has {key}.type = {kind!r:.80}: linear and yarn are served, and tables of divisors"
         )
     scaling = {"rope_type": kind, "factor": file.real(f"{key}.factor")}
     if kind == "yarn":
         if file.fields.get(f"{key}.yarn_log_multiplier"):
-            raise ValueError(
-                f"{file.path} has {key}.yarn_log_multiplier: yarn is served without it"
-            )
+            raise FileError(f"{file.path} has {key}.yarn_log_multiplier: yarn is served without it")
         scaling["original_max_position_embeddings"] = file.number(f"{key}.original_context_length")
         for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
             if f"{key}.{theirs}" in file.fields:
@@ -296,12 +296,12 @@ def _scaling(file: File, arch: str, config: Config) -> Config | None:
 def _table(file: File, name: str, turned: int) -> list[float]:
     """One divisor for each pair of turned dimensions."""
     if name not in file.entries:
-        raise ValueError(
+        raise FileError(
             f"{file.path} lacks the tensor {name}, which belongs to the other rope_factors"
         )
     divisor = file.tensor(name).flatten().tolist()
     if 2 * len(divisor) > turned or not all(0 < x < 1e12 for x in divisor):
-        raise ValueError(
+        raise FileError(
             f"{file.path} has {name} of {len(divisor)} numbers: at most one for each pair of a "
             f"head's {turned} dimensions is legal, all above 0"
         )

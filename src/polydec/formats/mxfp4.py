@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.base.errors import FileError
 from polydec.formats import fields
 
 _VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -59,7 +60,7 @@ class Unmixed(Mapping[str, Tensor]):
         if whole + "_blocks" in self._source:
             count, rows, blocks, _ = self._sides(whole + "_blocks", 4, 16)
             if (found := self._sides(whole + "_scales", 3)) != (count, rows, blocks):
-                raise ValueError(
+                raise FileError(
                     f"{whole}_scales has shape {found}: its blocks ask for {(count, rows, blocks)}"
                 )
             return count, rows // halves, 32 * blocks
@@ -69,7 +70,7 @@ class Unmixed(Mapping[str, Tensor]):
     def _sides(self, name: str, sides: int, last: int | None = None) -> tuple[int, ...]:
         shape = fields.shape_of(self._source, name)
         if len(shape) != sides or (last is not None and shape[-1] != last):
-            raise ValueError(
+            raise FileError(
                 f"{name} has shape {shape}: {sides} sides are expected{f', the last of {last}' if last else ''}"
             )
         return shape

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.base.errors import FileError
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -26,13 +28,13 @@ class Rope:
         """From the dict of a config.json: `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling`; theta: the
         base where it names none.
 
-        Raises ValueError for a kind that is not one of KINDS, and for one whose parameters are missing.
+        Raises FileError for a kind that is not one of KINDS, and for one whose parameters are missing.
         """
         options = dict(config.get("rope_parameters") or {})
         options = {**(config.get("rope_scaling") or {}), **options}
         kind = options.get("rope_type") or options.get("type") or "default"
         if kind not in KINDS:
-            raise ValueError(f"rope_type is {kind!r}: it must be one of {', '.join(KINDS)}")
+            raise FileError(f"rope_type is {kind!r}: it must be one of {', '.join(KINDS)}")
         base = options.get("rope_theta") or config.get("rope_theta") or theta
         part = options.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
         if config.get("original_max_position_embeddings"):
@@ -40,7 +42,7 @@ class Rope:
         needed = KINDS[kind].needs
         missing = [k for k in needed if options.get(k) is None]
         if missing:
-            raise ValueError(
+            raise FileError(
                 f"rope_type {kind!r} needs {', '.join(needed)}: the config lacks {', '.join(missing)}"
             )
         return Rope(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from polydec.base.errors import FileError
 from polydec.formats import fields
 
 SCALE = ".scale"  # what the name of a matrix's scales ends with
@@ -33,7 +34,7 @@ def unpacked(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 class Unpacked(Mapping[str, Tensor]):
-    """scaled: the names of scales. A matrix is made when it is asked for, and raises ValueError where its scales do not fit."""
+    """scaled: the names of scales. A matrix is made when it is asked for, and raises FileError where its scales do not fit."""
 
     def __init__(self, source: Mapping[str, Tensor], scaled: list[str]) -> None:
         self._source, self._scaled = source, {name.removesuffix(SCALE): name for name in scaled}
@@ -45,7 +46,7 @@ class Unpacked(Mapping[str, Tensor]):
             return self._source[name]
         code, scale_N = self._source[name], self._source[self._scaled[name]]
         if code.dtype != torch.int8 or scale_N.shape != code.shape[:1]:
-            raise ValueError(
+            raise FileError(
                 f"{self._scaled[name]} has shape {tuple(scale_N.shape)}: {name}, of {code.dtype} and shape "
                 f"{tuple(code.shape)}, is no matrix of int8 with a scale for each row"
             )

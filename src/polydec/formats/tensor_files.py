@@ -11,12 +11,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from polydec.base.errors import FileError
 from polydec.formats import edge, fields, rows8
 from polydec.formats.fields import source_of
 
 
 class SafeTensors(Mapping[str, Tensor]):
-    """Tensors of some .safetensors files, each read when asked for. Raises ValueError where a file is damaged."""
+    """Tensors of some .safetensors files, each read when asked for. Raises FileError where a file is damaged."""
 
     def __init__(self, files: list[Path]) -> None:
         self._at: dict[str, tuple[Path, Any]] = {}
@@ -25,7 +26,7 @@ class SafeTensors(Mapping[str, Tensor]):
                 handle = safe_open(file, "pt")
                 self._at |= dict.fromkeys(handle.keys(), (file, handle))
             except (SafetensorError, OSError) as e:
-                raise ValueError(
+                raise FileError(
                     f"{file} cannot be read as safetensors, it is truncated or damaged ({e})"
                 ) from None
 
@@ -70,7 +71,7 @@ class Borrowing(Mapping[str, Tensor]):
 
 def open_weights(path: Path) -> Mapping[str, Tensor]:
     """The tensors of a directory: model.safetensors, or the files of its index, else PyTorch's own format. Raises
-    ValueError where there are none, one is missing or one is damaged."""
+    FileError where there are none, one is missing or one is damaged."""
     for single, index in (
         ("model.safetensors", "model.safetensors.index.json"),
         ("pytorch_model.bin", "pytorch_model.bin.index.json"),
@@ -80,13 +81,13 @@ def open_weights(path: Path) -> Mapping[str, Tensor]:
         elif (path / index).is_file():
             shards = edge.read_json(path / index).get("weight_map")
             if not isinstance(shards, dict) or not shards:
-                raise ValueError(
+                raise FileError(
                     f"{path / index} has no weight_map: it is not the index of a checkpoint"
                 )
             if bad := next(
                 (f for f in shards.values() if not isinstance(f, str) or Path(f).name != f), None
             ):
-                raise ValueError(
+                raise FileError(
                     edge.sentence(
                         f"{path / index} names the file {bad!r}: files beside it are legal"
                     )
@@ -95,13 +96,11 @@ def open_weights(path: Path) -> Mapping[str, Tensor]:
         else:
             continue
         if (lost := next((f for f in files if not f.is_file()), None)) is not None:
-            raise ValueError(
-                f"{path} is incomplete: {lost.name}, which its index names, is missing"
-            )
+            raise FileError(f"{path} is incomplete: {lost.name}, which its index names, is missing")
         if single.endswith(".safetensors"):
             return rows8.unpacked(SafeTensors(files))
         return ChainMap(*map(unpickled, files))
-    raise ValueError(
+    raise FileError(
         f"{path} is a directory without weights: model.safetensors (or its index) is missing"
     )
 
@@ -112,11 +111,11 @@ def unpickled(file: Path) -> dict[str, Tensor]:
         found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except Exception as e:  # torch raises what its unpickler meets
         why = f"it is damaged or not in PyTorch's zip format ({edge.first_line(e)})"
-        raise ValueError(edge.sentence(f"{file} cannot be read, {why}")) from None
+        raise FileError(edge.sentence(f"{file} cannot be read, {why}")) from None
     if not isinstance(found, dict) or not all(
         isinstance(k, str) and isinstance(t, Tensor) for k, t in found.items()
     ):
-        raise ValueError(
+        raise FileError(
             edge.sentence(
                 f"{file} holds something else than tensors by name: it is no checkpoint's"
             )

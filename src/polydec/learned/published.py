@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
+from polydec.base.errors import FileError
 from polydec.base.files import replace as replace_file
 from polydec.core.protocols import Target
 from polydec.core.types import Reads, Vocab
@@ -158,7 +159,7 @@ class PublishedNetwork:
     def head(self, hidden_RH: Tensor) -> Tensor:
         """Laws of states that left the layer: -inf where its head knows no token."""
         if self._own is None:
-            raise ValueError(
+            raise FileError(
                 "a published EAGLE-1 layer has no head of its own: it uses the target's"
             )
         logits = linear(self._norm(hidden_RH, self._own.norm_H.float()), self._own.head_CH.float())
@@ -167,15 +168,15 @@ class PublishedNetwork:
         )
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        raise ValueError("a published EAGLE layer's head norms by itself")
+        raise FileError("a published EAGLE layer's head norms by itself")
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise ValueError(
+        raise FileError(
             "a published EAGLE layer has no table of its own: it reads the target's embeddings"
         )
 
     def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
-        raise ValueError("a published EAGLE-3 layer shows no keys: nothing drafts for it")
+        raise FileError("a published EAGLE-3 layer shows no keys: nothing drafts for it")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,12 +190,12 @@ class Read:
     table: Tensor | None
 
     def bound(self, target: Target) -> Eagle3:
-        """What drafts for this target. Raises ValueError where it does not fit."""
+        """What drafts for this target. Raises FileError where it does not fit."""
         eagle = (
             self.eagle if self.eagle.depths else replace(self.eagle, depths=standard(target.layers))
         )
         if len(eagle.depths) * eagle.layer.width != eagle.fuse_HD.shape[1]:
-            raise ValueError(
+            raise FileError(
                 f"EAGLE-3's fc.weight has {eagle.fuse_HD.shape[1]} columns: it reads the states of "
                 f"{len(eagle.depths)} layers of width {eagle.layer.width}"
             )
@@ -204,7 +205,7 @@ class Read:
 
 
 def require_table(table: Tensor | None, target: Target, called: str) -> None:
-    """Raise ValueError where weights bring an embedding table that is not the target's."""
+    """Raise FileError where weights bring an embedding table that is not the target's."""
     if table is None:
         return
     session = target.open((0,))
@@ -213,7 +214,7 @@ def require_table(table: Tensor | None, target: Target, called: str) -> None:
     finally:
         session.close()
     if own.shape != table.shape or not torch.allclose(own.float(), table.float(), atol=1e-3):
-        raise ValueError(
+        raise FileError(
             f"{called}'s weights bring an embedding table that is not this target's: only those that share "
             "the target's table are read"
         )
@@ -221,9 +222,9 @@ def require_table(table: Tensor | None, target: Target, called: str) -> None:
 
 def standard(layers: int) -> tuple[int, ...]:
     """After which layers of a target the states are read where nobody says it: a low, a middle and a high one. Raises
-    ValueError where it has too few."""
+    FileError where it has too few."""
     if layers < 7:
-        raise ValueError(
+        raise FileError(
             "EAGLE-3's config.json names no eagle_aux_hidden_state_layer_ids, and this target shows "
             f"{layers or 'none'} of its layers, too few for the usual ones: name three there"
         )
@@ -231,12 +232,12 @@ def standard(layers: int) -> tuple[int, ...]:
 
 
 def known(config: Mapping[str, Any]) -> bool:
-    """Whether a config is of this layout. Raises ValueError for a published drafter of another kind."""
+    """Whether a config is of this layout. Raises FileError for a published drafter of another kind."""
     names = config.get("architectures")
     names = [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
     for name in names:
         if name in OTHERS:
-            raise ValueError(
+            raise FileError(
                 f"it is {OTHERS[name]} ({name}): of published drafters EAGLE-3 ({NAMES[0]}), EAGLE-1 and Medusa's "
                 "heads are read"
             )
@@ -246,22 +247,22 @@ def known(config: Mapping[str, Any]) -> bool:
 def tensor_of(
     found: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None = None
 ) -> Tensor:
-    """A tensor of this shape, its numbers finite, by the names that the two writers of such files use. Raises ValueError."""
+    """A tensor of this shape, its numbers finite, by the names that the two writers of such files use. Raises FileError."""
     tail = name.removeprefix("midlayer.")
     names = [name, f"layers.0.{tail}", f"model.{name}", f"model.layers.0.{tail}"]
     have = next((n for n in names if n in found), None)
     if have is None:
-        raise ValueError(f"the weights lack {name!r}")
+        raise FileError(f"the weights lack {name!r}")
     t = found[have]
     if shape is not None and tuple(t.shape) != shape:
-        raise ValueError(f"{have} has shape {tuple(t.shape)}: config.json asks for {shape}")
+        raise FileError(f"{have} has shape {tuple(t.shape)}: config.json asks for {shape}")
     if t.is_floating_point() and not bool(t.isfinite().all()):
-        raise ValueError(f"{have} holds a NaN or an infinite number")
+        raise FileError(f"{have} holds a NaN or an infinite number")
     return t
 
 
 def load(path: str | Path) -> Read:
-    """The drafter in a directory. Raises ValueError with one sentence where it is damaged or of another kind."""
+    """The drafter in a directory. Raises FileError with one sentence where it is damaged or of another kind."""
     path = edge.at_home(path)
     with edge.reading(f"eagle is {str(path)!r}: it is damaged"):
         config = edge.read_json(path / "config.json")
@@ -269,7 +270,7 @@ def load(path: str | Path) -> Read:
         if (
             c.hidden_size % c.num_attention_heads and c.head_dim is None
         ) or c.num_attention_heads % c.kv_heads:
-            raise ValueError(
+            raise FileError(
                 f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
                 f"divide the width {c.hidden_size}"
             )
@@ -281,17 +282,17 @@ def load(path: str | Path) -> Read:
         }
         fuse = tensor_of(found, "fc.weight").float()
         if fuse.ndim != 2 or len(fuse) != H:
-            raise ValueError(f"fc.weight has shape {tuple(fuse.shape)}: it must have {H} rows")
+            raise FileError(f"fc.weight has shape {tuple(fuse.shape)}: it must have {H} rows")
         token_C = torch.arange(C)
         if "d2t" in found or "model.d2t" in found:
             token_C = token_C + tensor_of(found, "d2t", (C,)).long()
         elif c.vocab_size != C:
-            raise ValueError("the weights lack 'd2t', which says which tokens the head knows")
+            raise FileError("the weights lack 'd2t', which says which tokens the head knows")
         if (
             len(set(token_C.tolist())) != C
             or not 0 <= int(token_C.min()) <= int(token_C.max()) < c.vocab_size
         ):
-            raise ValueError(f"d2t names tokens outside 0 to {c.vocab_size - 1}, or one twice")
+            raise FileError(f"d2t names tokens outside 0 to {c.vocab_size - 1}, or one twice")
         own = Vocabulary(
             token_C,
             tensor_of(found, "lm_head.weight", (C, H)).float(),
@@ -339,10 +340,10 @@ def write(path: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Ten
 
 def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any] | None = None) -> None:
     """Write config.json and model.safetensors into the directory `path`, as vLLM and SGLang load them; about: what else the
-    config says. Raises ValueError where the weights have the form of learned/eagle3.py, which neither can take."""
+    config says. Raises FileError where the weights have the form of learned/eagle3.py, which neither can take."""
     layer = eagle.layer
     if eagle.evened or not isinstance(layer, PublishedLayer):
-        raise ValueError(
+        raise FileError(
             "vLLM and SGLang cannot take this EAGLE-3 drafter: its norms go over token and state together, and "
             "their layer has one for each (`polydec train eagle --kind eagle-3-published` trains that form)"
         )

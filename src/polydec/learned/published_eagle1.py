@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge, tensor_files
@@ -40,7 +41,7 @@ class ReadEagle1:
     table: Tensor | None
 
     def bound(self, target: Target) -> Eagle:
-        """What drafts for this target. Raises ValueError where it does not fit."""
+        """What drafts for this target. Raises FileError where it does not fit."""
         self.eagle.fit(target, None)
         require_table(self.table, target, "EAGLE-1")
         return self.eagle
@@ -59,12 +60,12 @@ def known(config: Mapping[str, Any], path: Path) -> bool:
 
 
 def load(path: str | Path) -> ReadEagle1:
-    """The drafter in a directory. Raises ValueError with one sentence where it is damaged or of another kind."""
+    """The drafter in a directory. Raises FileError with one sentence where it is damaged or of another kind."""
     path = edge.at_home(path)
     with edge.reading(f"eagle is {str(path)!r}: it is damaged"):
         config = edge.read_json(path / "config.json")
         if config.get("add_para_norm"):
-            raise ValueError(
+            raise FileError(
                 "add_para_norm is true: norms before the states are joined are not read"
             )
         c = edge.check(
@@ -73,7 +74,7 @@ def load(path: str | Path) -> ReadEagle1:
         if (
             c.hidden_size % c.num_attention_heads and c.head_dim is None
         ) or c.num_attention_heads % c.kv_heads:
-            raise ValueError(
+            raise FileError(
                 f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
                 f"divide the width {c.hidden_size}"
             )
@@ -110,10 +111,10 @@ def layout(c: PublishedFields) -> dict[str, tuple[int, ...]]:
 
 def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any] | None = None) -> None:
     """Write config.json and model.safetensors into the directory `path`, `fc.bias` where the drafter has one; about: what else
-    the config says. Raises ValueError where the weights have the form of learned/eagle.py, which neither engine can take."""
+    the config says. Raises FileError where the weights have the form of learned/eagle.py, which neither engine can take."""
     layer = eagle.layer
     if not eagle.normed or not isinstance(layer, PublishedLayer):
-        raise ValueError(
+        raise FileError(
             "vLLM and SGLang cannot take this EAGLE drafter: it reads states before the target's last norm "
             "(`polydec train eagle --kind eagle-published` trains the form that they have)"
         )
@@ -141,7 +142,7 @@ def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any] | None = None)
 def export(path: Path, eagle: Eagle) -> Path:
     """Write it into the directory `path` as SGLang loads it, and into its folder `vllm`, which is returned, as vLLM does:
     SGLang has a place for `fc.bias`, and would begin with random numbers there; vLLM has none, and stops at a tensor that it
-    does not know. Raises ValueError as `save` does."""
+    does not know. Raises FileError as `save` does."""
     save(
         path,
         eagle

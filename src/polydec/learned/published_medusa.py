@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.base.errors import FileError
 from polydec.core.types import Vocab
 from polydec.formats import edge, tensor_files
 from polydec.formats.fields import PublishedMedusaFields
@@ -34,7 +35,7 @@ def known(config: Mapping[str, Any]) -> bool:
 
 
 def load(path: str | Path) -> Heads:
-    """The heads in a directory. Raises ValueError with one sentence where they are damaged or of another shape."""
+    """The heads in a directory. Raises FileError with one sentence where they are damaged or of another shape."""
     path = edge.at_home(path)
     with edge.reading(f"medusa is {str(path)!r}: it is damaged"):
         c = edge.check(PublishedMedusaFields, edge.read_json(path / "config.json"), "config.json")
@@ -46,12 +47,12 @@ def load(path: str | Path) -> Heads:
         found = {name.removeprefix("medusa_heads."): found[name] for name in found}
         own = [_first(found, f"{k}.1.weight", f"lm_heads.{k}.weight") for k in range(c.count)]
         if any(t.ndim != 2 or t.shape != own[0].shape for t in own):
-            raise ValueError(
+            raise FileError(
                 f"the matrices of the heads have shapes {[tuple(t.shape) for t in own]}: all must have one"
             )
         V, H = own[0].shape
         if (c.vocab_size, c.hidden_size) != (c.vocab_size and V, c.hidden_size and H):
-            raise ValueError(
+            raise FileError(
                 f"lm_heads have shape {(V, H)}: config.json says {(c.vocab_size, c.hidden_size)}"
             )
         eye, heads = torch.eye(H), list[tuple[Tensor, Tensor, Tensor]]()
@@ -69,7 +70,7 @@ def load(path: str | Path) -> Heads:
         if ours is None:
             return Heads(heads, False, Vocab(V, frozenset(), ""), _guessed(c.count), own_VH=own)
         if len(ours.rates) != c.count:
-            raise ValueError(
+            raise FileError(
                 f"polydec_trained has rates of {len(ours.rates)} heads: there are {c.count}"
             )
         return Heads(
@@ -84,9 +85,9 @@ def _guessed(count: int) -> Sequence[Sequence[float]]:
 
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any] | None = None) -> None:
     """Write config.json and model.safetensors into the directory `path`, as vLLM loads them; about: what else the config says.
-    Raises ValueError for heads of learned/heads.py, which read the states before the target's final norm."""
+    Raises FileError for heads of learned/heads.py, which read the states before the target's final norm."""
     if heads.own_VH is None:
-        raise ValueError(
+        raise FileError(
             "vLLM cannot take these Medusa heads: they have no matrices of their own that make laws "
             "(`polydec train heads --kind medusa-published` trains such ones)"
         )
@@ -116,10 +117,10 @@ def _first(
 ) -> Tensor:
     """The tensor that has one of these names, in fp32."""
     if (name := next((n for n in names if n in found), None)) is None:
-        raise ValueError(f"the weights lack {names[-1]!r}")
+        raise FileError(f"the weights lack {names[-1]!r}")
     t = found[name].float()
     if shape is not None and tuple(t.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(t.shape)}: it must be {shape}")
+        raise FileError(f"{name} has shape {tuple(t.shape)}: it must be {shape}")
     if not bool(t.isfinite().all()):
-        raise ValueError(f"{name} holds a NaN or an infinite number")
+        raise FileError(f"{name} holds a NaN or an infinite number")
     return t

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from polydec import native as cpu
+from polydec.base.errors import FileError
 from polydec.formats.fields import LayerFields
 from polydec.learned import artefact
 from polydec.nets.query import Network
@@ -152,9 +153,9 @@ def read(
     width: int,
     wide: int | None = None,
 ) -> StateLayer:
-    """From the config and the tensors of an artefact. Raises ValueError where they do not fit each other."""
+    """From the config and the tensors of an artefact. Raises FileError where they do not fit each other."""
     if width % (2 * c.heads) or c.heads % c.kv_heads:
-        raise ValueError(
+        raise FileError(
             f"heads is {c.heads}, kv_heads {c.kv_heads}: they must divide the width {width}"
         )
     tensors = {

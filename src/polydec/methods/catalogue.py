@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from polydec.base import plugins
+from polydec.base.errors import RequestError
 from polydec.base.options import Option, meant, read, shown
 from polydec.methods.card import Card
 
@@ -42,15 +43,15 @@ class Catalogue:
         return _names(self)
 
     def find(self, name: str, otherwise: str) -> str:
-        """The own name of what answers to a name, an alias or an arXiv number. Raises ValueError with the nearest names for one
-        that is not there, or with the end of a sentence that is given for where none is near."""
+        """The own name of what answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for
+        one that is not there, or with the end of a sentence that is given for where none is near."""
         plain = in_hyphens(name)
         if plain in self.names():
             return self.names()[plain]
         near = get_close_matches(plain[:LONGEST], self.names(), 3, 0.6)
         likely = list(dict.fromkeys(self.names()[x] for x in near)) or self.search(name[:LONGEST])
         said = f"did you mean {' or '.join(likely[:3])}?" if likely else otherwise
-        raise ValueError(f"{self.field.format(shown(name))}: {said}")
+        raise RequestError(f"{self.field.format(shown(name))}: {said}")
 
     def search(self, words: str) -> list[str]:
         """Modules whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
@@ -75,7 +76,7 @@ class Catalogue:
         return _options(self, name)
 
     def chosen(self, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """All options of a module by its own name, with the values they have, under their names of today. Raises ValueError
+        """All options of a module by its own name, with the values they have, under their names of today. Raises RequestError
         for an unknown option, one that is given twice, or a value of the wrong type or out of range."""
         known = {o.name: o for o in self.options(name)}
         today = {o.formerly: o.name for o in known.values() if o.formerly}
@@ -83,11 +84,11 @@ class Catalogue:
         for option, value in (given or {}).items():
             now, one = today.get(option, option), f"of {self.kind} {name}"
             if now not in known:
-                raise ValueError(
+                raise RequestError(
                     f"option {shown(option)} {one} is unknown: {_nearest(str(option), known)}"
                 )
             if now in values:
-                raise ValueError(
+                raise RequestError(
                     f"option {now} {one} is given twice: {known[now].formerly} is its earlier name"
                 )
             values[now] = value

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
+from polydec.base.errors import MissingError, PolydecError
 from polydec.core.protocols import Shaper, Target
 from polydec.drafting.costs import Costs
 
@@ -40,7 +41,7 @@ class Artefact(Protocol):
     made_by: ClassVar[str]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was made for other models than these."""
+        """Raise MissingError where it was made for other models than these."""
         ...
 
 
@@ -48,7 +49,7 @@ A = TypeVar("A", bound=Artefact)
 
 
 def fit(one: Artefact, target: Target, draft: Callable[[], Target | None]) -> None:
-    """Raise ValueError where an artefact was made for other models. The draft model is asked for, and so loaded, unless the
+    """Raise MissingError where an artefact was made for other models. The draft model is asked for, and so loaded, unless the
     artefact says that it looks at none (`reads_draft` is False)."""
     one.fit(target, draft() if getattr(one, "reads_draft", True) else None)
 
@@ -113,38 +114,38 @@ class Kit:
 
     @property
     def second(self) -> Target:
-        """The target behind the second prompt. Raises ValueError where there is none."""
+        """The target behind the second prompt. Raises MissingError where there is none."""
         if self.beside is None:
-            raise ValueError("there is no second prompt: give one (--negative-prompt)")
+            raise MissingError("there is no second prompt: give one (--negative-prompt)")
         return self.beside
 
     @property
     def drafting(self) -> Target:
-        """The draft model. Raises ValueError where there is none."""
+        """The draft model. Raises MissingError where there is none."""
         if self.draft is None:
-            raise ValueError("there is no draft model: name one (--draft)")
+            raise MissingError("there is no draft model: name one (--draft)")
         return self.draft
 
     def find(self, kind: type[A]) -> A | None:
         """An artefact of this type that fits the models; None where there is none."""
         try:
             return self.need(kind)
-        except ValueError:
+        except PolydecError:
             return None
 
     def need(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
-        """The artefact of this type for which `which` holds. Raises ValueError where there is none, or none that fits."""
-        wrong: ValueError | None = None
+        """The artefact of this type for which `which` holds. Raises MissingError where there is none, or none that fits."""
+        wrong: PolydecError | None = None
         for one in self.artefacts:
             if isinstance(one, kind) and which(one):
                 try:
                     fit(one, self.target, lambda: self.draft)
-                except ValueError as error:
+                except PolydecError as error:
                     wrong = error
                     continue
                 self.read.append(one)
                 return one
-        raise wrong or ValueError(
+        raise wrong or MissingError(
             f"there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one"
         )
 
@@ -167,7 +168,7 @@ class Need(Protocol):
     @property
     def name(self) -> str: ...
     def check(self, kit: Kit, method: str) -> None:
-        """Raise ValueError with one sentence where the kit does not have it."""
+        """Raise MissingError with one sentence where the kit does not have it."""
         ...
 
 
@@ -183,12 +184,12 @@ class Draft:
 
     def check(self, kit: Kit, method: str) -> None:
         if kit.draft is None:
-            raise ValueError(
+            raise MissingError(
                 f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
                 "(`polydec methods` lists them)"
             )
         if family_of(kit.draft) != "ar":
-            raise ValueError(
+            raise MissingError(
                 f"method {method} needs a draft model that continues texts, and this one is "
                 f"{CALLED[family_of(kit.draft)]} model: name another (--draft), or take diffuspec"
             )
@@ -206,7 +207,7 @@ class MaskedDraft:
 
     def check(self, kit: Kit, method: str) -> None:
         if kit.draft is None or family_of(kit.draft) != "diffusion":
-            raise ValueError(
+            raise MissingError(
                 f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
                 "(--draft)"
             )
@@ -226,7 +227,7 @@ class Layers:
     def check(self, kit: Kit, method: str) -> None:
         model = kit.drafting if self.of_draft else kit.target
         if not model.layers:
-            raise ValueError(
+            raise MissingError(
                 f"method {method} needs a {'draft' if self.of_draft else 'model'} whose layers can run alone: "
                 "this one runs as a whole only"
             )
@@ -244,8 +245,8 @@ class States:
         session = kit.target.open((0,))
         try:
             session.embed((0,))
-        except ValueError as error:
-            raise ValueError(
+        except PolydecError as error:
+            raise MissingError(
                 f"method {method} needs a model that shows its states: {error}"
             ) from None
         finally:
@@ -262,7 +263,7 @@ class SecondPrompt:
 
     def check(self, kit: Kit, method: str) -> None:
         if kit.beside is None:
-            raise ValueError(
+            raise MissingError(
                 f"{method} needs a second prompt: give one (negative_prompt, --negative-prompt or "
                 "--no-context-prompt; an empty text will do)"
             )
@@ -278,7 +279,7 @@ class Blocks:
 
     def check(self, kit: Kit, method: str) -> None:
         if not kit.denoiser.block:
-            raise ValueError(
+            raise MissingError(
                 f"method {method} needs a block-causal model, such as zoo:block-diffusion: every position of this "
                 "one sees the whole canvas (fast-dllm decodes it)"
             )
@@ -311,7 +312,7 @@ class Trained:
     def check(self, kit: Kit, method: str) -> None:
         kind = self.wanted
         if not any(self.fits(x) for x in kit.artefacts):
-            raise ValueError(
+            raise MissingError(
                 f"method {method} needs {self.called or kind.called}: name one (--with DIR); "
                 f"`{kind.made_by}` makes one"
             )

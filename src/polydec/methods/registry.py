@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from polydec.base import plugins
+from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import Option, as_text
 from polydec.core.decoder import Decoder
 from polydec.methods.card import Card
@@ -78,8 +79,8 @@ def names() -> dict[str, str]:
 
 
 def find(name: str) -> str:
-    """The method that answers to a name, an alias or an arXiv number. Raises ValueError with the nearest names for one that is
-    not there."""
+    """The method that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that
+    is not there."""
     return RECIPES.find(name, "`polydec methods` lists all of them")
 
 
@@ -88,7 +89,7 @@ DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm", "insertion": "insertion-lang
 
 
 def of_model(name: str, family: str) -> str:
-    """The method that a name means for a model of this family: "auto" is the family's own default. Raises ValueError for a
+    """The method that a name means for a model of this family: "auto" is the family's own default. Raises RequestError for a
     name that is unknown, or a method of another family."""
     found = find(name)
     found = DEFAULTS[family] if found == "auto" else found
@@ -97,15 +98,15 @@ def of_model(name: str, family: str) -> str:
 
 
 def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
-    """Raise ValueError where no model could be decoded by this method with these options: a name that is unknown, or a value
+    """Raise RequestError where no model could be decoded by this method with these options: a name that is unknown, or a value
     out of its range. "auto" may mean the default of any family, so it takes the options of each."""
     found = find(name)
-    wrong: ValueError | None = None
+    wrong: PolydecError | None = None
     for method in DEFAULTS.values() if found == "auto" else (found,):
         try:
             chosen(method, given)
             return
-        except ValueError as error:
+        except PolydecError as error:
             wrong = wrong or error
     if wrong is not None:
         raise wrong
@@ -117,7 +118,7 @@ def search(words: str) -> list[str]:
 
 
 def get(name: str) -> ModuleType:
-    """A recipe's module, by any of its names. Raises ValueError with the nearest names for one that is not there."""
+    """A recipe's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
     return recipes()[find(name)]
 
 
@@ -127,7 +128,7 @@ def options(name: str) -> tuple[Option, ...]:
 
 
 def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of a recipe with the values they have, under their names of today. Raises ValueError for an unknown option,
+    """All options of a recipe with the values they have, under their names of today. Raises RequestError for an unknown option,
     one that is given twice, or a value of the wrong type or out of range."""
     return RECIPES.chosen(find(name), given)
 
@@ -136,13 +137,13 @@ def can(name: str, kit: Kit) -> bool:
     """Whether the kit holds what a method needs."""
     try:
         check(name, kit)
-    except ValueError:
+    except PolydecError:
         return False
     return True
 
 
 def check(name: str, kit: Kit) -> None:
-    """Raise ValueError with one sentence where the kit lacks something that a method needs."""
+    """Raise RequestError with one sentence where the kit lacks something that a method needs."""
     card: Card = get(name).CARD
     check_family(name, kit.family)
     for need in card.needs:
@@ -150,11 +151,11 @@ def check(name: str, kit: Kit) -> None:
 
 
 def check_family(name: str, family: str) -> None:
-    """Raise ValueError where a method does not decode models of this family."""
+    """Raise RequestError where a method does not decode models of this family."""
     card: Card = get(name).CARD
     if card.family not in ("any", family):
         others = CALLED[card.family].partition(" ")[2]
-        raise ValueError(
+        raise RequestError(
             f"method {card.name} decodes {others} models and this is {CALLED[family]} one: take {_OWN[family]} "
             "(`polydec methods`)"
         )
@@ -171,7 +172,7 @@ _OWN = {
 def build(
     name: str, kit: Kit, given: Mapping[str, Any] | None = None
 ) -> tuple[Decoder, dict[str, Any]]:
-    """The recipe's decoder, and all its options with the values they have. Raises ValueError for an unknown option, a
+    """The recipe's decoder, and all its options with the values they have. Raises RequestError for an unknown option, a
     value of the wrong type or out of range, or something that the kit lacks."""
     module, values = get(name), chosen(name, given)
     card: Card = module.CARD

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.base.options import Option
 from polydec.core.protocols import Target
 from polydec.methods.card import Card
@@ -26,13 +27,13 @@ def names() -> dict[str, str]:
 
 
 def find(name: str) -> str:
-    """The way that answers to a name, an alias or an arXiv number. Raises ValueError with the nearest names for one that is
+    """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that is
     not there."""
     return STEERINGS.find(name, f"it must be one of {', '.join(steerings())}")
 
 
 def get(name: str) -> ModuleType:
-    """A way's module, by any of its names. Raises ValueError with the nearest names for one that is not there."""
+    """A way's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
     return steerings()[find(name)]
 
 
@@ -42,7 +43,7 @@ def options(name: str) -> tuple[Option, ...]:
 
 
 def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of a way with the values they have. Raises ValueError for one that is unknown, of the wrong type or out of
+    """All options of a way with the values they have. Raises RequestError for one that is unknown, of the wrong type or out of
     range."""
     return STEERINGS.chosen(find(name), given)
 
@@ -53,10 +54,10 @@ def derived(name: str) -> Callable[[str], str] | None:
 
 
 def check_second(name: str, given: bool) -> None:
-    """Raise ValueError where a second prompt is missing, or is given and not read."""
+    """Raise RequestError where a second prompt is missing, or is given and not read."""
     card: Card = get(name).CARD
     if given and SECOND_PROMPT not in card.needs:
-        raise ValueError(
+        raise RequestError(
             f"negative_prompt is given: steering {card.name} reads no second prompt, so leave it out"
         )
 
@@ -64,7 +65,7 @@ def check_second(name: str, given: bool) -> None:
 def build(
     name: str, kit: Kit, given: Mapping[str, Any] | None = None
 ) -> tuple[Target, dict[str, Any]]:
-    """The steered law of a kit's bare target, and all options with the values they have. Raises ValueError for an option that
+    """The steered law of a kit's bare target, and all options with the values they have. Raises RequestError for an option that
     is not legal, or something that the kit lacks."""
     module, values = get(name), chosen(name, given)
     card: Card = module.CARD

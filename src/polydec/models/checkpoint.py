@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from polydec import native as cpu
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.types import Vocab
 from polydec.formats import edge
 from polydec.formats.architectures import FAMILIES
@@ -104,23 +105,23 @@ def load(
     in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set);
     cache_dtype: how the native step keeps keys and values, "float32", or approximately "float16" or "int8"
     (default: POLYDEC_CACHE_DTYPE, else float32); opened: the files that are open already, as `open_source` has them.
-    Raises ValueError where the model cannot be had or read."""
+    Raises RequestError where the model cannot be had or read."""
     if threads is not None:
         if threads < 1:
-            raise ValueError(f"threads is {threads}: it must be at least 1")
+            raise RequestError(f"threads is {threads}: it must be at least 1")
         torch.set_num_threads(threads)
     if dtype not in dtypes():
-        raise ValueError(f"dtype is {dtype!r}: it must be one of {', '.join(dtypes())}")
+        raise RequestError(f"dtype is {dtype!r}: it must be one of {', '.join(dtypes())}")
     for field, value, known in (
         ("compute", compute, COMPUTES),
         ("cache_dtype", cache_dtype, CACHES),
     ):
         if value is not None and value not in known:
-            raise ValueError(
+            raise RequestError(
                 f"{field} is {value!r}: it must be one of {', '.join(known)}, or not be given"
             )
     if quantize is not None and quantize not in QUANTISED:
-        raise ValueError(
+        raise RequestError(
             f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given"
         )
     source = open_source(name, opened)
@@ -133,7 +134,7 @@ def load(
         network, why = _network(source, dtype, device, threads, quantize, compute, cache_dtype)
     source.text.rows = network.size
     if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
-        raise ValueError(
+        raise RequestError(
             edge.sentence(
                 f"{name}: eos_token_id is {bad[0]}, but ids lie in 0 to {network.size - 1}"
             )
@@ -167,7 +168,7 @@ def load_draft(
     if device == "cpu" and dtype in ("auto", "native"):
         try:
             return load(name, dtype=dtype, threads=threads, quantize="q8_0", opened=opened)
-        except ValueError:  # blocks of a file stay as they are; torch does not quantise
+        except PolydecError:  # blocks of a file stay as they are; torch does not quantise
             pass
     return load(name, dtype=dtype, device=device, threads=threads, opened=opened)
 
@@ -224,18 +225,18 @@ def _network(
             asked = next(
                 (f"{name} is {x!r}" for name, x in given.items() if x), "dtype is 'native'"
             )
-            raise ValueError(
+            raise RequestError(
                 f"{asked}: the native step cannot serve it ({why}); 'auto' runs it by torch"
             )
     else:
         why = f"dtype is {dtype!r}"
     if quantize and native is None:
-        raise ValueError(
+        raise RequestError(
             f"quantize is {quantize!r} and dtype is {dtype!r}: only the native step quantises (dtype 'auto')"
         )
     for field, value in (("compute", compute), ("cache_dtype", cache_dtype)):
         if value and native is None:
-            raise ValueError(
+            raise RequestError(
                 f"{field} is {value!r} and dtype is {dtype!r}: only the native step has a choice (dtype 'auto')"
             )
     if native is not None:

@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.base import files
+from polydec.base.errors import FileError
 from polydec.base.heard import warn
 from polydec.formats import edge, fields, zoo
 from polydec.formats.gguf import GGUF
@@ -68,7 +69,7 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Sourc
     at = path / "config.json"
     config, generation = _json(at), _json(path / "generation_config.json", {})
     if not isinstance(config.get("model_type"), str):
-        raise ValueError(f"{at} names no model_type: it is not the configuration of a model")
+        raise FileError(f"{at} names no model_type: it is not the configuration of a model")
     edge.check(fields.Anything, config, str(at))
     edge.check(fields.Inner, _text_config(config), str(at))
     edge.check(fields.Generation, generation, str(path / "generation_config.json"))
@@ -80,12 +81,12 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Sourc
         and size > (longest := fields.largest(weights))
         and "polydec_base" not in config
     ):
-        raise ValueError(
+        raise FileError(
             f"{at}: vocab_size is {size}, but no tensor has a side longer than {longest}"
         )
     if config.get("polydec_base") is not None:
         if not bases:
-            raise ValueError(
+            raise FileError(
                 f"{at}: polydec_base names a checkpoint that names another, more than {BASES} times"
             )
         base = _open(config["polydec_base"], bases - 1, opened)
@@ -102,20 +103,20 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Sourc
 
 
 def find(name: str) -> Path:
-    """The directory or GGUF file of a name; a Hub id is downloaded. Raises ValueError where there is none."""
+    """The directory or GGUF file of a name; a Hub id is downloaded. Raises FileError where there is none."""
     if not name:
-        raise ValueError("model is empty: give a Hub id, a directory, a GGUF file or zoo:NAME")
+        raise FileError("model is empty: give a Hub id, a directory, a GGUF file or zoo:NAME")
     if name.startswith("zoo:"):
         return zoo.resolve(name)
     path = edge.at_home(name)
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ValueError(f"{name} is a directory without a config.json: it holds no checkpoint")
+            raise FileError(f"{name} is a directory without a config.json: it holds no checkpoint")
         return path
     if path.is_file():
         return path  # GGUF says so where it is none
     if name[0] in "./~" or name.endswith((".gguf", ".safetensors")) or name.count("/") > 1:
-        raise ValueError(f"model {name!r} is not there: no such file or directory")
+        raise FileError(f"model {name!r} is not there: no such file or directory")
     from huggingface_hub import snapshot_download
 
     wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
@@ -127,14 +128,14 @@ def find(name: str) -> Path:
             )
     except Exception as e:  # the Hub, the network and the name's form each have errors of their own
         why = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
-        raise ValueError(
+        raise FileError(
             edge.sentence(
                 f"model {name!r} is no directory or GGUF file (of embedded models {zoo.nearest(name)}), "
                 f"and the Hugging Face Hub did not give it: {why}"
             )
         ) from None
     if not (found / "config.json").is_file():
-        raise ValueError(
+        raise FileError(
             f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint"
         )
     return found
@@ -181,7 +182,7 @@ def _open_text(
                 or edge.own_code(path / "config.json")
                 or edge.first_line(e)
             )
-            raise ValueError(
+            raise FileError(
                 edge.sentence(f"{path} has a tokenizer that transformers cannot read ({why})")
             ) from None
     else:
@@ -190,7 +191,7 @@ def _open_text(
         )
         size = _text_config(config).get("vocab_size")
         if size is None:
-            raise ValueError(f"{path} has no tokenizer, and its config.json no vocab_size")
+            raise FileError(f"{path} has no tokenizer, and its config.json no vocab_size")
         tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Text(tokenizer, eos=eos), ""
@@ -214,7 +215,7 @@ def save(
     unless `text` is None (config["polydec_base"] then names whose tokenizer it is), tokenizer.json and its chat template.
     Files that are there are replaced, each at once."""
     if text is None and "polydec_base" not in config:
-        raise ValueError(
+        raise FileError(
             "text is None: a checkpoint without a tokenizer needs config['polydec_base'], whose tokenizer it uses"
         )
     where = Path(path)

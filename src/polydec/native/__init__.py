@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from polydec.base.errors import PolydecError
 from polydec.native.library import available, cache_dtype_of, compute_of, sets
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def attempt(
     compute: str | None = None,
     cache_dtype: str | None = None,
 ) -> tuple[CpuStep | None, str]:
-    """The native network of a checkpoint, on the first of `sets`, or None and why the torch path serves. Raises ValueError
+    """The native network of a checkpoint, on the first of `sets`, or None and why the torch path serves. Raises MissingError
     where `compute` (or POLYDEC_COMPUTE) names no arithmetic, or `cache_dtype` (or POLYDEC_CACHE_DTYPE) no way to keep keys and
     values."""
     runs, why = available()
@@ -42,5 +43,5 @@ def attempt(
             compute=compute,
             cache_dtype=cache_dtype,
         ), ""
-    except ValueError as e:
+    except PolydecError as e:
         return None, str(e)

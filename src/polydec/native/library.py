@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from polydec.base.errors import MissingError
+
 HERE = Path(__file__).parent
 TYPES = {
     name: i
@@ -160,10 +162,10 @@ def available() -> tuple[bool, str]:
 
 def sets() -> tuple[str, ...]:
     """Instruction sets that this machine has, best first; before these the one that POLYDEC_ISA names (to compare, or to see
-    what another machine would do). Raises ValueError where the machine lacks it."""
+    what another machine would do). Raises MissingError where the machine lacks it."""
     here, asked = library().step_sets().decode().split(), os.environ.get("POLYDEC_ISA")
     if asked and asked not in here:
-        raise ValueError(f"POLYDEC_ISA is {asked!r}: this machine has {', '.join(here)}")
+        raise MissingError(f"POLYDEC_ISA is {asked!r}: this machine has {', '.join(here)}")
     return tuple(sorted(here, key=lambda isa: isa != asked))
 
 
@@ -173,12 +175,12 @@ _DEFAULT = {"portable": "float32", "NEON": "float32"}
 
 def compute_of(asked: str | None, isa: str) -> str:
     """The arithmetic of quantised matrices: what is asked for, else what POLYDEC_COMPUTE names, else an instruction set's
-    default. Raises ValueError where the name is none of COMPUTES."""
+    default. Raises MissingError where the name is none of COMPUTES."""
     return _chosen("compute", asked, COMPUTES) or _DEFAULT.get(isa, "int16")
 
 
 def cache_dtype_of(asked: str | None) -> str:
-    """How keys and values are kept: what is asked for, else what POLYDEC_CACHE_DTYPE names, else float32. Raises ValueError
+    """How keys and values are kept: what is asked for, else what POLYDEC_CACHE_DTYPE names, else float32. Raises MissingError
     where the name is none of CACHES."""
     return _chosen("cache_dtype", asked, CACHES) or "float32"
 
@@ -189,5 +191,5 @@ def _chosen(field: str, asked: str | None, names: Iterable[str]) -> str | None:
     named = os.environ.get(variable)
     for who, name in ((field, asked), (variable, named)):
         if name and name not in names:
-            raise ValueError(f"{who} is {name!r}: it must be one of {', '.join(names)}")
+            raise MissingError(f"{who} is {name!r}: it must be one of {', '.join(names)}")
     return asked or named

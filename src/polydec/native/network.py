@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
+from polydec.base.errors import MissingError
 from polydec.core.types import Reads, Want
 from polydec.formats.architectures import Config, read
 from polydec.formats.rope import Rope
@@ -91,12 +92,12 @@ class CpuStep:
             *c.clamp,
         )
         if self.context > MOST:
-            raise ValueError(
+            raise MissingError(
                 f"the context is {self.context} positions: the native step serves up to {MOST}"
             )
         self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
         if not self._model:
-            raise ValueError(
+            raise MissingError(
                 f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
                 f"multiples of 32, head {c.head} of 16, the instruction set {isa or 'auto'!r} one that runs here"
             )
@@ -125,22 +126,22 @@ class CpuStep:
         quantize: "q8_0" or "q4_1" stores the matrices of a float checkpoint so (the law is then approximate). compute: what
         quantised matrices are multiplied in, "float32", or their inputs rounded to 16 or 8 bits: "int16", "int8" (the law is
         then approximate). cache_dtype: how keys and values are kept, "float32", "float16", or "int8" with one scale for a
-        head's vector (both approximate). Raises ValueError where the library does not serve this network (a block type or an
+        head's vector (both approximate). Raises MissingError where the library does not serve this network (a block type or an
         odd shape that it lacks), OSError where there is none.
         """
         c, weights = read(config, weights)
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
         if not 1 <= threads <= 1024:
-            raise ValueError(f"threads is {threads}: it must lie in 1 to 1024")
+            raise MissingError(f"threads is {threads}: it must lie in 1 to 1024")
         if compute not in COMPUTES:
-            raise ValueError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}")
+            raise MissingError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}")
         if cache_dtype not in CACHES:
-            raise ValueError(
+            raise MissingError(
                 f"cache_dtype is {cache_dtype!r}: it must be one of {', '.join(CACHES)}"
             )
         load = Loader(weights, quantize)
         if c.turned != c.head and load.paired:
-            raise ValueError(
+            raise MissingError(
                 f"rotary embedding turns {c.turned} of {c.head} dimensions: the native step reads such models "
                 "from safetensors only"
             )
@@ -214,7 +215,7 @@ class CpuStep:
         if positions <= self._turned:
             return
         if positions > self.context:
-            raise ValueError(
+            raise MissingError(
                 f"the sequence has {positions} positions: the model's context holds {self.context}"
             )
         n = min(self.context, max(positions, 2 * self._turned, 1024))
@@ -228,7 +229,7 @@ class CpuStep:
 
     def _check(self, code: int) -> None:
         if code:
-            raise ValueError(
+            raise MissingError(
                 f"the native step refused a call: {self._lib.step_error(code).decode()}"
             )
 
@@ -365,13 +366,13 @@ class CpuStep:
         )
         if code := self._lib.step_run(self._model, C.byref(b)):
             if code == ENDLESS:
-                raise ValueError(NOT_FINITE)
+                raise MissingError(NOT_FINITE)
             self._check(code)
         best: list[int] = []
         if some and R:
             best = ints[7 * m + 2 * R : 7 * m + 3 * R].tolist()
             if min(best) < 0:
-                raise ValueError(NOT_FINITE)
+                raise MissingError(NOT_FINITE)
             if self._tokens is not None:
                 best = self._tokens[torch.tensor(best)].tolist()
         if len(queries) == 1 and k == R and hidden is None and exits is None and logits is not None:

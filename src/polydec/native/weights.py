@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydec.base.errors import MissingError
 from polydec.formats.architectures import Config, Piece, Split
 from polydec.formats.fields import shape_of, source_of
 from polydec.formats.gguf import GGUF, Entry
@@ -74,13 +75,15 @@ class Loader:
 
     def __init__(self, weights: Mapping[str, Any], quantize: str | None) -> None:
         if quantize is not None and quantize not in QUANTISED:
-            raise ValueError(f"quantize is {quantize!r}: it must be one of {', '.join(QUANTISED)}")
+            raise MissingError(
+                f"quantize is {quantize!r}: it must be one of {', '.join(QUANTISED)}"
+            )
         self._weights, self._quantize = weights, quantize
         source = weights.source if isinstance(weights, Split) else weights
         pieces = weights.pieces if isinstance(weights, Split) else {}
         self._file = _File(source, pieces) if isinstance(source, GGUF) else None
         if quantize and self._file:
-            raise ValueError(
+            raise MissingError(
                 f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are"
             )
         self._keeps = bool(quantize) and _numbers(weights) <= kept.MOST
@@ -119,11 +122,11 @@ class Loader:
     def matrix(self, name: str, swap: int = 0) -> Item:
         shape = self.shape(name)
         if len(shape) != 2:
-            raise ValueError(f"{name} has shape {shape}: a matrix is expected")
+            raise MissingError(f"{name} has shape {shape}: a matrix is expected")
         if self._file is not None:
             entry = self._file.entry(name)
             if entry.type.name not in TYPES:
-                raise ValueError(
+                raise MissingError(
                     f"{name} is of type {entry.type.name}: the native step reads {', '.join(TYPES)}"
                 )
             self._types[entry.type.name] += shape[0] * shape[1]
@@ -289,4 +292,4 @@ def load_all(
 
 def _check(code: int, name: str) -> None:
     if code:
-        raise ValueError(f"{name}: {library().step_error(code).decode()}")
+        raise MissingError(f"{name}: {library().step_error(code).decode()}")

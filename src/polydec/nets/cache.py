@@ -9,6 +9,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.nets.memory import empty
 
 BLOCK = 128
@@ -110,7 +111,7 @@ class Cache:
     def truncate(self, length: int) -> None:
         """Forget what is staged and every committed slot from `length` on. 0 gives all memory back."""
         if not 0 <= length <= self.length:
-            raise ValueError(
+            raise RequestError(
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
             )
         self.length, self.parent = length, []

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
+
 PLACES = ("qkv", "out", "gate_up", "down")
 """The linear layers of a layer, those that read the same rows taken together."""
 
@@ -31,9 +33,9 @@ class Adapter:
         return len(self.layers[0]["qkv"][0]) if self.layers else 0
 
     def require(self, layers: int, width: int, qkv: int, gathered: int, inner: int) -> None:
-        """Raise ValueError where it was made for a network of other sizes."""
+        """Raise RequestError where it was made for a network of other sizes."""
         if len(self.layers) != layers:
-            raise ValueError(
+            raise RequestError(
                 f"the adapter has matrices for {len(self.layers)} layers: this network has {layers}"
             )
         sizes = {
@@ -45,7 +47,7 @@ class Adapter:
         for place, (into, out) in sizes.items():
             have = self.layers[0][place][0].shape[1], self.layers[0][place][1].shape[0]
             if have != (into, out):
-                raise ValueError(
+                raise RequestError(
                     f"the adapter's {place} goes from {have[0]} to {have[1]} numbers: this network's goes from "
                     f"{into} to {out}"
                 )

@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
+from polydec.base.errors import FileError
 from polydec.core.types import Reads, Want
 from polydec.formats.edge import first_line, own_code, reading, sentence
 from polydec.nets.masks import NEG_INF, depths, visible
@@ -98,7 +99,7 @@ class HFCache:
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self.length:
-            raise ValueError(
+            raise FileError(
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
             )
         self._mend()
@@ -173,23 +174,23 @@ class Mode:
 class HF:
     """A network of models/lm.py over a causal model of `transformers`. Queries of one pass run one after the other.
 
-    Raises ValueError where the model reads both ways, or its cache does not give what the plain forward pass gives.
+    Raises FileError where the model reads both ways, or its cache does not give what the plain forward pass gives.
     """
 
     partial = False
 
     def head(self, hidden_RH: Tensor) -> Tensor:
-        raise ValueError(
+        raise FileError(
             "layers cannot run alone in this model: its adapter runs the whole network only"
         )
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        raise ValueError(
+        raise FileError(
             "the final norm cannot run alone in this model: its adapter runs the whole network only"
         )
 
     def keys(self, cache: HFCache, stop: int) -> tuple[Tensor, Tensor]:
-        raise ValueError(
+        raise FileError(
             "keys cannot be read in this model: its adapter keeps them as transformers does"
         )
 
@@ -202,13 +203,13 @@ class HF:
             (n for n in ("past_key_values", "cache_params", "state") if n in known), None
         )
         if model.config.is_encoder_decoder or cache_name is None:
-            raise ValueError(
+            raise FileError(
                 f"model_type is {model.config.model_type!r}: only causal language models with a cache are served"
             )
         self._cache_name = cache_name
         self.layers, self.size = self._config.num_hidden_layers, self._config.vocab_size
         if self.layers < 1:
-            raise ValueError(f"num_hidden_layers is {self.layers}: it must be at least 1")
+            raise FileError(f"num_hidden_layers is {self.layers}: it must be at least 1")
         self.context = getattr(self._config, "max_position_embeddings", None) or sys.maxsize
         self.cost = float(sum(p.numel() for p in model.parameters()))
         self.dtype = str(model.dtype).removeprefix("torch.")
@@ -237,11 +238,11 @@ class HF:
 
     def _answer(self, q: Query) -> Answer:
         if q.layers is not None and q.layers != tuple(range(self.layers)):
-            raise ValueError(
+            raise FileError(
                 f"layers is {q.layers}: this model runs all of its {self.layers} layers only"
             )
         if q.cache.held != q.first:
-            raise ValueError(
+            raise FileError(
                 f"first is {q.first}: the cache holds {q.cache.held} entries, and the next is fed first"
             )
         rows = list(q.rows)
@@ -307,7 +308,7 @@ class HF:
             yield
             return
         if self._blocks is None:
-            raise ValueError(
+            raise FileError(
                 f"hidden states cannot be had of {self._config.model_type}: its layers were not found"
             )
         handle = self._blocks[-1].register_forward_hook(
@@ -350,7 +351,7 @@ class HF:
                     return mode
             except Exception as e:  # a model that cannot do a thing says so in its own way
                 why = f" ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''})"
-        raise ValueError(
+        raise FileError(
             f"{self._config.model_type} cannot be served: what it computes with its cache differs from what it "
             f"computes without{why}"
         )
@@ -458,7 +459,7 @@ ROOM = 256 << 20  # bytes beyond its files that a model may take: masks, tables 
 
 def _fits(path: str, config: Any, tensors: int | None) -> None:
     """What a config describes must be of the size of its files: told on torch's meta device, before there is room for anything.
-    tensors: how many the files hold. Raises ValueError."""
+    tensors: how many the files hold. Raises FileError."""
     said = config.to_dict()
     for part in (said, *(v for v in said.values() if isinstance(v, dict))):
         for key, value in part.items():
@@ -469,7 +470,7 @@ def _fits(path: str, config: Any, tensors: int | None) -> None:
                 and ("layer" in key or "block" in key)
                 and "size" not in key
             ):
-                raise ValueError(f"{key} is {value}: the files hold {tensors} tensors in all")
+                raise FileError(f"{key} is {value}: the files hold {tensors} tensors in all")
     files = sum(
         f.stat().st_size for end in ("safetensors", "bin") for f in Path(path).glob(f"*.{end}")
     )
@@ -479,22 +480,22 @@ def _fits(path: str, config: Any, tensors: int | None) -> None:
         t.numel() * t.element_size() for part in (model.parameters(), model.buffers()) for t in part
     )
     if takes > 8 * files + ROOM:  # 8: files of 4 bits, and a config that says float32
-        raise ValueError(
+        raise FileError(
             f"the model that config.json describes takes {takes} bytes, but its files hold {files}"
         )
 
 
 def load(path: str, *, dtype: str = "auto", device: str = "cpu", tensors: int | None = None) -> HF:
     """A directory's model. dtype "auto": bfloat16 where the checkpoint has it and the processor computes in it, float32
-    on other CPUs; on a GPU the checkpoint's own. tensors: how many its files hold, where that is known. Raises ValueError
+    on other CPUs; on a GPU the checkpoint's own. tensors: how many its files hold, where that is known. Raises FileError
     where `transformers` does not know the architecture, a tensor is missing, or the device is not here."""
     if dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
-        raise ValueError(
+        raise FileError(
             f"dtype is {dtype!r}: it must be one of auto, float32, bfloat16, float16, float64"
         )
     where = torch.device(device)
     if where.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
+        raise FileError(
             f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here"
         )
     shown = logging.is_progress_bar_enabled()
@@ -508,19 +509,19 @@ def load(path: str, *, dtype: str = "auto", device: str = "cpu", tensors: int | 
         )
     except Exception as e:  # whatever an architecture's own code meets
         why = own_code(Path(path) / "config.json") or first_line(e)
-        raise ValueError(sentence(f"transformers cannot load it ({why})")) from None
+        raise FileError(sentence(f"transformers cannot load it ({why})")) from None
     finally:
         if shown:
             logging.enable_progress_bar()
     if missing := sorted(info["missing_keys"]):
-        raise ValueError(
+        raise FileError(
             f"weights lack {missing[0]}: the checkpoint is not complete, or of another architecture"
         )
     for name, t in model.named_parameters():
         if (
             not t.sum().isfinite() and not t.isfinite().all()
         ):  # the sum alone is quick, and may overflow
-            raise ValueError(f"{name}: a number in it is NaN or infinite")
+            raise FileError(f"{name}: a number in it is NaN or infinite")
     with reading("transformers cannot run it"):
         return HF(model.to(where))
 

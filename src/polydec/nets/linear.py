@@ -37,6 +37,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
+from polydec.base.errors import RequestError
+
 Linear = Callable[[Tensor], Tensor]  # [T, in] -> [T, out]
 Shape = tuple[int, int]  # out, in
 
@@ -141,16 +143,16 @@ def cuda_kernel(dtype: str) -> Kernel:
 def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> Kernel:
     """The kernel for a dtype. shapes: of all layers of the model.
 
-    Raises ValueError where this CPU cannot serve the dtype.
+    Raises RequestError where this CPU cannot serve the dtype.
     """
     if dtype == "auto":
         return choose(tuple(shapes), torch.get_num_threads())
     if dtype == "bfloat16" and not _bf16():
-        raise ValueError(
+        raise RequestError(
             "dtype is 'bfloat16': this CPU has no bfloat16 arithmetic; 'auto' or 'float32' run here"
         )
     if dtype == "float16" and not _fbgemm():
-        raise ValueError(
+        raise RequestError(
             "dtype is 'float16': this build of torch has no FBGEMM kernels; 'auto' or 'float32' run here"
         )
     return {

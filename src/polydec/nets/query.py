@@ -173,11 +173,11 @@ class Network(Protocol):
         ...
 
     def head(self, hidden_RH: Tensor) -> Tensor:
-        """Logits of states that lie before the final norm. Raises ValueError where the network cannot do that alone."""
+        """Logits of states that lie before the final norm. Raises RequestError where the network cannot do that alone."""
         ...
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        """States behind the final norm, [n, H]. Raises ValueError where the network cannot do that alone."""
+        """States behind the final norm, [n, H]. Raises RequestError where the network cannot do that alone."""
         ...
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
@@ -185,8 +185,8 @@ class Network(Protocol):
         ...
 
     def keys(self, cache: Any, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the last layer for a cache's entries below `stop`: see Session.memory. Raises ValueError where the
-        network does not show them."""
+        """Keys and values of the last layer for a cache's entries below `stop`: see Session.memory. Raises RequestError where
+        the network does not show them."""
         ...
 
     def new_cache(self) -> Any: ...

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.law import normalise
 from polydec.nets.query import Answer, Network
 
@@ -20,9 +21,9 @@ NOT_FINITE = (
 
 def finite(largest: Sequence[float]) -> None:
     """The largest logit of each row must be a number: NaN spreads to it, and a row of -inf alone has no other. Raises
-    ValueError: the one place where a damaged model is told from a sure one."""
+    RequestError: the one place where a damaged model is told from a sure one."""
     if not all(map(isfinite, largest)):
-        raise ValueError(NOT_FINITE)
+        raise RequestError(NOT_FINITE)
 
 
 class LogitScores:
@@ -113,7 +114,7 @@ class LogitScores:
 
     def exit(self, depth: int, nodes: Sequence[int]) -> LogitScores:
         if self._exits is None:
-            raise ValueError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
+            raise RequestError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
         states, head = self._exits
         hidden_RH, mine, waiting = states(depth, nodes), len(self._waiting), self._waiting
         waiting.append(hidden_RH)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
+from polydec.base.errors import FileError
 from polydec.core.types import Reads
 from polydec.formats import architectures as families
 from polydec.formats.architectures import Config
@@ -68,17 +69,17 @@ class _Loader:
 
     def get(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
         if name not in self._weights:
-            raise ValueError(
+            raise FileError(
                 f"weights lack {name}: the checkpoint is not complete, or of another architecture"
             )
         t = self._weights[name]
         if shape is not None and tuple(t.shape) != shape:
-            raise ValueError(f"{name} has shape {tuple(t.shape)}: the config asks for {shape}")
+            raise FileError(f"{name} has shape {tuple(t.shape)}: the config asks for {shape}")
         t = t.to(self._device, self._number)
         if (
             not t.sum().isfinite() and not t.isfinite().all()
         ):  # the sum alone is quick, and may overflow
-            raise ValueError(f"{name}: a number in it is NaN or infinite")
+            raise FileError(f"{name}: a number in it is NaN or infinite")
         return t
 
     def norm(self, name: str, width: int, plus: float) -> Tensor:
@@ -147,16 +148,16 @@ class Transformer:
         `lm_head.tokens` [C] with `lm_head.weight` [C, width] answers these ids only (others: -inf),
         `model.embed_tokens.proj.weight` [width, embed width] widens embeddings, `polydec_causal: false` lets every
         position see all that are staged, and with `polydec_block: B` all up to the end of its own block of B. Raises
-        ValueError for an architecture, activation, rope type, dtype or device that it does not know, and for missing tensors or
+        FileError for an architecture, activation, rope type, dtype or device that it does not know, and for missing tensors or
         wrong shapes.
         """
         if dtype not in DTYPES:
-            raise ValueError(f"dtype is {dtype!r}: it must be one of {', '.join(DTYPES)}")
+            raise FileError(f"dtype is {dtype!r}: it must be one of {', '.join(DTYPES)}")
         if device.split(":")[0] not in ("cpu", "cuda"):
-            raise ValueError(f"device is {device!r}: it must be 'cpu' or 'cuda'")
+            raise FileError(f"device is {device!r}: it must be 'cpu' or 'cuda'")
         where = torch.device(device)
         if where.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(
+            raise FileError(
                 f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here"
             )
         c, weights = families.read(config, weights)
@@ -406,7 +407,7 @@ class Transformer:
                     for x in (one.qk_norm, one.attended, one.mlped)
                 )
             ):
-                raise ValueError(
+                raise FileError(
                     "this network is no plain Llama: rows with an adapter are known for that skeleton only"
                 )
             adapter.require(

@@ -9,6 +9,7 @@ from functools import cache
 from reprlib import Repr
 from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
+from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import AtLeast, Note, Option, Within, meant, option, shown
 from polydec.constraints import pieces
 from polydec.constraints.in_time import InTime, in_time
@@ -205,7 +206,7 @@ class Steering:
     second: tuple[int, ...] | None
 
     def law(self, model: LM, prompt: tuple[int, ...]) -> Target:
-        """The law that it makes of the model's. Raises ValueError where the model lacks what it needs."""
+        """The law that it makes of the model's. Raises RequestError where the model lacks what it needs."""
         lm = model.checkpoint.lm
         beside = None if self.second is None else Reprompted(lm, prompt, self.second)
         return steer.build(
@@ -218,11 +219,11 @@ class Steering:
 def steering(
     model: LM, ask: Ask, ids: tuple[int, ...], raw: bool, most: int | None = None
 ) -> Steering | None:
-    """How a request is steered; ids: of its prompt; most: tokens that a second prompt has room for. Raises ValueError with one
-    sentence for what cannot be honoured."""
+    """How a request is steered; ids: of its prompt; most: tokens that a second prompt has room for. Raises RequestError with
+    one sentence for what cannot be honoured."""
     if ask.steer is None and ask.negative_prompt is None:
         if _mapping("steer_options", ask.steer_options):
-            raise ValueError("steer_options is given without steer: name the way to steer")
+            raise RequestError("steer_options is given without steer: name the way to steer")
         return None
     name = "cfg" if ask.steer is None else _text("steer", ask.steer)
     options = steer.chosen(name, _mapping("steer_options", ask.steer_options))
@@ -231,7 +232,7 @@ def steering(
     if second is None and derive is not None and isinstance(ask.prompt, str):
         second = derive(ask.prompt)
         if second == ask.prompt:
-            raise ValueError(
+            raise RequestError(
                 f"prompt has no examples to leave out for steering {name}: give a second one (negative_prompt)"
             )
     if isinstance(second, str) and not second.strip():
@@ -253,7 +254,7 @@ def plan(
     measure: Callable[[], Costs] | None = None,
 ) -> Plan:
     """Check a request against a model and build its decoder; nothing is computed. memory: what a method keeps between
-    requests, by its name; measure: gives the costs of passes, None: the model's. Raises ValueError with one sentence that
+    requests, by its name; measure: gives the costs of passes, None: the model's. Raises RequestError with one sentence that
     names the field, the value and what is legal."""
     point, family = model.checkpoint, family_of(model.checkpoint.lm)
     card: Card = registry.get(registry.of_model(_text("method", ask.method), family)).CARD
@@ -268,7 +269,7 @@ def plan(
     )
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
-        raise ValueError(
+        raise RequestError(
             f"steer is {shown(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer"
         )
     sampling = model.sampling() if ask.sampling is None else ask.sampling
@@ -276,7 +277,7 @@ def plan(
     given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
     length = _length(model, card, ids, len(given) or values["max_tokens"], steered)
     if sampling.min_tokens > length:
-        raise ValueError(
+        raise RequestError(
             f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})"
         )
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
@@ -289,7 +290,7 @@ def plan(
         else _language(ask.constraint, model, sampling, family, eos, stop_ids)
     )
     if values["finish"] and sampling.min_tokens:
-        raise ValueError(
+        raise RequestError(
             f"finish is true and min_tokens is {sampling.min_tokens}: an answer that is brought to an end may end "
             "earlier, so leave one of them out"
         )
@@ -331,7 +332,7 @@ def plan(
     decoder = build.decoder(measure or (lambda: model.costs))
     if request.prompt_logprobs is not None:
         if family != "ar":
-            raise ValueError(
+            raise RequestError(
                 f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
                 "token, so leave it out"
             )
@@ -340,14 +341,14 @@ def plan(
 
 
 def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
-    """Raise ValueError where a method could decode the model and cannot decode what steering makes of it; what the model lacks
-    anyway is said as it is without steering."""
+    """Raise RequestError where a method could decode the model and cannot decode what steering makes of it; what the model
+    lacks anyway is said as it is without steering."""
     kit = model.kit()
     registry.check(card.name, kit)
     try:
         registry.check(card.name, replace(kit, target=law))
-    except ValueError as why:
-        raise ValueError(
+    except PolydecError as why:
+        raise RequestError(
             f"method {card.name} and steering {steering.name} do not go together: {why} (take method auto or "
             "plain, or steer another way)"
         ) from None
@@ -361,9 +362,9 @@ def _ends(model: LM, eos: frozenset[int], stop_ids: frozenset[int]) -> frozenset
 
 
 def _ending(language: Language[Any] | None, length: int, model: LM, ends: frozenset[int]) -> InTime:
-    """The language with an end within so many tokens. Raises ValueError where there is nothing to end, or none is found."""
+    """The language with an end within so many tokens. Raises RequestError where there is nothing to end, or none is found."""
     if language is None:
-        raise ValueError(
+        raise RequestError(
             "finish is true: it brings constrained answers to an end, so give a constraint (a regular expression, "
             "a JSON schema, a grammar …) or leave it out"
         )
@@ -422,22 +423,22 @@ def _language(
     eos: frozenset[int],
     stop_ids: frozenset[int],
 ) -> Language[Any]:
-    """What a constraint means to this model. Raises ValueError where the rest of the request leaves it no room."""
+    """What a constraint means to this model. Raises RequestError where the rest of the request leaves it no room."""
     vocab = model.checkpoint.lm.vocab
     if family != "ar":
-        raise ValueError(
+        raise RequestError(
             f"constraint needs a text that is written from left to right, and {CALLED[family]} model writes in "
             "any order: leave it out"
         )
     ends = _ends(model, eos, stop_ids)
     if not ends:
-        raise ValueError(
+        raise RequestError(
             "constraint has no token to end an answer with (ignore_eos, or a model without EOS): allow EOS, or "
             "give a special token among stop_token_ids"
         )
     language = constraint.language(vocab, ends)
     if language.finite and sampling.min_tokens:
-        raise ValueError(
+        raise RequestError(
             f"min_tokens is {sampling.min_tokens}: the constraint holds a few texts only, and they end where they "
             "end, so leave min_tokens out"
         )
@@ -503,10 +504,10 @@ def _beside(
     language: Language[Any] | None,
 ) -> tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]:
     """A masked-diffusion model, the draft that guides it where the method asks for one, and the shapers that bend each gap's
-    law by itself. Raises ValueError for a draft that is of no use, or a rule that looks at the text before a token."""
+    law by itself. Raises RequestError for a draft that is of no use, or a rule that looks at the text before a token."""
     lm: Any = model.checkpoint.lm
     if model.draft is not None and not card.needs_draft:
-        raise ValueError(
+        raise RequestError(
             f"draft is {shown(model.draft.name)}: method {card.name} decodes a masked-diffusion model without one "
             "(guided-diffusion takes one)"
         )
@@ -515,7 +516,7 @@ def _beside(
         lm = NoEarlyEnd(lm, ends, len(request.prompt) + sampling.min_tokens)
         sampling = replace(sampling, min_tokens=0)
     if rule := next(iter(sequential(sampling)), None):
-        raise ValueError(
+        raise RequestError(
             f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in "
             "any order: leave it out"
         )
@@ -531,14 +532,14 @@ def _inserted(
     order: str,
     language: Language[Any] | None,
 ) -> tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]:
-    """An insertion model, and the shapers that bend each slot's law by itself. Raises ValueError for a draft, which is of no
+    """An insertion model, and the shapers that bend each slot's law by itself. Raises RequestError for a draft, which is of no
     use, or a rule that looks at the text before a token."""
     if model.draft is not None:
-        raise ValueError(
+        raise RequestError(
             f"draft is {shown(model.draft.name)}: an insertion model is decoded without one, so leave it out"
         )
     if rule := next(iter(sequential(sampling)), "min_tokens" if sampling.min_tokens else None):
-        raise ValueError(
+        raise RequestError(
             f"sampling rule {rule} looks at the text before a token, and an insertion model writes in any order: "
             "leave it out"
         )
@@ -561,9 +562,9 @@ _GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
 
 def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple[int | None, ...]:
     """The tokens of an answer with gaps, None for each gap; end: an EOS behind it, which tells the model where it ends. Raises
-    ValueError where it has no gap, or the model cannot fill one."""
+    RequestError where it has no gap, or the model cannot fill one."""
     if family_of(model.checkpoint.lm) == "ar":
-        raise ValueError(
+        raise RequestError(
             "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion"
         )
     size, out = model.checkpoint.lm.vocab.size, list[int | None]()
@@ -579,12 +580,12 @@ def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple
     else:
         for at, x in enumerate(answer):
             if x is not None and (type(x) is not int or not 0 <= x < size):
-                raise ValueError(
+                raise RequestError(
                     f"infill[{at}] is {shown(x)}: it must be none, for a gap, or an id of 0 to {size - 1}"
                 )
         out += answer
     if None not in out:
-        raise ValueError("infill has no gap: write [[3]] where three tokens are to be filled in")
+        raise RequestError("infill has no gap: write [[3]] where three tokens are to be filled in")
     eos = min(model.checkpoint.lm.vocab.eos, default=None)
     return (*out, eos) if end and eos is not None else tuple(out)
 
@@ -592,7 +593,7 @@ def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple
 def room(
     model: LM, method: str, ids: Sequence[int], steered: Steering | None = None
 ) -> tuple[int, str]:
-    """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises ValueError
+    """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises RequestError
     where there is none."""
     contexts = {model.name: model.checkpoint.lm.context}
     draft, needs = (
@@ -605,7 +606,7 @@ def room(
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
         if context - len(text) < 1:
-            raise ValueError(
+            raise RequestError(
                 f"{name} has {len(text)} tokens: the context of {who} holds {context}, the answer included"
             )
     return context - max(len(ids), len(second)), f"the context of {who} holds {context}"
@@ -614,10 +615,10 @@ def room(
 def _length(
     model: LM, card: Card, ids: Sequence[int], asked: int | None, steered: Steering | None
 ) -> int:
-    """Tokens of an answer at most. Raises ValueError where the context has no room for them."""
+    """Tokens of an answer at most. Raises RequestError where the context has no room for them."""
     most, why = room(model, card.name, ids, steered)
     if asked is not None and asked > most:
-        raise ValueError(
+        raise RequestError(
             f"max_tokens is {asked}: the prompt has {len(ids)} tokens and {why}, so it can be at most {most}"
         )
     return min(LENGTH, most) if asked is None else asked
@@ -625,7 +626,7 @@ def _length(
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {shown(value)}: it must be a text")
+        raise RequestError(f"{name} is {shown(value)}: it must be a text")
     return value
 
 
@@ -633,7 +634,7 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if value is not None and not (
         isinstance(value, Mapping) and all(isinstance(k, str) for k in value)
     ):
-        raise ValueError(f"{name} is {shown(value)}: it must hold values by name")
+        raise RequestError(f"{name} is {shown(value)}: it must hold values by name")
     return value or {}
 
 
@@ -646,10 +647,10 @@ def _stops(stop: Any) -> tuple[str, ...]:
     if isinstance(stop, str):
         stop = (stop,)
     if not isinstance(stop, Sequence) or len(stop) > STOPS:
-        raise ValueError(f"stop is {shown(stop)}: it must be a text or up to {STOPS} of them")
+        raise RequestError(f"stop is {shown(stop)}: it must be a text or up to {STOPS} of them")
     for s in stop:
         if not isinstance(s, str) or not 1 <= len(s) <= 4096:
-            raise ValueError(f"stop has {shown(s)}: each must be a text of 1 to 4096 characters")
+            raise RequestError(f"stop has {shown(s)}: each must be a text of 1 to 4096 characters")
     return tuple(stop)
 
 
@@ -660,8 +661,8 @@ def _ids(ids: Any, size: int) -> frozenset[int]:
         or not isinstance(ids, (Sequence, set, frozenset))
         or len(ids) > STOPS
     ):
-        raise ValueError(f"stop_token_ids is {shown(ids)}: it must hold up to {STOPS} token ids")
+        raise RequestError(f"stop_token_ids is {shown(ids)}: it must hold up to {STOPS} token ids")
     for x in ids:
         if type(x) is not int or not 0 <= x < size:
-            raise ValueError(f"stop_token_ids has token {shown(x)}: ids lie in 0 to {size - 1}")
+            raise RequestError(f"stop_token_ids has token {shown(x)}: ids lie in 0 to {size - 1}")
     return frozenset(ids)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from polydec.base.errors import RequestError
 from polydec.shapers.watermark import check_list, count, green
 
 
@@ -30,21 +31,23 @@ def detect(
     time it stands there, not once. Repeated pairs are no new evidence: a text that repeats itself would seem marked, or
     unmarked, by chance.
 
-    Raises ValueError for a text of fewer than two tokens, for a token outside the vocabulary, for values out of range, and
+    Raises RequestError for a text of fewer than two tokens, for a token outside the vocabulary, for values out of range, and
     where every token would be green.
     Source: Kirchenbauer et al., "A watermark for large language models", 2023 (the z test).
     """
     check_list(share, key)
     pairs = list(pairwise(tokens))
     if not pairs:
-        raise ValueError(
+        raise RequestError(
             f"text has {len(tokens)} tokens: a watermark is looked for in two and more"
         )
     if bad := next((x for x in tokens if not 0 <= x < size), None):
-        raise ValueError(f"text has token {bad}: ids must lie in 0 to {size - 1}")
+        raise RequestError(f"text has token {bad}: ids must lie in 0 to {size - 1}")
     chance = count(share, size) / size
     if chance == 1.0:
-        raise ValueError(f"size is {size}: all of so few tokens are green, so nothing can be told")
+        raise RequestError(
+            f"size is {size}: all of so few tokens are green, so nothing can be told"
+        )
     pairs = pairs if repeats else list(dict.fromkeys(pairs))
     hits = sum(bool(green(key, before, share, size)[x]) for before, x in pairs)
     z = (hits - chance * len(pairs)) / math.sqrt(len(pairs) * chance * (1.0 - chance))

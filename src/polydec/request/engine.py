@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Any, Unpack
 
 from polydec.base import notebook
+from polydec.base.errors import RequestError
 from polydec.core.decoder import streams
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
 from polydec.core.scheduler import Pass, Scheduler, Task
@@ -304,9 +305,9 @@ class Engine:
         }
         for name, value in limits.items():
             if type(value) is not int or value < 1:
-                raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")
+                raise RequestError(f"{name} is {value!r}: it must be a whole number of at least 1")
         if not doubling > 0.0:
-            raise ValueError(f"doubling is {doubling!r}: it must be above 0")
+            raise RequestError(f"doubling is {doubling!r}: it must be above 0")
         self.model, self.max_running, self.max_cache_bytes = model, max_running, max_cache_bytes
         self.preempted = 0  # how often a request was put on hold
         self._scheduler = Scheduler(positions=positions, doubling=doubling)
@@ -327,7 +328,7 @@ class Engine:
         """Check a request and put it into the queue; nothing is computed yet.
 
         prompt: an Ask, or the prompt of one whose other fields are given by name. on: is told of every event, in the thread
-        that drives the engine; passes: a list that is given a record of every pass. Raises ValueError with one sentence for
+        that drives the engine; passes: a list that is given a record of every pass. Raises RequestError with one sentence for
         anything that cannot be honoured, TypeError for a field that is unknown, or stands beside an Ask.
         """
         ask = asked(prompt, fields)
@@ -425,7 +426,7 @@ class Engine:
 
     def _own(self, ticket: Ticket) -> None:
         if ticket.engine is not self:
-            raise ValueError("the ticket belongs to another engine: only that one can run it")
+            raise RequestError("the ticket belongs to another engine: only that one can run it")
 
     def run(self, tickets: Sequence[Ticket]) -> list[Completion]:
         """Tick until these are done. The first error is raised after all have ended."""

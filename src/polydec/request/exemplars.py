@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polydec.base.edge import Record, check, parse_object, read_bytes, sentence, whole, whole_text
+from polydec.base.errors import RequestError
 from polydec.families.search.vote import steps
 from polydec.request.ask import LENGTH
 from polydec.request.loaded import LM
@@ -48,7 +49,7 @@ class _Line(Record):
 
 def read(path: Path) -> list[Exemplar]:
     """The solved problems of a JSON-lines file, at least one: `question`, `solution` and `answer`, or `question` and an
-    `answer` that is a solution and ends in "#### 42". Raises ValueError with one sentence for anything else."""
+    `answer` that is a solution and ends in "#### 42". Raises RequestError with one sentence for anything else."""
     out = list[Exemplar]()
     for i, line in enumerate(read_bytes(path).decode("utf-8", "replace").split("\n"), 1):
         if line.strip():
@@ -58,7 +59,7 @@ def read(path: Path) -> list[Exemplar]:
             if row.solution is not None:
                 solution, answer = row.solution, row.answer
             elif not mark:
-                raise ValueError(
+                raise RequestError(
                     sentence(
                         f"{what} has no solution: neither in a field, nor before {ANSWER} in its answer"
                     )
@@ -66,7 +67,7 @@ def read(path: Path) -> list[Exemplar]:
             fields = (row.question, solution, answer)
             out.append(Exemplar(*(whole_text(text.strip(), what) for text in fields)))
     if not out:
-        raise ValueError(sentence(f"file {str(path)!r} holds no solved problem"))
+        raise RequestError(sentence(f"file {str(path)!r} holds no solved problem"))
     return out
 
 
@@ -91,8 +92,8 @@ def prompt(
     raw: bool = False,
 ) -> str:
     """The question behind `count` exemplars (1 to 64). Those that leave the answer no room in the model's context (`max_tokens`
-    tokens, 128 without it) are passed over, and the next of the 64 most complex take their places. Raises ValueError where not
-    one fits."""
+    tokens, 128 without it) are passed over, and the next of the 64 most complex take their places. Raises RequestError where
+    not one fits."""
     whole("shots", count, 1, MOST)
     room = lm.checkpoint.lm.network.context - (LENGTH if max_tokens is None else max_tokens)
     shown = list[Exemplar]()
@@ -104,7 +105,7 @@ def prompt(
         if len(shown) < count and len(lm.ids(text([*shown, e]), raw=raw)) <= room:
             shown.append(e)
     if not shown:
-        raise ValueError(
+        raise RequestError(
             f"exemplars: of {len(pool)} solved problems not one fits into the context of {lm.name} with the "
             "question and max_tokens"
         )

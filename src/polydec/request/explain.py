@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from polydec.base.errors import PolydecError
 from polydec.base.options import as_text, together
 from polydec.constraints.everything import Everything
 from polydec.core.types import Exactness
@@ -41,7 +42,7 @@ class Part:
 
 
 def explain(model: LM, ask: Ask) -> list[Part]:
-    """The parts of a request in the order in which they act. Nothing is computed. Raises ValueError, as `plan` does, for a
+    """The parts of a request in the order in which they act. Nothing is computed. Raises RequestError, as `plan` does, for a
     request that is refused."""
     made = plan(model, ask, measure=Costs)
     return [
@@ -64,7 +65,7 @@ def runs(model: LM, ask: Ask) -> bool:
     """Whether a request is not refused."""
     try:
         plan(model, ask, measure=Costs)
-    except ValueError:
+    except PolydecError:
         return False
     return True
 

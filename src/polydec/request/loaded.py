@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from polydec.base import edge, notebook
+from polydec.base.errors import RequestError
 from polydec.base.heard import warn
 from polydec.drafting.costs import Costs
 from polydec.formats import zoo
@@ -107,7 +108,7 @@ class LM:
         return self.kit().find(kind)
 
     def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
-        """Raise ValueError with one sentence where this model cannot be decoded by a method with these options."""
+        """Raise RequestError with one sentence where this model cannot be decoded by a method with these options."""
         registry.build(
             registry.of_model(method, family_of(self.checkpoint.lm)), self.kit(), options
         )
@@ -124,7 +125,7 @@ class LM:
 
     def sampling(self, **given: Any) -> Sampling:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
-        says. Raises ValueError for a value out of range, TypeError for an unknown field."""
+        says. Raises RequestError for a value out of range, TypeError for an unknown field."""
         own = self.checkpoint.generation
         known = {
             k: own[k]
@@ -158,16 +159,16 @@ class LM:
     ) -> tuple[int, ...]:
         """Token ids of a prompt, which messages call `who`; tools: what the chat template shows beside messages; template:
         further names that it is told; most: tokens that there is room for, far beyond which a text is not even encoded. Raises
-        ValueError where it is empty, or holds something else than a prompt does, or the tools cannot be shown."""
+        RequestError where it is empty, or holds something else than a prompt does, or the tools cannot be shown."""
         values = template or {}
         if tools:
             return self._encoded(self._with_tools(prompt, tools, values), who, most)
         if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):  # pyright: ignore
-            raise ValueError(
+            raise RequestError(
                 f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages"
             )
         if not prompt or (isinstance(prompt, str) and not prompt.strip()):
-            raise ValueError(f"{who} is empty: give a text of at least one character")
+            raise RequestError(f"{who} is empty: give a text of at least one character")
         text = self.checkpoint.text
         if isinstance(prompt, str):
             if raw or not text.has_chat:
@@ -176,21 +177,21 @@ class LM:
             return self._encoded(shown, who, most)
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
-                raise ValueError(f"{self.name} has no chat template: give the {who} as text")
+                raise RequestError(f"{self.name} has no chat template: give the {who} as text")
             messages = [_message(i, m) for i, m in enumerate(prompt)]
             called = any(m["role"] == "tool" or m.get("tool_calls") for m in messages)
             if called and not text.shows_tools:
                 messages = tool_prompt.as_texts(messages)
             return self._encoded(text.render(messages, **values), who, most)
         if most is not None and len(prompt) > most:
-            raise ValueError(f"{who} has {len(prompt)} tokens: there is room for {most}")
+            raise RequestError(f"{who} has {len(prompt)} tokens: there is room for {most}")
         return self._checked(prompt, who)
 
     def _encoded(
         self, text: str, who: str, most: int | None, *, special: bool = False
     ) -> tuple[int, ...]:
         if most is not None and self.checkpoint.text.beyond(text, most):
-            raise ValueError(
+            raise RequestError(
                 f"{who} has {len(text)} characters, which are more than {most} tokens: there is room for those"
             )
         return self.checkpoint.text.encode(text, special)
@@ -206,7 +207,7 @@ class LM:
             or not isinstance(prompt[0], Mapping)
             or not text.has_chat
         ):
-            raise ValueError(
+            raise RequestError(
                 "tools is given without chat messages, or to a model without a chat template: leave it out"
             )
         messages = [_message(i, m) for i, m in enumerate(prompt)]
@@ -220,23 +221,23 @@ class LM:
             try:
                 ids.append(index(x) if not isinstance(x, bool) else size)
             except TypeError:
-                raise ValueError(
+                raise RequestError(
                     f"{who}[{at}] is a {type(x).__name__}: token ids are whole numbers"
                 ) from None
             if not 0 <= ids[-1] < size:
-                raise ValueError(f"{who} has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
+                raise RequestError(f"{who} has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
         return tuple(ids)
 
 
 def _message(at: int, message: Any) -> dict[str, str]:
-    """A message of a chat, checked. Raises ValueError where it is none."""
+    """A message of a chat, checked. Raises RequestError where it is none."""
     if not isinstance(message, Mapping):
-        raise ValueError(
+        raise RequestError(
             f"message {at} is a {type(message).__name__}: it must have a role and a content"
         )
     for key in ("role", "content"):
         if not isinstance(message.get(key), str):
-            raise ValueError(
+            raise RequestError(
                 f"message {at} has no {key} that is text: it must have a role and a content"
             )
     return dict(message)
@@ -260,7 +261,7 @@ def load(
     draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
     likewise: a table that `polydec train ngrams` made of the model's text. trained: directories (or zoo:NAME) of whatever else
     was trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
-    here. Raises ValueError with one sentence where something cannot be had or was made for another model.
+    here. Raises RequestError with one sentence where something cannot be had or was made for another model.
     """
     edge.check_threads(threads)
     opened = dict[Path, sources.Source]()  # a draft model shares its target's tokenizer

@@ -15,6 +15,7 @@ import torch
 from pydantic import Field, model_validator
 
 from polydec.base import edge, files
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.types import Reads
 from polydec.drafting.costs import Costs, at
 from polydec.methods.kit import family_of
@@ -225,15 +226,15 @@ class _Kept(edge.Record):
             or (self.draft and "1" not in self.draft)
             or self.far_context <= self.context
         ):
-            raise ValueError(
+            raise RequestError(
                 "it must hold passes of the same rows, 1 among them, behind a shorter and a longer context"
             )
         if self.beside.keys() != self.far_beside.keys() or "1" in self.beside:
-            raise ValueError(
+            raise RequestError(
                 "it must hold passes of the same numbers of sequences, two or more, behind both contexts"
             )
         if any(int(k) not in range(1, max(map(int, self.rows)) + 1) for k in self.beside):
-            raise ValueError("it must hold passes of no more sequences than rows")
+            raise RequestError("it must hold passes of no more sequences than rows")
         return self
 
     @property
@@ -260,7 +261,7 @@ def read(lm: Loaded) -> Profile | None:
     """The profile of this model here, or None where there is none (or what stands there is damaged)."""
     try:
         return edge.check(_Kept, _known()[key(lm)], "profile").profile
-    except (ValueError, KeyError, RuntimeError):  # RuntimeError: nobody's home
+    except (PolydecError, KeyError, RuntimeError):  # RuntimeError: nobody's home
         return None
 
 
@@ -271,7 +272,7 @@ def keep(lm: Loaded, profile: Profile) -> None:
         with files.lock(path()):
             try:
                 known = _known()
-            except ValueError:
+            except PolydecError:
                 os.replace(path(), path().with_suffix(".damaged"))
                 known = {}
             text = json.dumps({**known, key(lm): asdict(profile)}, indent=1)
@@ -281,5 +282,5 @@ def keep(lm: Loaded, profile: Profile) -> None:
 
 
 def _known() -> dict[str, Any]:
-    """All entries of the file. Raises ValueError where it is no JSON object."""
+    """All entries of the file. Raises PolydecError where it is no JSON object."""
     return edge.read_json(path()) if path().exists() else {}

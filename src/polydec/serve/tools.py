@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from polydec.api import LM
+from polydec.base.errors import RequestError
 from polydec.base.options import shown
 from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
 from polydec.constraints.protocols import Constraint
@@ -155,7 +156,7 @@ def _arguments(function: Mapping[str, Any]) -> JsonSchema:
         return NOTHING
     kind = schema.get("type", "object")
     if kind != "object":
-        raise ValueError(
+        raise RequestError(
             f"function {shown(function['name'])} has parameters of type {shown(kind)}: arguments are an object"
         )
     empty = schema.get("properties") == {} and "additionalProperties" not in schema

@@ -29,7 +29,7 @@ class Epsilon:
     """Keep a token where its probability is at least `epsilon`, 0 <= epsilon < 1 (usual: 3e-4 to 9e-4); the likeliest
     always stays.
 
-    Reduces to: the identity at 0. Raises ValueError outside the range.
+    Reduces to: the identity at 0. Raises RequestError outside the range.
     Source: Hewitt, Manning and Liang, "Truncation sampling as language model desmoothing", 2022.
     """
 

@@ -26,7 +26,7 @@ Bias = Annotated[
 class LogitBias:
     """w + b for the given tokens: {id: b} or pairs (id, b), b in -100 to 100.
 
-    Reduces to: the identity where all b are 0. Raises ValueError for a bias out of range, or a negative id.
+    Reduces to: the identity where all b are 0. Raises RequestError for a bias out of range, or a negative id.
     Source: OpenAI API reference.
     """
 

@@ -25,7 +25,7 @@ Penalty = Annotated[
 class Presence:
     """w - penalty for every token of the output (the prompt does not count); a negative penalty rewards.
 
-    Reduces to: the identity at 0. Raises ValueError where the penalty is not finite. Source: OpenAI API reference.
+    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite. Source: OpenAI API reference.
     """
 
     penalty: float

@@ -30,7 +30,7 @@ class Repetition:
     sign, so it belongs before anything that normalises; after a target that makes its own law it acts on that law's
     log-weights.
 
-    Reduces to: the identity at 1. Raises ValueError outside the range.
+    Reduces to: the identity at 1. Raises RequestError outside the range.
     Source: Keskar et al., "CTRL: a conditional transformer language model for controllable generation", 2019.
     """
 

@@ -28,7 +28,7 @@ class TopP:
     """In descending order of probability (lower ids first among equals) a token stays where those before it have less
     than `p` together, 0 < p <= 1. Among equals at the edge only as many stay as are needed.
 
-    Reduces to: the identity at p = 1, Greedy as p goes to 0. Raises ValueError outside the range.
+    Reduces to: the identity at p = 1, Greedy as p goes to 0. Raises RequestError outside the range.
     Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
     """
 

@@ -31,7 +31,7 @@ class Watermark:
     from (key, that token). Which they are depends on nothing else, so whoever has the key and the vocabulary finds them.
 
     bias: delta, 0 to 100; share: gamma, above 0 and below 1; key: 0 and more. polydec.request.detect is the other half.
-    Reduces to: the identity at bias 0. Raises ValueError outside the ranges.
+    Reduces to: the identity at bias 0. Raises RequestError outside the ranges.
     Source: Kirchenbauer et al., "A watermark for large language models", 2023 (soft lists, one token of context; the lists
     themselves are our own stream's, not those of another library).
     """
@@ -71,7 +71,7 @@ def count(share: float, size: int) -> int:
 
 
 def check_list(share: float, key: int) -> None:
-    """Raise ValueError for a share or a key that is out of range."""
+    """Raise RequestError for a share or a key that is out of range."""
     check("watermark_share", share, Share)
     check("watermark_key", key, Key)
 

@@ -41,7 +41,7 @@ class Xtc:
     is what lossless methods reproduce. Each choice of a request has coins of its own (`for_choice`).
 
     0 <= probability <= 1, 0 <= threshold <= 1; above 0.5 nothing can go.
-    Reduces to: the identity at probability 0. Raises ValueError outside the ranges.
+    Reduces to: the identity at probability 0. Raises RequestError outside the ranges.
     Source: p-e-w, "Exclude Top Choices (XTC)", text-generation-webui pull request 6335, 2024.
     """
 

@@ -17,6 +17,7 @@ from tokenizers import (
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import PreTokenizer
 
+from polydec.base.errors import FileError
 from polydec.formats.edge import check
 from polydec.formats.fields import GGUFText
 from polydec.formats.gguf import GGUF
@@ -74,7 +75,7 @@ _SAMPLING = {
 
 
 def read_text(file: GGUF) -> Text:
-    """Raises ValueError where the file has no tokenizer, or one of an unknown kind."""
+    """Raises FileError where the file has no tokenizer, or one of an unknown kind."""
     prefix = "tokenizer.ggml."
     said = {
         key.removeprefix(prefix): value
@@ -95,7 +96,7 @@ def read_text(file: GGUF) -> Text:
     elif kind == "llama":
         tokenizer = _sentencepiece(file, tokens, types)
     else:
-        raise ValueError(
+        raise FileError(
             f"{file.path} has a tokenizer of the model {kind!r}: gpt2 and llama are served"
         )
     tokenizer.add_special_tokens(
@@ -144,7 +145,7 @@ def _tokens(file: GGUF) -> tuple[list[str], list[int]]:
     tokens = file.field("tokenizer.ggml.tokens")
     types = file.fields.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))
     if len(types) != len(tokens):
-        raise ValueError(f"{file.path} has {len(tokens)} tokens but {len(types)} token types")
+        raise FileError(f"{file.path} has {len(tokens)} tokens but {len(types)} token types")
     return tokens, types
 
 
@@ -159,7 +160,7 @@ def _names(file: GGUF, tokens: Sequence[str]) -> dict[str, str]:
 def _id(file: GGUF, key: str, tokens: Sequence[str]) -> int | None:
     i = file.fields.get(f"tokenizer.ggml.{key}_token_id")
     if i is not None and not (isinstance(i, int) and 0 <= i < len(tokens)):
-        raise ValueError(
+        raise FileError(
             f"{file.path} has tokenizer.ggml.{key}_token_id = {i!r}: ids are 0 to {len(tokens) - 1}"
         )
     return i
@@ -169,7 +170,7 @@ def _eos(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> frozenset[i
     ids = {_id(file, key, tokens) for key in ("eos", "eot", "eom")}
     template = file.fields.get("tokenizer.chat_template", "")
     if not isinstance(template, str):
-        raise ValueError(
+        raise FileError(
             f"{file.path} has tokenizer.chat_template = {template!r}: it must be a text"
         )
     ids |= {
@@ -191,7 +192,7 @@ def _vocab(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:
 def _byte_level(file: GGUF, tokens: Sequence[str], types: Sequence[int], pre: str) -> Tokenizer:
     merges = [tuple(m.split(" ", 1)) for m in file.field("tokenizer.ggml.merges")]
     if bad := next((m for m in merges if len(m) != 2), None):
-        raise ValueError(
+        raise FileError(
             f"{file.path} has the merge {' '.join(bad)!r}: each must be two tokens with a space between"
         )
     try:
@@ -199,7 +200,7 @@ def _byte_level(file: GGUF, tokens: Sequence[str], types: Sequence[int], pre: st
             BPE(vocab=_vocab(tokens, types), merges=merges, ignore_merges=pre in _WHOLE_WORDS)
         )
     except Exception as e:  # the library raises bare Exceptions
-        raise ValueError(f"{file.path} has merges that do not fit its tokens ({e})") from None
+        raise FileError(f"{file.path} has merges that do not fit its tokens ({e})") from None
     tokenizer.pre_tokenizer = _cut(file, pre)
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
@@ -220,7 +221,7 @@ def _cut(file: GGUF, pre: str) -> PreTokenizer:
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
-    raise ValueError(
+    raise FileError(
         f"{file.path} cuts text in the way {pre!r} (tokenizer.ggml.pre): served are "
         f"{', '.join(sorted(_GPT2_KINDS | _DIGIT_KINDS | set(_SPLIT_KINDS)))}"
     )
@@ -230,7 +231,7 @@ def _sentencepiece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> T
     """SentencePiece's BPE: of all neighbours the pair whose joint piece has the best score is joined first."""
     scores = file.field("tokenizer.ggml.scores")
     if len(scores) != len(tokens):
-        raise ValueError(f"{file.path} has {len(tokens)} tokens but {len(scores)} scores")
+        raise FileError(f"{file.path} has {len(tokens)} tokens but {len(scores)} scores")
     vocab = _vocab(tokens, types)
     whole = {t: s for t, s, k in zip(tokens, scores, types) if k in (_NORMAL, _USER)}
     unknown = next((t for t, k in zip(tokens, types) if k == _UNKNOWN), None)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polydec.base.apart import Limits, Worker
+from polydec.base.errors import PolydecError, RequestError
 from polydec.formats.edge import sentence
 
 MEMORY = 512 << 20
@@ -39,25 +40,25 @@ class Template:
     source: str
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """values: names that the template may use; numbers, texts, lists and dicts as JSON has them. Raises ValueError where
+        """values: names that the template may use; numbers, texts, lists and dicts as JSON has them. Raises RequestError where
         the template is malformed, refuses the messages, or goes beyond the limits above."""
         try:
             given = {"source": self.source, "values": dict(values), "most": MOST}
             request = json.dumps(given).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as e:
-            raise ValueError(
+            raise RequestError(
                 sentence(f"the chat's messages and names must be what JSON can hold: {e}")
             ) from None
         if len(request) > MOST:
-            raise ValueError(
+            raise RequestError(
                 f"the chat has {len(request)} bytes with its template: {MOST} are legal"
             )
         try:
             answer = _WORKER.ask(request)
-        except ValueError as e:
+        except PolydecError as e:
             answer = {"error": str(e)}
         if "error" in answer:
-            raise ValueError(
+            raise RequestError(
                 sentence(f"the chat template refuses these messages: {answer['error']}")
             )
         return answer["text"]

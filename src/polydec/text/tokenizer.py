@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.request import Writer
 from polydec.formats.edge import first_line, sentence
 from polydec.text.template import Template
@@ -61,7 +62,7 @@ class Text:
     ) -> Text:
         """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json. Without `eos` the
         config's eos_token is the only one; without `template` its chat_template is used (the one named "default").
-        Raises ValueError where it is no tokenizer."""
+        Raises RequestError where it is no tokenizer."""
         try:
             if isinstance(source, Mapping):
                 tokenizer = Tokenizer.from_str(json.dumps(source))
@@ -71,7 +72,7 @@ class Text:
             where = "the tokenizer given" if isinstance(source, Mapping) else source
             raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
         if not tokenizer.get_vocab_size():
-            raise ValueError("the tokenizer has no tokens")
+            raise RequestError("the tokenizer has no tokens")
         return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
 
     @staticmethod
@@ -109,10 +110,10 @@ class Text:
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
         """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
-        as such. Raises ValueError where the tokenizer has nothing for a part of the text."""
+        as such. Raises RequestError where the tokenizer has nothing for a part of the text."""
         ids = self._encoded(text, special)
         if self.rows is not None and ids and max(ids) >= self.rows:
-            raise ValueError(
+            raise RequestError(
                 f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens"
             )
         return ids
@@ -166,18 +167,18 @@ class Text:
         self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True, **values: Any
     ) -> str:
         """The text of a chat; reply: with what opens the assistant's next turn; values: further names that the
-        template may know (tools, enable_thinking …). Raises ValueError where there is no template, or it refuses."""
+        template may know (tools, enable_thinking …). Raises RequestError where there is no template, or it refuses."""
         if self.template is None:
-            raise ValueError("this checkpoint has no chat template: give a plain prompt")
+            raise RequestError("this checkpoint has no chat template: give a plain prompt")
         if not messages:
-            raise ValueError("messages is empty: a chat needs at least one")
+            raise RequestError("messages is empty: a chat needs at least one")
         for i, message in enumerate(messages):
             if (
                 not isinstance(message, Mapping)
                 or not isinstance(message.get("role"), str)
                 or "content" not in message
             ):
-                raise ValueError(
+                raise RequestError(
                     f"messages[{i}] is {message!r}: each must be a dict with role and content"
                 )
         known = {"tools": None, "documents": None, **self.names}
@@ -192,7 +193,7 @@ class Text:
         without = self.render(asked)
         try:
             return self.render(asked, tools=[_TOOL]) != without
-        except ValueError:  # it refuses them
+        except PolydecError:  # it refuses them
             return False
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
@@ -206,7 +207,7 @@ class Text:
         include_stop). A stop string may begin and end inside tokens; what may still become one is held back."""
         for s in stop:
             if not isinstance(s, str) or not s:
-                raise ValueError(f"stop has {s!r}: each must be a text of at least one character")
+                raise RequestError(f"stop has {s!r}: each must be a text of at least one character")
         return lambda: StopWriter(self._speller(after), tuple(stop), include_stop)
 
     def _speller(self, after: Sequence[int]) -> Speller:
@@ -237,7 +238,7 @@ def _refusal(what: str, e: BaseException) -> BaseException:
     """What the Rust library meets, in one sentence; an interrupt stays one."""
     if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
         return e
-    return ValueError(sentence(f"{what} ({first_line(e)})"))
+    return RequestError(sentence(f"{what} ({first_line(e)})"))
 
 
 _TOOL: Mapping[str, Any] = {

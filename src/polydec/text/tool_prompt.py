@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from polydec.base.errors import PolydecError
 from polydec.text.tokenizer import Text
 
 PROMPT = """You can call functions. They are, one a line, with the JSON schema of their parameters:
@@ -36,7 +37,7 @@ def render(text: Text, messages: Sequence[Message], tools: Sequence[Message], **
         shown = text.render([system, *rest], **values)
         if told in shown:
             return shown
-    except ValueError:
+    except PolydecError:
         if not any(m["role"] == "user" for m in said):
             raise
     first = next((at for at, m in enumerate(said) if m["role"] == "user"), 0)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.learned.kinds import joint
 from polydec.learned.kinds.joint import Joint
@@ -50,7 +51,7 @@ class JointSpec:
     def __post_init__(self) -> None:
         at_least_one(self, "texts", "rows", "steps")
         if self.count < 2:
-            raise ValueError(
+            raise RequestError(
                 f"count is {self.count}: it must be at least 2, as the first gap of a pass needs no layer"
             )
 

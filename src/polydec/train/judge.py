@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polydec.base.errors import RequestError
 from polydec.base.files import replace
 from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
@@ -91,12 +92,12 @@ class Student(nn.Module):
 def train_judge(spec: JudgeSpec) -> dict[str, Any]:
     """Train, save at spec.out (judge.safetensors, config.json), and say how it tells right from wrong on held-out prompts
     (also in out/training.json). Every eighth answer is set aside, and the weights that are best on these are saved.
-    Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, a draft that does not fit the
+    Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec, a draft that does not fit the
     target, or missing data."""
     out, began = Path(spec.out), time.process_time()
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
-        raise ValueError(
+        raise RequestError(
             f"draft is none and {spec.target} has no embedded one: name the draft model"
         )
     point, small = autoregressive(spec.target), autoregressive(name, "draft")
@@ -170,7 +171,7 @@ def learn(target: LM, draft: LM, text: Text, samples: Sequence[Sample], spec: Ju
             state.append(states(target, s.prompt_ids, own[: i + 1])[-1])
             right.append(1.0)
     if not state:
-        raise ValueError(
+        raise RequestError(
             "text has no place where the draft would have written another token: there is nothing to judge"
         )
     return Lessons(torch.stack(state), torch.tensor(right))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polydec.base.errors import RequestError
 from polydec.formats.fields import PublishedFields
 from polydec.learned.kinds.narrow import NarrowLayer
 from polydec.learned.published import PublishedLayer
@@ -48,11 +49,11 @@ class Block(nn.Module):
         return projected(self._target, w, self._turn, n_BTH, at_T)
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
-        """Become the first layer of a Llama. Raises ValueError where it has another shape."""
+        """Become the first layer of a Llama. Raises RequestError where it has another shape."""
         for name, own in zip(self._names, self.weights, strict=True):
             given = weights[f"model.layers.0.{name}"]
             if given.shape != own.shape:
-                raise ValueError(
+                raise RequestError(
                     f"start has {name} of shape {tuple(given.shape)}: this layer's is {tuple(own.shape)}"
                 )
             own.data.copy_(given)

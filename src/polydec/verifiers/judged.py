@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from polydec.base.errors import RequestError
 from polydec.core.law import probs
 from polydec.core.protocols import Scores
 from polydec.core.rng import Rng
@@ -33,7 +34,7 @@ class Judged:
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold is {self.threshold}: it must lie in 0 to 1")
+            raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
         state_NH = scores.hidden_NH

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
@@ -45,7 +46,7 @@ class Arbitrage:
     def __post_init__(self) -> None:
         at_least_one(self, "longest")
         if not self.delimiter:
-            raise ValueError("delimiter is '': it must be at least one character")
+            raise RequestError("delimiter is '': it must be at least one character")
         self.vocab.require_same(self.small.target.vocab, "the draft")
 
     @property

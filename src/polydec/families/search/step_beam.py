@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
@@ -59,7 +60,7 @@ class StepBeam:
     def __post_init__(self) -> None:
         for name, value in (("keep", self.keep), ("width", self.width)):
             if not 1 <= value <= 64:
-                raise ValueError(f"{name} is {value}: it must lie in 1 to 64")
+                raise RequestError(f"{name} is {value}: it must lie in 1 to 64")
         at_least_one(self, "longest")
 
     @property

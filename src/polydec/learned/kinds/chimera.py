@@ -58,7 +58,7 @@ class Chimera:
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary, for states of another width, or where the target
+        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
         makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the Chimera drafter")
         artefact.require_laws(target, self.layer.width, "Chimera's weights")
@@ -135,7 +135,7 @@ def save(path: str | Path, chimera: Chimera, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Chimera:
-    """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):

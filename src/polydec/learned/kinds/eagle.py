@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -58,7 +59,7 @@ class Eagle:
     bias_H: Tensor | None = None
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary, for states of another width, or where the target
+        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
         makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the EAGLE drafter")
         artefact.require_laws(target, self.layer.width, "EAGLE's weights", normed=self.normed)
@@ -111,9 +112,9 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle, ...]:
 
 def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any]) -> None:
     """Write eagle.safetensors and config.json into the directory `path`; about: what else the config says.
-    Raises ValueError for one that came in the published form."""
+    Raises FileError for one that came in the published form."""
     if not isinstance(eagle.layer, StateLayer):
-        raise ValueError("a published EAGLE drafter is written by `polydec export`")
+        raise FileError("a published EAGLE drafter is written by `polydec export`")
     artefact.save(
         path,
         KIND,
@@ -128,7 +129,7 @@ def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Eagle:
-    """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -58,11 +59,11 @@ class Eagle3:
     evened: bool = True
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary, width or number of layers."""
+        """Raise FileError where it was trained for another vocabulary, width or number of layers."""
         target.vocab.require_same(self.vocab, "the target of the EAGLE-3 drafter")
         artefact.require_width(target, self.layer.width, "EAGLE-3's weights")
         if target.layers < self.depths[-1]:
-            raise ValueError(
+            raise FileError(
                 f"EAGLE-3's weights read the states after layer {self.depths[-1]}: this target shows "
                 f"{target.layers or 'none'} of its layers"
             )
@@ -124,7 +125,7 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle3, ...]:
 def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
     """Write eagle3.safetensors and config.json into the directory `path`; about: what else the config says."""
     if not isinstance(eagle.layer, StateLayer):
-        raise ValueError("a published EAGLE-3 drafter is written by `polydec export`")
+        raise FileError("a published EAGLE-3 drafter is written by `polydec export`")
     artefact.save(
         path,
         KIND,
@@ -147,13 +148,13 @@ def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Eagle3:
-    """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(Eagle3Fields, config, artefact.CONFIG)
         if list(c.depths) != sorted(set(c.depths)):
-            raise ValueError(f"depths is {c.depths}: they must ascend")
+            raise FileError(f"depths is {c.depths}: they must ascend")
         token_C = artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size)
         own = Vocabulary(
             token_C,

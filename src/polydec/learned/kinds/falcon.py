@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -78,7 +79,7 @@ class Falcon:
     share: float = 0.0
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary, for states of another width, or where the target
+        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
         makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the Falcon drafter")
         artefact.require_laws(target, self.layer.width, "Falcon's weights")
@@ -199,13 +200,13 @@ class FalconNetwork:
         return rms_norm(x, x.shape[-1:], self._w[name], EPS)
 
     def head(self, hidden_RH: Tensor) -> Tensor:
-        raise ValueError("Falcon has no head: its states are the target's")
+        raise FileError("Falcon has no head: its states are the target's")
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        raise ValueError("Falcon's layer norms in its head")
+        raise FileError("Falcon's layer norms in its head")
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise ValueError("Falcon has no table of its own: it reads the target's embeddings")
+        raise FileError("Falcon has no table of its own: it reads the target's embeddings")
 
 
 def path_to(cache: Cache, slot: int) -> list[int]:
@@ -258,7 +259,7 @@ def save(path: str | Path, falcon: Falcon, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Falcon:
-    """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):

@@ -77,7 +77,7 @@ def save(path: str | Path, one: Filter, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Filter:
-    """The filter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The filter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -57,7 +58,7 @@ class Heads:
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where they were trained for another vocabulary, for states of another width, or where the target
+        """Raise FileError where they were trained for another vocabulary, for states of another width, or where the target
         makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the draft heads")
         artefact.require_laws(
@@ -117,9 +118,9 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
 
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
     """Write heads.safetensors and config.json into the directory `path`; about: what else the config says.
-    Raises ValueError for heads that came in the published form."""
+    Raises FileError for heads that came in the published form."""
     if heads.own_VH is not None:
-        raise ValueError("heads with matrices of their own are written by `polydec export`")
+        raise FileError("heads with matrices of their own are written by `polydec export`")
     own, tensors = heads.layer, dict[str, Tensor]()
     for k, head in enumerate(heads.heads):
         tensors |= named_head(f"{k}.", head)
@@ -138,7 +139,7 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Heads:
-    """The heads in a directory that `save` wrote. Raises ValueError where there are none, or they are damaged."""
+    """The heads in a directory that `save` wrote. Raises FileError where there are none, or they are damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):

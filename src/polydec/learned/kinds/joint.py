@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -42,17 +43,17 @@ class Joint:
     vocab: Vocab
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary, for states of another width, or where the target fills
+        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target fills
         no canvases."""
         if getattr(target, "family", "ar") != "diffusion":
-            raise ValueError(
+            raise FileError(
                 "a joint sampler's layer was trained for a masked-diffusion model: this is an autoregressive one"
             )
         model: Any = target
         target.vocab.require_same(self.vocab, "the target of the joint sampler's layer")
         have = model.embed((0,)).shape[-1]
         if have != self.layer.width:
-            raise ValueError(
+            raise FileError(
                 f"a joint sampler's layer was trained for states of width {self.layer.width}: this target's have "
                 f"{have}"
             )
@@ -165,7 +166,7 @@ def save(path: str | Path, one: Joint, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Joint:
-    """The layer in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The layer in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):

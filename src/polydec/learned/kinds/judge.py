@@ -34,7 +34,7 @@ class Judge:
     vocab: Vocab
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary or for states of another width."""
+        """Raise FileError where it was trained for another vocabulary or for states of another width."""
         target.vocab.require_same(self.vocab, "the target of the judge")
         artefact.require_width(target, len(self.weight_H), "the judge's weights")
 
@@ -69,7 +69,7 @@ def save(path: str | Path, judge: Judge, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Judge:
-    """The judge in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The judge in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):

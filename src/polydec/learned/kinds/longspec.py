@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
+from polydec.base.errors import FileError, PolydecError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -75,22 +76,22 @@ class LongSpec:
     share: float = 0.0
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary, for states or heads of other sizes, or the target shows
+        """Raise FileError where it was trained for another vocabulary, for states or heads of other sizes, or the target shows
         no keys."""
         target.vocab.require_same(self.vocab, "the target of the LongSpec drafter")
         artefact.require_width(target, self.sizes.width, "LongSpec's weights")
         session = target.open((0,))
         try:
             keys_KNH, _ = session.memory()
-        except ValueError as error:
-            raise ValueError(
+        except PolydecError as error:
+            raise FileError(
                 f"LongSpec's weights read the target's last keys and values: {error}"
             ) from None
         finally:
             session.close()
         have, own = (keys_KNH.shape[0], keys_KNH.shape[2]), (self.sizes.kv_heads, self.sizes.head)
         if have != own:
-            raise ValueError(
+            raise FileError(
                 f"LongSpec's weights read {own[0]} heads of {own[1]} numbers in the target's last layer: this "
                 f"target has {have[0]} of {have[1]}"
             )
@@ -240,13 +241,13 @@ def save(path: str | Path, one: LongSpec, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> LongSpec:
-    """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(LongSpecFields, config, artefact.CONFIG)
         if c.layer.heads % c.layer.kv_heads or c.head % 2:
-            raise ValueError(
+            raise FileError(
                 f"heads is {c.layer.heads}, kv_heads {c.layer.kv_heads}, head {c.head}: heads must be a multiple "
                 "of kv_heads, and head even"
             )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear, silu
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -49,19 +50,19 @@ class Mtp:
         return len(self.mask_KH)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where they were trained for another vocabulary, width or number of layers, or where the target runs
+        """Raise FileError where they were trained for another vocabulary, width or number of layers, or where the target runs
         no row with an adapter."""
         target.vocab.require_same(self.vocab, "the target of the masks")
         artefact.require_laws(target, self.mask_KH.shape[1], "the masks")
         if self.adapter is None:
             return
         if not getattr(target, "adapts", False):
-            raise ValueError(
+            raise FileError(
                 "mtp needs rows with a gated adapter (LoRA), which the compiled step does not run, nor what "
                 "transformers reads: load a plain Llama with --dtype torch"
             )
         if target.layers != len(self.adapter.layers):
-            raise ValueError(
+            raise FileError(
                 f"the masks' adapter has matrices for {len(self.adapter.layers)} layers: this target has "
                 f"{target.layers}"
             )
@@ -129,7 +130,7 @@ def save(path: str | Path, mtp: Mtp, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Mtp:
-    """What a directory has that `save` wrote. Raises ValueError where there is nothing, or it is damaged."""
+    """What a directory has that `save` wrote. Raises FileError where there is nothing, or it is damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge, rows8
@@ -66,12 +67,10 @@ class Joined:
         return replace(q, embed=linear(q.embed, self._join))
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        raise ValueError("EAGLE-3's layer norms in its head")
+        raise FileError("EAGLE-3's layer norms in its head")
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise ValueError(
-            "EAGLE-3's layer has no table of its own: it reads the target's embeddings"
-        )
+        raise FileError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
 
     def keys(self, cache: Any, stop: int) -> tuple[Tensor, Tensor]:
         return self._inner.keys(cache, stop)
@@ -88,11 +87,11 @@ class Read:
     start: str | None = None
 
     def bound(self, target: Target) -> Eagle3:
-        """What drafts for this target. Raises ValueError where it does not fit, or the draft model does not."""
+        """What drafts for this target. Raises FileError where it does not fit, or the draft model does not."""
         self.eagle.fit(target, None)
         own, rows = self.eagle.own, self._rows(target)
         if rows.shape != (len(own.token_C), self.eagle.layer.width):
-            raise ValueError(
+            raise FileError(
                 f"EAGLE-3's head, of {self.start!r}, has shape {tuple(rows.shape)}: it must be "
                 f"{len(own.token_C)} rows of width {self.eagle.layer.width}"
             )
@@ -110,9 +109,9 @@ class Read:
 
 
 def tokens_of(draft: Mapping[str, Tensor]) -> list[int]:
-    """The tokens that a draft model's head knows. Raises ValueError where it has no head of its own."""
+    """The tokens that a draft model's head knows. Raises FileError where it has no head of its own."""
     if "lm_head.weight" not in draft:
-        raise ValueError(
+        raise FileError(
             "start has no head of its own: give a draft model that `polydec train draft` made"
         )
     return (
@@ -123,9 +122,9 @@ def tokens_of(draft: Mapping[str, Tensor]) -> list[int]:
 
 
 def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:
-    """The rows of a draft model's head for these tokens, which must be all that it knows: [C, H]. Raises ValueError."""
+    """The rows of a draft model's head for these tokens, which must be all that it knows: [C, H]. Raises FileError."""
     if tokens_of(draft) != token_C.tolist():
-        raise ValueError("start knows other tokens than the drafter that began as it")
+        raise FileError("start knows other tokens than the drafter that began as it")
     return draft["lm_head.weight"].float()
 
 
@@ -183,14 +182,14 @@ def save_trained(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> N
 
 
 def load(path: str | Path) -> Read:
-    """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
     config, packed = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c, t = edge.check(NarrowFields, config, artefact.CONFIG), rows8.unpacked(packed)
         H, D = c.width, len(c.depths)
         if list(c.depths) != sorted(set(c.depths)):
-            raise ValueError(f"depths is {c.depths}: they must ascend")
+            raise FileError(f"depths is {c.depths}: they must ascend")
         own = Vocabulary(
             artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size),
             torch.empty(0, H),

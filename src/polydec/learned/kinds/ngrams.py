@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge, zoo
@@ -52,7 +53,7 @@ class NGrams:
     chance_MK: np.ndarray
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was counted in another vocabulary."""
+        """Raise FileError where it was counted in another vocabulary."""
         target.vocab.require_same(self.vocab, "the n-gram table")
 
     @cached_property
@@ -125,7 +126,7 @@ def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
 
 
 def load(name: str) -> NGrams:
-    """The table in a directory, or of a `zoo:NAME`. Raises ValueError where there is none, or it is damaged."""
+    """The table in a directory, or of a `zoo:NAME`. Raises FileError where there is none, or it is damaged."""
     path = zoo.resolve(name) if name.startswith("zoo:") else edge.at_home(name)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
@@ -137,10 +138,10 @@ def load(name: str) -> NGrams:
             for x, s in (("key", (m,)), ("follower", (m, k)), ("chance", (m, k)))
         )
         if (key.dtype, follower.dtype, chance.dtype) != (np.uint64, np.uint16, np.uint8):
-            raise ValueError(
+            raise FileError(
                 f"its tables are of {key.dtype}, {follower.dtype}, {chance.dtype}: they must be of uint64, uint16 "
                 "and uint8"
             )
         if m and (bad := int(follower[follower != LAST].max(initial=0))) >= c.vocab_size:
-            raise ValueError(f"it holds token {bad}, the vocabulary {c.vocab_size} tokens")
+            raise FileError(f"it holds token {bad}, the vocabulary {c.vocab_size} tokens")
         return NGrams(c.order, Vocab(c.vocab_size, frozenset(), c.tokenizer), key, follower, chance)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -47,12 +48,12 @@ class Probes:
         return len(self.bias_PH)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where they were trained for another vocabulary, width or number of layers, or where the target makes
+        """Raise FileError where they were trained for another vocabulary, width or number of layers, or where the target makes
         no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the probes")
         artefact.require_laws(target, self.bias_PH.shape[1], "the probes")
         if self.enter and target.layers <= self.enter:
-            raise ValueError(
+            raise FileError(
                 f"the probes enter layer {self.enter}: this target shows {target.layers or 'none'} of its layers"
             )
 
@@ -99,13 +100,13 @@ def save(path: str | Path, probes: Probes, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Probes:
-    """The probes in a directory that `save` wrote. Raises ValueError where there are none, or they are damaged."""
+    """The probes in a directory that `save` wrote. Raises FileError where there are none, or they are damaged."""
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(ProbeFields, config, artefact.CONFIG)
         if c.enter and not c.maps:
-            raise ValueError(f"enter is {c.enter}: probes without maps enter the first layer")
+            raise FileError(f"enter is {c.enter}: probes without maps enter the first layer")
         count, H = len(c.rates), c.width
         maps = (
             [artefact.tensor(t, KIND, f"{j}.map", (H, H)).float() for j in range(count)]

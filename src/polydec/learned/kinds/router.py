@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.learned import artefact
@@ -29,9 +30,9 @@ class Router:
     head: StepReward
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where there is no draft model, or it is not one that the router was trained for."""
+        """Raise FileError where there is no draft model, or it is not one that the router was trained for."""
         if draft is None:
-            raise ValueError("the router reads a draft model's states: name one (--draft)")
+            raise FileError("the router reads a draft model's states: name one (--draft)")
         target.vocab.require_same(self.head.vocab, "the target of the router")
         draft.vocab.require_same(self.head.vocab, "the draft of the router")
         artefact.require_width(draft, self.head.width, "routers")
@@ -52,5 +53,5 @@ def save(path: str | Path, router: Router, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> Router:
-    """The one in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     return Router(step_reward.load(path, KIND))

@@ -41,7 +41,7 @@ class StepReward:
         return self.inner[0].shape[1]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary or for states of another width."""
+        """Raise FileError where it was trained for another vocabulary or for states of another width."""
         target.vocab.require_same(self.vocab, "the target of the process reward model")
         artefact.require_width(target, self.width, "process reward models")
 
@@ -95,7 +95,7 @@ def save(
 
 
 def load(path: str | Path, kind: artefact.Kind = KIND) -> StepReward:
-    """The one in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     config, t = artefact.read(edge.at_home(path), kind)
     with artefact.damaged(path, kind):
         c = edge.check(StepRewardFields, config, artefact.CONFIG)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad, silu
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -36,7 +37,7 @@ class StopHead:
     out: tuple[Tensor, Tensor]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where the draft's states are of another width."""
+        """Raise FileError where the draft's states are of another width."""
         if draft is not None:
             artefact.require_width(draft, self.width, "stop heads", "draft")
 
@@ -45,9 +46,9 @@ class StopHead:
         return self.out[0].shape[1]
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """[N, 2]. Raises ValueError where the states are not of the head's width."""
+        """[N, 2]. Raises FileError where the states are not of the head's width."""
         if hidden_NH.shape[-1] != self.width:
-            raise ValueError(
+            raise FileError(
                 f"head was trained for states of width {self.width}: this draft's have {hidden_NH.shape[-1]}"
             )
         x = hidden_NH.float()
@@ -95,9 +96,9 @@ def save(path: str | Path, head: StopHead, about: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path | None) -> StopHead:
-    """The head in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
+    """The head in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     if path is None:
-        raise ValueError(
+        raise FileError(
             "head is none: name the directory of a stop head (`polydec train stop-head` makes one)"
         )
     path = edge.at_home(path)
