@@ -119,6 +119,8 @@ def member(name: str, thing: Any) -> list[str]:
 
 def called(name: str, thing: Any, width: int = 110) -> str:
     """The signature, without `self`; a parameter a line where it is long."""
+    if inspect.isclass(thing) and issubclass(thing, Exception):
+        return f"class {name}({thing.__mro__[1].__name__})"
     signature = inspect.signature(thing)
     gives = (
         ""
