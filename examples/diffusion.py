@@ -1,7 +1,7 @@
 """Let a masked-diffusion model fill a canvas in any order, and watch it.
 
     python examples/diffusion.py
-    python examples/diffusion.py "repeat: 482" --max-tokens 48
+    python examples/diffusion.py "count: 427135"
 
 The model travels in the package. It does small tasks with lists and sentences.
 """
