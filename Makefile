@@ -33,7 +33,7 @@ test-fast: $(STAMP)
 fuzz: $(STAMP)
 	$(BIN)/python -m polydec.testing.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
-PYTHON_CODE := src tests benchmarks docs examples setup.py
+PYTHON_CODE := src tests benchmarks docs examples notebooks setup.py
 CPP_CODE := $(wildcard src/polydec/models/cpu/*.cpp src/polydec/models/cpu/*.h tests/native/*.cpp)
 
 format: $(STAMP)
