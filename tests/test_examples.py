@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from polydec.bench import profile
+from polydec.request import profile
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import polydec
-from polydec.models import zoo
+from polydec.formats import zoo
 
 ROOT = Path(__file__).parents[1]
 LISTED = """
