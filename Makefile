@@ -33,7 +33,7 @@ test-fast: $(STAMP)
 fuzz: $(STAMP)
 	$(BIN)/python -m polydec.testing.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
-PYTHON_CODE := src tests benchmarks docs setup.py
+PYTHON_CODE := src tests benchmarks docs examples notebooks setup.py
 CPP_CODE := $(wildcard src/polydec/native/*.cpp src/polydec/native/*.h tests/native/*.cpp)
 
 format: $(STAMP)
