@@ -34,7 +34,13 @@ from polydec.refreshes.window import Window
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.prompted import Prompted
-from polydec.testing.check_unmasker import PROMPT, check_canvas_decoder, check_joint, check_unmasker
+from polydec.testing.check_unmasker import (
+    PROMPT,
+    check_canvas_decoder,
+    check_joint,
+    check_refresh,
+    check_unmasker,
+)
 from polydec.testing.enumerate import distance, law_of
 from polydec.testing.kits import build
 from polydec.testing.toy import toy
@@ -508,6 +514,34 @@ def test_the_joint_law_of_orders():
             check_joint(lambda d, u=unmasker: Denoising(d, u, Full(), 0), laws=2, length=3)
 
 
+@dataclass(frozen=True)
+class Fed:
+    """A rule made of a function of (canvas, before, block, step)."""
+
+    feed: object
+
+
+@pytest.mark.parametrize(
+    "feed",
+    [
+        lambda canvas, before, block, step: range(len(canvas) - 1, -1, -1),
+        lambda canvas, before, block, step: range(len(canvas) + 1),
+        lambda canvas, before, block, step: range(block.start, len(canvas)),
+        lambda canvas, before, block, step: range(block.start if before else len(canvas)),
+        lambda canvas, before, block, step: (
+            range(block.start, block.start + 1 + len(block) // 2) if before else range(len(canvas))
+        ),
+        lambda canvas, before, block, step: (
+            [i for i in block if canvas[i] is None][:1] if before else range(len(canvas))
+        ),
+    ],
+    ids=["descends", "leaves the canvas", "no prompt", "no gap", "half a block", "one gap"],
+)
+def test_rules_that_feed_too_little_or_too_much_are_caught(feed):
+    with pytest.raises(AssertionError):
+        check_refresh(Fed(feed))
+
+
 @pytest.mark.parametrize("broken", ["twice", "leaves its board open"])
 def test_the_loop_is_watched(broken, monkeypatch):
     """Faults of a loop that the contract of decoders must see."""
@@ -617,12 +651,18 @@ def test_agreement_and_coherence_want_two_passes():
         left = look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13))
         edit, state = rule.choose(state, left, rng())
         assert len(edit.write) == count
-        flicker = replace(look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13)))
-        changed = replace(flicker, logw_RV=flicker.logw_RV.roll(1, 1))
-        first = rule.choose(rule.enter(rule.start(seen.canvas), 4), flicker, rng())[1]
-        assert len(rule.choose(first, replace(changed, step=1), rng())[0].write) <= 1 or isinstance(
-            rule, Coherent
-        )
+
+
+@pytest.mark.parametrize("rule", [Coherent(2, 4), Agreement(0, 5)], ids=str)
+def test_what_flickers_waits(rule):
+    """Gaps of equal confidence: those that keep their token are written together, those that change it one a pass."""
+    sure = [0.99, 0.98, 0.98, 0.98]
+    first, rest = look(sure), look(sure[1:], positions=(11, 12, 13))
+    edit, state = rule.choose(rule.enter(rule.start(first.canvas), 4), first, rng())
+    assert edit.write == ((10, 0),)
+    other = replace(rest, logw_RV=rest.logw_RV.roll(1, 1))
+    stays, moves = (rule.choose(state, seen, rng())[0].write for seen in (rest, other))
+    assert len(stays) > 1 == len(moves)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
