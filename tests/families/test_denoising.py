@@ -47,7 +47,7 @@ from polydec.testing.toy import toy
 from polydec.testing.toy_canvas import Chain, ToyBoard, ToyDenoiser
 from polydec.unmaskers.agreement import Agreement
 from polydec.unmaskers.at_random import AtRandom
-from polydec.unmaskers.coherent import Coherent
+from polydec.unmaskers.coherent import Coherent, by_probability
 from polydec.unmaskers.confidence import Confidence
 from polydec.unmaskers.credit import Credit
 from polydec.unmaskers.early_commit import EarlyCommit
@@ -630,6 +630,8 @@ def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own
         (Coherent(1), Entropy()),
         (Coherent(count=1, width=1), Entropy()),
         (Coherent(1, count=4), Entropy(1)),
+        (Coherent(1, steps=3), Entropy(3)),
+        (Coherent(3, 1, steps=4), Entropy(4)),
         (Agreement(most=1), Confidence()),
         (EntropyThreshold(-1.0), Entropy()),
         (EntropyThreshold(99.0), Entropy(1)),
@@ -639,6 +641,17 @@ def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own
 )
 def test_limits_of_the_later_rules(a, b):
     assert same(a, b)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_coherence_on_the_schedule_of_the_surest(steps):
+    """By probability, without chance, it is llada's schedule for one pass of memory; for more it has as many passes."""
+    for seed in range(8):
+        now = Coherent(1, steps=steps, rank=by_probability)
+        want = said(Confidence(steps), seed, shapers=(Greedy(),))
+        assert said(now, seed, shapers=(Greedy(),)) == want
+        more = said(replace(now, depth=3, count=1), seed, shapers=(Greedy(),))
+        assert [len(w) for w in more] == [len(w) for w in want]
 
 
 def test_agreement_and_coherence_want_two_passes():
@@ -706,6 +719,7 @@ def test_options_of_ccd():
         return build("ccd", ToyDenoiser(Chain(1)), None, options)[0].unmasker
 
     assert unmasker(most=0.2, count=3) == Coherent(most=0.2, count=3)
+    assert unmasker(steps=5, likely=True) == Coherent(steps=5, rank=by_probability)
     assert unmasker(agree=True, count=3) == Agreement(most=5, count=3)
     wide = look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13))
     for rule, count in ((Agreement(0, 5), 2), (Agreement(0, 5, 1), 1)):
@@ -771,6 +785,45 @@ def test_a_filter_sees_the_block_and_where_it_stands():
     seen = look([0.9, 0.2, 0.3], positions=(10, 11, 14), block=range(10, 15))
     assert chosen(Filtered(Says(), 0.96), seen) == {10, 11}
     assert asked == [pytest.approx([0.9, 0.2, 1.0, 1.0, 0.3, 1.0])]
+
+
+def test_a_filter_that_asks_sees_what_the_model_says_of_tokens():
+    """At every position of the block its greatest probability there, whether a token stands or not; nothing else changes."""
+    asked = []
+
+    class Says:
+        size = 6
+
+        def __call__(self, sure_B):
+            asked.append(sure_B)
+            return torch.zeros(6)
+
+    chain, events = Chain(5, 5, 2.0), []
+    plain = Denoising(ToyDenoiser(chain), Filtered(Says(), 0.96), Dual(), 6, (Greedy(),))
+    seen = replace(plain, written=True)
+    run([answer_one(seen, Request(PROMPT, 12), on=events.append)])
+    got, asked[:] = list(asked), []
+    assert prompted(plain, 0, 12).token_ids == prompted(seen, 0, 12).token_ids
+    canvas, block = (*PROMPT, *(None,) * 12), range(3, 9)
+    for sure_B, edit in zip(got, [e.edit for e in events if isinstance(e, Edited)], strict=True):
+        if not gaps(canvas, block.start, block.stop):
+            block = range(9, 15)
+        want = [float(chain.law(canvas, i)[:-1].softmax(-1).max()) for i in block]
+        assert sure_B.tolist() == pytest.approx(want)
+        canvas = filled(canvas, edit)
+
+
+def test_an_end_that_may_be_unsure_cuts_sooner():
+    """Learn2PD's `sure`: at 0, as released, any predicted end cuts; at 1 only one that all gaps behind it share."""
+    fed = {}
+    for sure in (0.0, 0.5, 1.0):
+        fed[sure] = 0
+        for seed in range(20):
+            model = ToyDenoiser(Chain(seed, 4, sharp=1.0, free=True), 3)
+            learned = (filters.examples(model.vocab, 4, 4)[0],)
+            decoder = build("learn2pd", model, None, {"sure": sure}, artefacts=learned)[0]
+            fed[sure] += prompted(decoder, seed, 8).stats.fed
+    assert fed[0.0] < fed[0.5] < fed[1.0]
 
 
 def test_what_each_rule_feeds():

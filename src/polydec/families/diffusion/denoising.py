@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from polydec.core.decoder import Streams
+from polydec.core.law import normalise
 from polydec.core.protocols import Shaper
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
@@ -30,7 +31,7 @@ class Denoising:
     before them. Gaps behind an end (EOS, a stop id) that was written are no part of the answer and are not filled.
 
     exact: whether `refresh` leaves the model's laws as they are; where not, the text is approximate. ending: finds an answer's
-    end before it is written.
+    end before it is written. written: passes are asked for the laws of the block's tokens as well (`Look.written`).
     """
 
     denoiser: Denoiser
@@ -40,6 +41,7 @@ class Denoising:
     shapers: tuple[Shaper[Any], ...] = ()
     exact: bool = True
     ending: Ending = field(default_factory=Whole)
+    written: bool = False
 
     @property
     def exactness(self) -> Exactness:
@@ -124,6 +126,13 @@ class Denoising:
         fed = feed if isinstance(feed, range) else frozenset(feed)
         return tuple(r for r in rows if r in fed)
 
+    def standing(self, spot: Spot, feed: Sequence[int]) -> tuple[int, ...]:
+        """The tokens of the block whose laws the next pass is asked for."""
+        if not self.written:
+            return ()
+        fed = frozenset(feed)
+        return tuple(i for i in spot.block if spot.canvas[i] is not None and i in fed)
+
     def step(self, spot: Spot, look: Look, feed: Sequence[int], edit: Edit, state: Any) -> Step:
         """An edit that was chosen under these laws, with the end that they foretell."""
         last = self.ending.find(look, edit)
@@ -151,7 +160,16 @@ class Sight:
         """The laws of a canvas, and what was fed for them."""
         feed = self.feed(spot)
         rows = self.how.rows(spot, feed)
-        return self.how.look(spot, rows, await self.board.score(spot.canvas, rows, feed)), feed
+        stand = self.how.standing(spot, feed)
+        asked = sorted((*rows, *stand)) if stand else rows
+        logw_RV = await self.board.score(spot.canvas, asked, feed)
+        if not stand:
+            return self.how.look(spot, rows, logw_RV), feed
+        at = {r: i for i, r in enumerate(asked)}
+        look = self.how.look(spot, rows, logw_RV[[at[r] for r in rows]])
+        sure_S = normalise(logw_RV[[at[r] for r in stand]]).max(-1).values.exp()
+        written = {r: float(sure) for r, sure in zip(stand, sure_S, strict=True)}
+        return replace(look, written=written), feed
 
     def close(self) -> None:
         self.board.close()
