@@ -869,6 +869,32 @@ def test_what_each_rule_feeds():
     ]
 
 
+@pytest.mark.parametrize("every", [1, 3, 8])
+def test_a_kept_prompt_is_fed_once(every):
+    """dKV-Cache-Prefill and -PD: what Delayed feeds without the prompt, but for the first pass, which feeds it."""
+    plain, kept = (
+        build(
+            "dkv-cache", ToyDenoiser(Chain(3)), None, {"every": every, "prompt": prompt, "block": 4}
+        )[0]
+        for prompt in (False, True)
+    )
+    assert (
+        kept.exactness is Exactness.APPROXIMATE
+        and replace(kept, prompt_kept=False).refresh == plain.refresh
+    )
+    spot, before, seen = kept.start(Request(PROMPT, 8), frozenset()), None, 0
+    while spot.block:
+        want = list(plain.feed(spot, before))
+        got = list(kept.feed(spot, before))
+        assert got == [p for p in want if before is None or p >= len(PROMPT)]
+        seen += len(got) < len(want)
+        before, edit = spot.canvas, Edit(write=((gaps(spot.canvas)[0], 1),))
+        spot = kept.after(spot, edit, spot.state)
+    assert seen >= 3
+    whole, short = prompted(plain, 0, 8), prompted(kept, 0, 8)
+    assert whole.token_ids == short.token_ids and short.stats.fed == whole.stats.fed - 3 * seen
+
+
 def canvases(dice, size=14):
     """Two canvases of a run, one pass apart, and the block whose gaps are filled: a few tokens more stand in the second."""
     before = tuple(None if dice.random() < 0.6 else dice.randrange(5) for _ in range(size))

@@ -32,6 +32,7 @@ class Denoising:
 
     exact: whether `refresh` leaves the model's laws as they are; where not, the text is approximate. ending: finds an answer's
     end before it is written. written: passes are asked for the laws of the block's tokens as well (`Look.written`).
+    prompt_kept: the prompt is fed by the first pass alone, and keeps its keys and values for good.
     """
 
     denoiser: Denoiser
@@ -42,6 +43,7 @@ class Denoising:
     exact: bool = True
     ending: Ending = field(default_factory=Whole)
     written: bool = False
+    prompt_kept: bool = False
 
     @property
     def exactness(self) -> Exactness:
@@ -110,13 +112,16 @@ class Denoising:
         return range(max(start, begin), min(start + size, high, end))
 
     def feed(self, spot: Spot, before: Canvas | None) -> Sequence[int]:
-        """What the next pass feeds: under a block-causal model nothing behind its own block."""
+        """What the next pass feeds: under a block-causal model nothing behind its own block, and no prompt that is kept."""
         feed, own = (
             self.refresh.feed(spot.canvas, before, spot.block, spot.step),
             self.denoiser.block,
         )
         stop = min(len(spot.canvas), -(-spot.block.stop // own) * own) if own else len(spot.canvas)
-        return feed if feed[-1] < stop else [p for p in feed if p < stop]
+        start = spot.begin if self.prompt_kept and before is not None else 0
+        if start <= feed[0] and feed[-1] < stop:
+            return feed
+        return [p for p in feed if start <= p < stop]
 
     def rows(self, spot: Spot, feed: Sequence[int]) -> tuple[int, ...]:
         """The gaps whose laws the next pass is asked for."""
