@@ -10,7 +10,7 @@ import torch
 from polydec import Engine, load
 from polydec.core.scheduler import run
 from polydec.families.diffusion.types import entropy
-from polydec.models.learned import filter as filters
+from polydec.learned.kinds import filter as filters
 from polydec.testing.toy_canvas import Chain, ToyDenoiser
 from polydec.train.diffusion import (
     DiffusionSpec,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.request import Request, Result, TokenLogprob
@@ -109,7 +110,7 @@ async def _filled(vocab: Vocab, spot: Spot, passes: Passes, text: Text, into: Tr
         passed, taken, opened = await passes.next(spot), list[Step](), 0
         for step in passed.steps:
             if not step.edit.write:
-                raise ValueError("the unmasker filled no gap: it would go on for ever")
+                raise RequestError("the unmasker filled no gap: it would go on for ever")
             opened += not spot.step
             if asked is not None:
                 for look, edit in step.parts or ((step.look, step.edit),):
