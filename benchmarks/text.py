@@ -41,9 +41,9 @@ from typing import Any
 
 import numpy as np
 import tasks
+from studies.granola import Granularity
 
 from polydec import api
-from polydec.bench.granola import Granularity
 from polydec.constraints.span_of import SpanOf
 from polydec.contrasts.gated import Gated
 from polydec.train.problems import Problem, make, solved

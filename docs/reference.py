@@ -26,7 +26,7 @@ ROOMS = {
     "core.protocols": "What methods are written in",
     "core.decoder": "What answers a request",
     **{f"families.{name}.protocols": f"Roles of the family {name}" for name in FAMILIES},
-    "kit": "What a recipe is given",
+    "methods.kit": "What a recipe is given",
 }
 
 HEAD = """\

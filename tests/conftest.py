@@ -1,11 +1,15 @@
-"""One thread for torch: toys are tiny, and threads only wait for each other. One tree of commands: it is always the same."""
+"""One thread for torch: toys are tiny, and threads only wait for each other. One tree of commands: it is always the same.
+Benchmarks can be imported, as some tests read them."""
 
+import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 import typer.main
 
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 torch.set_num_threads(1)
 typer.main.get_command = cache(typer.main.get_command)  # 50 ms for each call of the command line
 

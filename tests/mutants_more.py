@@ -42,14 +42,14 @@ MUTANTS = [
     ),
     Mutant(
         "one answer fewer than may be is written at a time",
-        "engine.py",
+        "request/engine.py",
         "if self._running and answers + ticket.plan.request.n > self.max_running:",
         "if self._running and answers + ticket.plan.request.n >= self.max_running:",
         "tests/engine/test_engine.py::test_as_many_answers_are_written_at_once_as_may_be",
     ),
     Mutant(
         "the youngest request on hold goes on first",
-        "engine.py",
+        "request/engine.py",
         "self._held.insert(0, ticket)",
         "self._held.append(ticket)",
         "tests/engine/test_engine.py::test_requests_on_hold_go_on_in_their_order",

@@ -11,7 +11,7 @@ from polydec.base import files
 WRITER = """
 import json, sys
 from pathlib import Path
-from polydec import files
+from polydec.base import files
 at, who = Path(sys.argv[1]), sys.argv[2]
 for n in range(100):
     with files.lock(at):

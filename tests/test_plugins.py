@@ -118,7 +118,7 @@ def test_a_method_of_another_package_is_found_by_everything(installed):
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             import polydec
-            from polydec import registry
+            from polydec.methods import registry
             assert registry.find("stutter") == "echo"
         heard = sorted(str(w.message).partition(" is left out: ")[2] for w in heard)
         assert [reason[:24] for reason in heard] == [

@@ -14,9 +14,9 @@ from typing import Any
 
 from exits import prompts
 from seen import arguments, interval, model, report, shaped
+from studies.skip_search import Found, Price, search
 
 from polydec.bench.measure import Method, Task, measure, table
-from polydec.bench.skip_search import Found, Price, search
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 from seen import arguments, lines, part, report
+from studies.overlap import Timed, overlapped
 
 from polydec import api
-from polydec.bench.overlap import Timed, overlapped
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler

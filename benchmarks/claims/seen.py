@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from polydec.request import machine
 from polydec.shapers.sampling import build_shapers
 from polydec.targets.shaped import Shaped
 
+sys.path.append(str(Path(__file__).parents[1]))  # for what other claims read of `studies`
 DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 
 

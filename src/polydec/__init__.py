@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         load,
         stream,
     )
+    from polydec.base.errors import FileError, MissingError, PolydecError, RequestError
     from polydec.constraints.any_of import AnyOf
     from polydec.constraints.json_schema import JsonSchema
     from polydec.constraints.lark import Lark
@@ -40,11 +41,15 @@ __all__ = [
     "Draft",
     "Engine",
     "Exactness",
+    "FileError",
     "JsonSchema",
     "Lark",
+    "MissingError",
     "Piece",
+    "PolydecError",
     "Regex",
     "Request",
+    "RequestError",
     "Result",
     "Rng",
     "Sampling",
@@ -75,6 +80,7 @@ _HOMES = {
         "load",
         "stream",
     ),
+    "base.errors": ("FileError", "MissingError", "PolydecError", "RequestError"),
     "constraints.any_of": ("AnyOf",),
     "constraints.json_schema": ("JsonSchema",),
     "constraints.lark": ("Lark",),

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path += [
-    str(Path(__file__).parents[1] / "native"),
-    str(Path(__file__).parents[2] / "benchmarks"),
-]
+sys.path.append(str(Path(__file__).parents[1] / "native"))
 import forward
 import native_tables
 import threads

@@ -3,8 +3,7 @@
 import math
 
 import pytest
-
-from polydec.bench.granola import Granularity, f1
+from studies.granola import Granularity, f1
 
 BORN = (("4 August 1961", "August 4, 1961"), ("August 1961",), ("1961",), ("1960s", "the sixties"))
 

@@ -1,12 +1,7 @@
 """benchmarks/overhead.py runs the engine over a network that computes nothing."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import overhead
+import pytest
 
 from polydec.models.sources import open_source
 

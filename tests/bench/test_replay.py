@@ -2,16 +2,12 @@
 
 import argparse
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import heatmap
+import pytest
 import replay
 import speculation
 import tables

@@ -5,8 +5,7 @@ from itertools import product
 from math import log2
 
 import pytest
-
-from polydec.bench.scaling import Point, across, along, best_width, beyond, fit, full, slope
+from studies.scaling import Point, across, along, best_width, beyond, fit, full, slope
 
 GRID = list(product((1, 2, 4, 8, 16), (1, 2, 4)))
 

@@ -4,9 +4,9 @@ from itertools import combinations
 
 import pytest
 import torch
+from studies.skip_search import Price, search
+from studies.surrogate import expected_gain, minimise
 
-from polydec.bench.skip_search import Price, search
-from polydec.bench.surrogate import expected_gain, minimise
 from polydec.core.types import Vocab
 from polydec.drafting.depth import halves
 from polydec.models.lm import LM

@@ -1,16 +1,12 @@
 """benchmarks/trained.py measures every method that an artefact was made for, names the others, and hides no refusal."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import trained
 
 from polydec.testing.examples import artefacts
 from polydec.testing.toy import toy
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import trained
 
 MADE = [one for one in artefacts(toy(1).vocab) if one.kind in trained.METHODS]
 BENCH = trained.Bench(SimpleNamespace(lm=toy(1)), toy(2, cost=0.1), (), 4)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from polydec.base import files
+from polydec.base.errors import RequestError
 from polydec.cli import history, orders, prompts
 from polydec.cli.main import main
 from polydec.train import rows
@@ -73,7 +74,7 @@ def test_help_has_a_line_for_every_order():
 def test_a_method_is_shown_checked_and_taken():
     def check(chat):
         if chat.method == "bad":
-            raise ValueError("method 'bad' is unknown")
+            raise RequestError("method 'bad' is unknown")
 
     assert told("/method") == "method plain"
     chat, said = orders.act("/method beam width=2", TALK, check)

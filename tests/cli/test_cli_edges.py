@@ -13,6 +13,7 @@ import torch
 
 import micro
 from polydec.base.edge import sentence
+from polydec.base.errors import RequestError
 from polydec.bench import measure
 from polydec.cli import prompts
 from polydec.cli import verify as verify_module
@@ -204,7 +205,7 @@ def test_what_was_measured_is_not_lost(polydec, model, data, monkeypatch):
     def fails(*args, **more):
         calls.append(args)
         if len(calls) > 4:
-            raise ValueError("the draft has caught fire")
+            raise RequestError("the draft has caught fire")
         return real(*args, **more)
 
     monkeypatch.setattr(measure, "run_task", fails)
@@ -235,7 +236,7 @@ def test_what_was_compared_is_not_lost(polydec, model, data, monkeypatch):
     def fails(*args, **more):
         calls.append(args)
         if len(calls) > 2:
-            raise ValueError("the draft has caught fire")
+            raise RequestError("the draft has caught fire")
         return real(*args, **more)
 
     monkeypatch.setattr(verify_module, "compare", fails)

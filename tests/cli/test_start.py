@@ -22,9 +22,9 @@ def loaded(code: str) -> str:
 @pytest.mark.parametrize(
     "code",
     [
-        "from polydec import registry; [registry.describe(n) for n in registry.recipes()]",
-        "from polydec import steer; [steer.describe(n) for n in steer.steerings()]",
-        "from polydec import registry; registry.chosen('auto', {'depth': 3})",
+        "from polydec.methods import registry; [registry.describe(n) for n in registry.recipes()]",
+        "from polydec.methods import steer; [steer.describe(n) for n in steer.steerings()]",
+        "from polydec.methods import registry; registry.chosen('auto', {'depth': 3})",
     ],
 )
 def test_what_is_known_of_methods_needs_nothing_that_computes(code):

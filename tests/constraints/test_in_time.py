@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from polydec import AnyOf, JsonSchema, Lark, Regex, generate, load
+from polydec.base.errors import RequestError
 from polydec.constraints import in_time as module
 from polydec.constraints import pieces
 from polydec.constraints.in_time import InTime, Place, in_time
@@ -297,7 +298,7 @@ def test_where_a_way_out_is_too_complex_to_follow_nothing_is_forced(vocab, monke
     language = ended(Regex("[a-z]+[.]"), vocab, 30)
 
     def too_complex(*given):
-        raise ValueError("constraint became too complex to follow")
+        raise RequestError("constraint became too complex to follow")
 
     monkeypatch.setattr(module.Ways, "out", too_complex)
     text = walked(language, 30, random.Random(3))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Draft, Draw, Vocab
 from polydec.families.ar.types import Budget, Verdict, follow
 
@@ -44,7 +45,7 @@ class Letters:
 
     def encode(self, text, special=True):
         if not set(text) <= set("abcdefghij"):
-            raise ValueError("no letter of these")
+            raise RequestError("no letter of these")
         return ((9,) if special else ()) + tuple(ord(c) - 97 for c in text)
 
     def decode(self, ids):

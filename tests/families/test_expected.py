@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from studies.overlap import pearl_speedup, speedup, tokens_per_round
 
-from polydec.bench.overlap import pearl_speedup, speedup, tokens_per_round
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from studies.overlap import Timed, commits_per_round, overlapped, rounds
 
-from polydec.bench.overlap import Timed, commits_per_round, overlapped, rounds
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run

@@ -64,7 +64,7 @@ class Worker:
         atexit.register(self.stop)
 
     def ask(self, request: bytes) -> dict[str, Any]:
-        """What the worker answers to a line of JSON. Raises Ended where it does not, ValueError where it does not start."""
+        """What the worker answers to a line of JSON. Raises Ended where it does not, RequestError where it does not start."""
         with self._lock:
             if self._owner != os.getpid():  # after a fork the parent's worker is the parent's
                 self._process = None

@@ -30,7 +30,7 @@ def main(script: str, memory: int, seconds: float, stack: int) -> None:
     ):
         with suppress(ValueError, OSError):  # a system without this limit has the others
             resource.setrlimit(kind, (limit, limit))
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     importlib.import_module("polydec")  # the same as the caller's, whichever else is installed
     del sys.path[0]
     answer: Callable[[dict[str, Any]], dict[str, Any]] = runpy.run_path(script)["answer"]

@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from polydec import __version__
 from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
@@ -98,7 +99,7 @@ def _command(
 
 
 def main() -> None:
-    """Entry point. Bad input: one sentence on standard error, exit code 2. Ctrl-C: exit code 130."""
+    """Entry point. Bad input: one sentence on standard error, exit code 2. A fault of the program: exit code 1. Ctrl-C: 130."""
     warnings.showwarning = _warn
     try:
         code = app(standalone_mode=False)
@@ -110,12 +111,14 @@ def main() -> None:
         code = _fail(error.format_message())
     except BrokenPipeError:  # who reads has seen enough, as in `polydec methods | head`
         code = _unread()
-    except (ValueError, OSError) as error:
-        if os.environ.get("POLYDEC_TRACEBACK"):
-            raise
-        code = _fail(_reason(error))
     except MemoryError:
         code = _fail("there is not enough memory for this")
+    except Exception as error:
+        if os.environ.get("POLYDEC_TRACEBACK"):
+            raise
+        code = (
+            _fail(_reason(error)) if isinstance(error, (PolydecError, OSError)) else _fault(error)
+        )
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -137,11 +140,19 @@ def _warn(message: Warning | str, category: type[Warning], *where: object) -> No
         print(f"polydec: {sentence(message)}", file=sys.stderr)
 
 
-def _reason(error: ValueError | OSError) -> str:
+def _reason(error: PolydecError | OSError) -> str:
     """A sentence in place of `[Errno 36] File name too long: '…'`."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"file {str(error.filename)!r} cannot be used: {error.strerror}"
     return str(error)
+
+
+def _fault(error: Exception) -> int:
+    """What no input should lead to: said as such, without lines of code that say nothing to a user."""
+    _fail(
+        f"this is a fault of the program ({type(error).__name__}: {error}); with POLYDEC_TRACEBACK=1 it says where"
+    )
+    return 1
 
 
 def _fail(problem: str) -> int:

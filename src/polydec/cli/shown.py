@@ -39,7 +39,7 @@ def emit_drawn(draw: Callable[[Console], None]) -> None:
 
 def emit(text: str) -> None:
     """Write a result to standard output. Where that fails (a full disk) it goes to standard error, as it was long in the
-    making; ValueError is raised then all the same."""
+    making; RequestError is raised then all the same."""
     try:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()

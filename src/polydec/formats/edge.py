@@ -45,7 +45,7 @@ def first_line(e: BaseException) -> str:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Whatever reading a file meets becomes a ValueError of one sentence: `what` says which file and what was tried. Errors
+    """Whatever reading a file meets becomes a FileError of one sentence: `what` says which file and what was tried. Errors
     that already are sentences about it stay as they are."""
     try:
         yield

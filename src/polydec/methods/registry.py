@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -13,10 +11,13 @@ from typing import Any
 
 from polydec.base import plugins
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.options import Option, as_text, meant, read, shown
+from polydec.base.options import Option, as_text
 from polydec.core.decoder import Decoder
 from polydec.methods.card import Card
+from polydec.methods.catalogue import Catalogue
 from polydec.methods.kit import CALLED, Kit
+
+RECIPES = Catalogue("polydec.recipes", "methods", "method", "method {} is unknown")
 
 ROLES = {
     "drafters": "open",
@@ -31,15 +32,9 @@ ROLES = {
 """Role folders, and the method by which a class in one is known to be a mechanism."""
 
 
-@cache
 def recipes() -> dict[str, ModuleType]:
     """Every recipe's module by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
-    package = import_module("polydec.recipes")
-    own = {
-        m.name.replace("_", "-"): import_module(f"polydec.recipes.{m.name}")
-        for m in iter_modules(package.__path__)
-    }
-    return own | plugins.found("methods", own, plugins.with_card, "CARD of that name with a build")
+    return RECIPES.modules()
 
 
 def of_family(family: str) -> list[str]:
@@ -78,28 +73,15 @@ def _mechanisms_in(module: ModuleType, role: str) -> Iterator[type]:
             yield thing
 
 
-@cache
 def names() -> dict[str, str]:
     """Every name that a method answers to, in lower case: its own, its aliases and its paper's number; and its own name."""
-    out = dict[str, str]()
-    for name, module in recipes().items():
-        card: Card = module.CARD
-        for known in (name, *card.aliases, *filter(None, [card.arxiv])):
-            out.setdefault(_plain(known), name)
-    return out
-
-
-def _plain(name: str) -> str:
-    """How names are compared: in lower case, with a hyphen for whatever stands between words."""
-    return re.sub(r"[\s_-]+", "-", name.strip().lower())
+    return RECIPES.names()
 
 
 def find(name: str) -> str:
     """The method that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that
     is not there."""
-    if _plain(name) in names():
-        return names()[_plain(name)]
-    raise RequestError(f"method {shown(name)} is unknown: {_suggestion(name)}")
+    return RECIPES.find(name, "`polydec methods` lists all of them")
 
 
 DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm", "insertion": "insertion-language-models"}
@@ -132,26 +114,7 @@ def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
 
 def search(words: str) -> list[str]:
     """Methods whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
-    wanted = _plain(words).split("-")
-
-    def rank(name: str) -> int:
-        card: Card = recipes()[name].CARD
-        called = [
-            _plain(" ".join((name, *card.aliases, card.arxiv))),
-            _plain(card.title),
-            _plain(card.source + card.summary),
-        ]
-        return next((i for i in range(3) if all(w in "-".join(called[: i + 1]) for w in wanted)), 3)
-
-    ranks = {name: rank(name) for name in recipes()}
-    return sorted((n for n in ranks if ranks[n] < 3), key=lambda n: (ranks[n], n))
-
-
-def _suggestion(name: str) -> str:
-    """The methods that a wrong name may mean: near in spelling, or speaking of these words."""
-    near = get_close_matches(_plain(name)[:100], names(), 3, 0.6)
-    meant = [*dict.fromkeys(names()[n] for n in near)] or search(name[:100])[:3]
-    return f"did you mean {' or '.join(meant)}?" if meant else "`polydec methods` lists all of them"
+    return RECIPES.search(words)
 
 
 def get(name: str) -> ModuleType:
@@ -159,37 +122,15 @@ def get(name: str) -> ModuleType:
     return recipes()[find(name)]
 
 
-@cache
 def options(name: str) -> tuple[Option, ...]:
     """The options of a recipe, from the signature of its `build`."""
-    return read(get(name).build)
+    return RECIPES.options(find(name))
 
 
 def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All options of a recipe with the values they have, under their names of today. Raises RequestError for an unknown option,
     one that is given twice, or a value of the wrong type or out of range."""
-    known = {o.name: o for o in options(name)}
-    today = {o.formerly: o.name for o in known.values() if o.formerly}
-    values = dict[str, Any]()
-    for option, value in (given or {}).items():
-        now = today.get(option, option)
-        if now not in known:
-            raise RequestError(
-                f"option {shown(option)} of method {find(name)} is unknown: "
-                + _nearest(str(option), known)
-            )
-        if now in values:
-            raise RequestError(
-                f"option {now} of method {find(name)} is given twice: {known[now].formerly} is its earlier name"
-            )
-        values[now] = value
-    return {
-        o.name: o.convert(values[o.name]) if o.name in values else o.default for o in known.values()
-    }
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    return meant(name, known, "the options") if known else "it has no options"
+    return RECIPES.chosen(find(name), given)
 
 
 def can(name: str, kit: Kit) -> bool:
@@ -245,24 +186,11 @@ def describe(name: str) -> dict[str, Any]:
     """The object of `polydec methods --json`."""
     card: Card = get(name).CARD
     return {
-        "name": card.name,
-        "title": card.title,
-        "summary": card.summary,
-        "kind": card.kind,
+        **RECIPES.describe(card.name),
         "family": card.family,
         "guarantee": card.guarantee.value if card.guarantee else None,
-        "needs": [n.name for n in card.needs],
         "needs_training": card.needs_training,
-        "source": card.source,
-        "arxiv": card.arxiv,
-        "aliases": list(card.aliases),
-        "reduces_to": card.reduces_to,
         "parent": card.parent,
-        "home": card.home,
-        "options": {
-            o.name: {"type": o.legal, "default": o.default, "help": o.help, "schema": o.schema()}
-            for o in options(card.name)
-        },
     }
 
 

@@ -235,7 +235,7 @@ class Batch:
             }
 
         def failed(error: Exception) -> Row:
-            if isinstance(error, ValueError):
+            if isinstance(error, PolydecError):
                 error = refused(error, ())
             if not isinstance(error, Refusal):
                 error = Refusal("the request failed inside the engine", status=500, code="internal")

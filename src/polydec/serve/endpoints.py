@@ -21,7 +21,7 @@ class Reads(Protocol):
     prefix: str
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        """Raises Refusal or ValueError for what cannot be honoured."""
+        """Raises Refusal or RequestError for what cannot be honoured."""
         ...
 
 

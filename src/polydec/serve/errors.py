@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError
 
 KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """The `type` of an error by its status; others below 500 are invalid requests."""
@@ -55,7 +56,7 @@ class Refusal(Exception):
         return {**out, "WWW-Authenticate": "Bearer"} if self.status == 401 else out
 
 
-def refused(error: ValueError, fields: Collection[str]) -> Refusal:
+def refused(error: PolydecError, fields: Collection[str]) -> Refusal:
     """A sentence of the library as a 400. Its first word names the field."""
     first = re.match(r"\w+", str(error))
     word = "" if first is None else CALLED.get(first[0], first[0])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from polydec.api import LM
-from polydec.base.errors import RequestError
+from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import shown
 from polydec.serve.application import until_idle
 from polydec.serve.errors import Refusal
@@ -43,7 +43,7 @@ class Models:
                 model = await asyncio.to_thread(_ready, loader)
             except Exception as error:
                 self.failed[name] = str(error)
-                if not isinstance(error, (ValueError, OSError)):
+                if not isinstance(error, (PolydecError, OSError)):
                     log.exception("model %s cannot be loaded", name)
             else:
                 self.workers[name] = Worker(name, model, self.limits, self.metrics)

@@ -28,7 +28,7 @@ class Responses:
     prefix = "resp"
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        """Raises Refusal or ValueError for what cannot be honoured."""
+        """Raises Refusal or RequestError for what cannot be honoured."""
         _format(body)
         given: dict[str, Any] = {
             **asking(body, model, method, seed),

@@ -36,7 +36,7 @@ class Shape(Protocol):
     chunk: str  # the `object` of a chunk of a stream
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        """Raises Refusal or ValueError for what cannot be honoured."""
+        """Raises Refusal or RequestError for what cannot be honoured."""
         ...
 
     def opening(self, index: int) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from polydec.api import LM, Ask, Completion, Engine, Piece, Ticket
+from polydec.base.errors import PolydecError
 from polydec.core.scheduler import Pass
 from polydec.core.trace import ignore
 from polydec.serve.errors import Refusal
@@ -130,7 +131,7 @@ def _failure(job: Job, error: Exception | None, limits: Limits) -> Refusal:
         )
     if job.cut == STOPPED:
         return Refusal("the server stops", status=503, code="stopping", retry=5)
-    if isinstance(error, ValueError):  # such as sampling rules that leave no token
+    if isinstance(error, PolydecError):  # such as sampling rules that leave no token
         return Refusal(error)
     return Refusal("the request failed inside the server", status=500, code="internal")
 
@@ -162,7 +163,7 @@ class Worker:
 
     async def start(self, asks: Sequence[Ask], *, steps: bool = False) -> Answers:
         """Check requests and let them run. max_tokens None: as much as there is room for; steps: tell what each round did.
-        Raises Refusal where there is no room for them in the queue, ValueError where one cannot be honoured."""
+        Raises Refusal where there is no room for them in the queue, RequestError where one cannot be honoured."""
         count = sum(ask.n for ask in asks)
         self.limits.admit(count)
         self._admit(count)
@@ -363,6 +364,6 @@ class Worker:
             self.metrics.ended(self.name, ticket)
             return End(job.at, None if job.cut else ticket.completion())
         except Exception as error:
-            if not isinstance(error, ValueError):
+            if not isinstance(error, PolydecError):
                 log.exception("a request failed")
             return End(job.at, None, error)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Reads, Vocab
 from polydec.models.lm import LM, Answer, Query
 
@@ -88,7 +89,7 @@ class Letters:
                 if i not in self.silent and text.startswith(piece, at)
             ]
             if not fit:
-                raise ValueError(f"no piece begins {text[at:]!r}")
+                raise RequestError(f"no piece begins {text[at:]!r}")
             out.append(max(fit, key=lambda i: len(self.of[i])))
             at += len(self.of[out[-1]])
         return tuple(out)

@@ -238,7 +238,7 @@ def _refusal(what: str, e: BaseException) -> BaseException:
     """What the Rust library meets, in one sentence; an interrupt stays one."""
     if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
         return e
-    return ValueError(sentence(f"{what} ({first_line(e)})"))
+    return RequestError(sentence(f"{what} ({first_line(e)})"))
 
 
 _TOOL: Mapping[str, Any] = {

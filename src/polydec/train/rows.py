@@ -23,7 +23,7 @@ from polydec.base.edge import (
     sentence,
     whole_text,
 )
-from polydec.base.errors import FileError
+from polydec.base.errors import FileError, PolydecError
 from polydec.base.record import Record
 
 LONGEST_LINE = 1 << 24
@@ -282,9 +282,9 @@ def _guarded(reader: Any) -> Any:
     def read_file(path: Path) -> Iterator[Item]:
         try:
             yield from reader(path)
+        except PolydecError:
+            raise
         except Exception as error:  # whatever the library meets; kinds of its own among them
-            if type(error) is ValueError:  # a sentence of ours
-                raise
             raise FileError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
 
     return read_file

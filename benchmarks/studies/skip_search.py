@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.bench.surrogate import Mask, minimise
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
@@ -23,6 +22,7 @@ from polydec.core.types import Draft, Reads, Want
 from polydec.drafting.depth import left, named
 from polydec.methods import registry
 from polydec.methods.kit import Kit
+from studies.surrogate import Mask, minimise
 
 _WANT, _SILENT = Want(law=Reads.ARGMAX), Want(law=Reads.NOTHING)
 
