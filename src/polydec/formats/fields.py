@@ -229,10 +229,12 @@ class StopHeadFields(Strict):
 
 
 class FilterFields(Strict):
-    """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block."""
+    """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block; written: it
+    reads the model's confidence where a token stands, too."""
 
     block: Annotated[int, Field(ge=1, le=4096)]
     hidden: Annotated[int, Field(ge=0, le=1 << 16)] = 0
+    written: bool = False
 
 
 class StepRewardFields(Strict):
