@@ -225,6 +225,14 @@ class Flags:
         Path | None,
         Option(help="the answer is a span of the text in this file", rich_help_panel=CONSTRAINT),
     ] = None
+    constraint_: Annotated[
+        str | None,
+        Option(
+            "--constraint",
+            help="a kind of constraint that another package brings, NAME=VALUE",
+            rich_help_panel=CONSTRAINT,
+        ),
+    ] = None
     finish: Annotated[
         bool,
         Option(
@@ -336,7 +344,13 @@ class Flags:
         texts = {
             name: None if path is None else prompts.read_text(path) for name, path in files.items()
         }
+        other = pairs("constraint", [self.constraint_] if self.constraint_ is not None else [])
         given = {"regex": self.regex, "choice": self.choice or None, **texts}
+        if clash := next((name for name in other if name in given), None):
+            raise ValueError(
+                f"--constraint names {clash}, which has a flag of its own: --{clash.replace('_', '-')}"
+            )
+        given |= other
         if all(value is None for value in given.values()):
             return None
         from polydec.constraints.asked import one
