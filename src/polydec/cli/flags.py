@@ -14,6 +14,7 @@ from typer import Option
 
 from polydec import api, registry, steer
 from polydec.cli import prompts
+from polydec.cli.garbage import uncollected
 from polydec.edge import check_threads, whole, whole_text
 
 if TYPE_CHECKING:
@@ -294,6 +295,10 @@ class Flags:
             Sampling(**self.bent)
 
     def load(self) -> api.LM:
+        with uncollected():
+            return self._load()
+
+    def _load(self) -> api.LM:
         draft = None if self.draft == "none" else self.draft
         return api.load(
             self.model,
