@@ -4,8 +4,8 @@ rules, kinds of constraints (docs/constraints.md). `--check` only says whether t
 import sys
 from pathlib import Path
 
-from polydec import registry
 from polydec.constraints import asked
+from polydec.methods import registry
 from polydec.shapers import sampling
 
 ROOT = Path(__file__).parents[1]

@@ -8,14 +8,15 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from polydec import plugins
+from polydec.base import plugins
+from polydec.base.errors import RequestError
+from polydec.base.options import meant, shown
 from polydec.constraints.any_of import AnyOf
 from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
 from polydec.constraints.lark import Lark
 from polydec.constraints.protocols import Constraint
 from polydec.constraints.regex import Regex
 from polydec.constraints.span_of import SpanOf
-from polydec.options import meant, shown
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Kind:
     """A way to ask for a constraint, which another package brings as its module's KIND (`plugins.py`).
 
     name: how a request and `--constraint NAME=VALUE` call it; help: what its value is; make: a value, which is a text or
-    whatever JSON holds, to the constraint; raises ValueError, naming what is legal, for a value that means none.
+    whatever JSON holds, to the constraint; raises RequestError, naming what is legal, for a value that means none.
     """
 
     name: str
@@ -36,7 +37,7 @@ def _schema(value: Any) -> Constraint:
     if isinstance(value, str):
         return JsonSchema(value)
     if not isinstance(value, Mapping):
-        raise ValueError(
+        raise RequestError(
             f"json_schema is {shown(value)}: it must be a JSON schema, which is an object"
         )
     return JsonSchema.of(value)
@@ -44,13 +45,13 @@ def _schema(value: Any) -> Constraint:
 
 def _object(value: Any) -> Constraint | None:
     if not isinstance(value, bool):
-        raise ValueError(f"json_object is {shown(value)}: it must be true or false")
+        raise RequestError(f"json_object is {shown(value)}: it must be true or false")
     return ANY_OBJECT if value else None
 
 
 def _choice(value: Any) -> Constraint:
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"choice is {shown(value)}: it must be a list of texts")
+        raise RequestError(f"choice is {shown(value)}: it must be a list of texts")
     return AnyOf(tuple(value))
 
 
@@ -76,10 +77,10 @@ def brought() -> Mapping[str, Kind]:
 
 
 def of_another(name: str, value: Any) -> Constraint:
-    """A constraint of a kind that another package brings. Raises ValueError for a name that none does."""
+    """A constraint of a kind that another package brings. Raises RequestError for a name that none does."""
     known = brought()
     if name not in known:
-        raise ValueError(
+        raise RequestError(
             f"constraint has no kind {shown(name)}: "
             + (meant(name, known, "the kinds") if known else "no package that brings kinds is here")
         )
@@ -94,10 +95,10 @@ def table() -> str:
 
 def one(given: Mapping[str, Any]) -> Constraint | None:
     """The constraint of some fields, by our names or those of other packages, of which at most one may be given (None: not
-    given). Raises ValueError for several, or a value that means none."""
+    given). Raises RequestError for several, or a value that means none."""
     on = {name: value for name, value in given.items() if value is not None}
     if len(on) > 1:
-        raise ValueError(f"{' and '.join(on)} are both given: an answer has one constraint")
+        raise RequestError(f"{' and '.join(on)} are both given: an answer has one constraint")
     for name, value in on.items():
         return KINDS[name](value) if name in KINDS else of_another(name, value)
     return None
