@@ -1,9 +1,10 @@
 """Writes tables into the docs from the code: methods (README.md) from the CARDs, sampling fields (docs/sampling.md) from the
-rules. `--check` only says whether they are up to date."""
+rules, kinds of constraints (docs/constraints.md). `--check` only says whether they are up to date."""
 
 import sys
 from pathlib import Path
 
+from polydec.constraints import asked
 from polydec.methods import registry
 from polydec.shapers import sampling
 
@@ -30,6 +31,7 @@ PLACES = (
         BEGIN.format(what="orders", source="rules"),
         sampling.order_table,
     ),
+    (ROOT / "docs" / "constraints.md", BEGIN.format(what="brought", source="kinds"), asked.table),
 )
 
 

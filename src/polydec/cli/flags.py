@@ -16,6 +16,7 @@ from polydec import api
 from polydec.base.edge import check_threads, whole, whole_text
 from polydec.base.errors import RequestError
 from polydec.cli import prompts
+from polydec.cli.garbage import uncollected
 from polydec.methods import registry, steer
 
 if TYPE_CHECKING:
@@ -227,6 +228,14 @@ class Flags:
         Path | None,
         Option(help="the answer is a span of the text in this file", rich_help_panel=CONSTRAINT),
     ] = None
+    constraint_: Annotated[
+        str | None,
+        Option(
+            "--constraint",
+            help="a kind of constraint that another package brings, NAME=VALUE",
+            rich_help_panel=CONSTRAINT,
+        ),
+    ] = None
     finish: Annotated[
         bool,
         Option(
@@ -290,6 +299,10 @@ class Flags:
             Sampling(**self.bent)
 
     def load(self) -> api.LM:
+        with uncollected():
+            return self._load()
+
+    def _load(self) -> api.LM:
         draft = None if self.draft == "none" else self.draft
         return api.load(
             self.model,
@@ -340,7 +353,13 @@ class Flags:
         texts = {
             name: None if path is None else prompts.read_text(path) for name, path in files.items()
         }
+        other = pairs("constraint", [self.constraint_] if self.constraint_ is not None else [])
         given = {"regex": self.regex, "choice": self.choice or None, **texts}
+        if clash := next((name for name in other if name in given), None):
+            raise RequestError(
+                f"--constraint names {clash}, which has a flag of its own: --{clash.replace('_', '-')}"
+            )
+        given |= other
         if all(value is None for value in given.values()):
             return None
         from polydec.constraints.asked import one
