@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from polydec.apart import Limits, Worker
-from polydec.constraints import asked, guidance
+from polydec.constraints import asked, guidance, pieces
 from polydec.constraints.any_of import AnyOf
 from polydec.constraints.bounded import WIDEST, bounded
 from polydec.constraints.endless import endless
@@ -303,3 +303,16 @@ class _Bytes:
 
     def decode(self, ids):
         return b"".join(self.pieces[x] or b"" for x in ids).decode("utf-8", "replace")
+
+
+def test_long_choices_are_bounded_and_looked_through_once(monkeypatch):
+    """A node of a beginning takes a few hundred bytes, and to find all pieces again takes as long as there are pieces."""
+    with pytest.raises(ValueError, match="all texts together may have 200000"):
+        AnyOf(("a" * 200_001,))
+    asked, by_bytes = [], pieces.by_bytes
+    monkeypatch.setattr(pieces, "by_bytes", lambda given: asked.append(1) or by_bytes(given))
+    found = AnyOf(tuple("ab" * (1 + i) for i in range(50))).language(VOCAB, VOCAB.eos)
+    assert len(asked) == 1
+    assert next(found._walk(0))[0] == (
+        SIGNS.index("a"),
+    )  # the shortest first: who needs one looks no further
