@@ -11,9 +11,11 @@ import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
+import house
+
 from polydec.models.text import Text
 from polydec.options import Option
-from polydec.serve import arrival, connection
+from polydec.serve import arrival, connection, memory
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
@@ -317,3 +319,13 @@ def test_a_connection_is_read_in_small_parts(server, monkeypatch):
 def test_a_field_named_by_half_a_character(http):
     error = refused(http, b'{"prompt": "x", "\\ud800": 1}')
     assert error["param"] == "\\ud800" and error["code"] == "unknown_field"
+
+
+def test_freed_memory_is_given_back_while_requests_come(lm, monkeypatch):
+    given = threading.Event()
+    monkeypatch.setattr(memory, "EVERY", 0.02)
+    monkeypatch.setattr(memory, "give_back", given.set)
+    with house.served({"tiny": lambda: lm}) as served, served.client() as client:
+        assert not given.wait(0.2), "nobody has asked for anything"
+        client.post("/tokenize", json={"prompt": "The fox"})
+        assert given.wait(20)
