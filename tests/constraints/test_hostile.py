@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -316,3 +317,22 @@ def test_long_choices_are_bounded_and_looked_through_once(monkeypatch):
     assert next(found._walk(0))[0] == (
         SIGNS.index("a"),
     )  # the shortest first: who needs one looks no further
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_a_worker_gives_back_what_a_request_took(tmp_path):
+    script = tmp_path / "grows.py"
+    script.write_text("""
+from pathlib import Path
+kept = []
+def answer(request):
+    pieces = [bytearray(2000) for _ in range(request["pieces"])]
+    kept.extend(pieces[::1000])
+    return {"pages": int(Path("/proc/self/statm").read_text().split()[1])}
+""")
+    worker = Worker(script, Limits(1 << 30, 20.0), "a test")
+    try:
+        began, grown, after = (worker.ask(b'{"pieces": %d}\n' % n)["pages"] for n in (0, 50_000, 0))
+    finally:
+        worker.stop()
+    assert grown - began > 20_000 and after - began < 5_000
