@@ -37,7 +37,7 @@ attack: $(STAMP)
 	$(BIN)/python -m polydec.testing.attack --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
 PYTHON_CODE := src tests benchmarks docs setup.py
-CPP_CODE := $(wildcard src/polydec/models/cpu/*.cpp src/polydec/models/cpu/*.h tests/native/*.cpp)
+CPP_CODE := $(wildcard src/polydec/native/*.cpp src/polydec/native/*.h tests/native/*.cpp)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(PYTHON_CODE)

@@ -27,8 +27,9 @@ from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
 from polydec.families.search.arbiters import ByAdvantage, ByChance, ByRouter, ByValue
 from polydec.families.search.arbitrage import Arbitrage
-from polydec.models import checkpoint, zoo
-from polydec.models.learned import router, step_reward
+from polydec.formats import zoo
+from polydec.learned.kinds import router, step_reward
+from polydec.models import checkpoint
 from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped

@@ -33,7 +33,7 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft
 from polydec.drafters.lookup import Lookup
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.checkpoint import open_source
+from polydec.models.sources import open_source
 
 
 @dataclass

@@ -20,7 +20,6 @@ from typing import Any
 from csv_rows import write_csv
 from trained import LAWS, METHODS, interval
 
-from polydec import registry
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Session
 from polydec.core.request import Request
@@ -28,8 +27,10 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft
 from polydec.families.ar.protocols import Drafter
 from polydec.families.ar.speculative import Speculative
-from polydec.kit import Kit
-from polydec.models import artefacts, checkpoint
+from polydec.learned import artefacts
+from polydec.methods import registry
+from polydec.methods.kit import Kit
+from polydec.models import checkpoint
 from polydec.models.checkpoint import Checkpoint
 from polydec.targets.shaped import Shaped
 from polydec.train.data import data_root, split

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from polydec.bench.others import Missing, hf_model
 from polydec.core.types import Want
-from polydec.models.cpu.network import CpuStep, rotary
-from polydec.models.gguf import GGUF
-from polydec.models.gguf_text import read_text
-from polydec.models.linear import cpu_name
+from polydec.formats.gguf import GGUF
+from polydec.formats.rope import Rope
 from polydec.models.lm import Query
-from polydec.models.rope import Rope
-from polydec.models.transformer import Transformer
+from polydec.native.network import CpuStep, rotary
+from polydec.nets.linear import cpu_name
+from polydec.nets.transformer import Transformer
+from polydec.text.gguf_text import read_text
 
 
 def logits(net: Any, ids: list[int]) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from polydec import api
 from polydec.bench import measure
 from polydec.bench.others import LlamaCpp, Missing, hf_model
-from polydec.models.gguf import GGUF
+from polydec.formats.gguf import GGUF
 
 
 def open_all(names: Sequence[str], lm: api.LM) -> list[Any]:
@@ -83,7 +83,7 @@ class Hf:
         best = min(took, key=lambda d: took[d])
         small = None
         if lm.draft is not None:
-            from polydec.models.checkpoint import open_source
+            from polydec.models.sources import open_source
 
             source = open_source(lm.draft.name)
             own = {k: source.weights[k].float() for k in source.weights}

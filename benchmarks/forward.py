@@ -34,13 +34,13 @@ from torch import Tensor
 
 from polydec.bench.others import LlamaCpp, Missing, hf_model, hf_passes
 from polydec.core.types import Want
-from polydec.models.cpu import attempt
-from polydec.models.cpu.library import COMPUTES
-from polydec.models.cpu.network import CpuStep
-from polydec.models.gguf import GGUF
-from polydec.models.linear import cpu_name
+from polydec.formats.gguf import GGUF
 from polydec.models.lm import Query
-from polydec.models.transformer import DTYPES, Transformer
+from polydec.native import attempt
+from polydec.native.library import COMPUTES
+from polydec.native.network import CpuStep
+from polydec.nets.linear import cpu_name
+from polydec.nets.transformer import DTYPES, Transformer
 
 SHAPES = {  # layers, width, heads, kv heads, inner, vocabulary
     "15m": (8, 320, 5, 5, 864, 16384),

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from polydec.bench.others import LlamaCpp, Missing
 from polydec.core.types import Want
-from polydec.models.checkpoint import open_source
-from polydec.models.cpu.library import CACHES
-from polydec.models.cpu.network import CpuStep
-from polydec.models.cpu.weights import QUANTISED
-from polydec.models.linear import cpu_name
-from polydec.models.query import Query
+from polydec.models.sources import open_source
+from polydec.native.library import CACHES
+from polydec.native.network import CpuStep
+from polydec.native.weights import QUANTISED
+from polydec.nets.linear import cpu_name
+from polydec.nets.query import Query
 
 CONTEXT = 500
 ROWS = 50

@@ -20,13 +20,14 @@ import numpy as np
 import torch
 
 from polydec import api
-from polydec.bench import machine
 from polydec.core.types import Vocab
-from polydec.models.cache import Cache
-from polydec.models.checkpoint import Checkpoint, open_source
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.models.checkpoint import Checkpoint
 from polydec.models.lm import LM
-from polydec.models.query import Answer, Query
+from polydec.models.sources import open_source
+from polydec.nets.cache import Cache
+from polydec.nets.query import Answer, Query
+from polydec.request import machine
 
 COSTS = Costs(
     (4.2, 4.9, 6.0, 7.5, 9.5, 11.0, 12.6, 14.1, 16.0, 17.8, 19.4, 20.9, 22.4, 24.0, 25.5, 27.0), 0.4
@@ -35,7 +36,7 @@ COSTS = Costs(
 
 
 class FixedText:
-    """A network of models/query.py whose likeliest token at a place is the one that stands there in `text`."""
+    """A network of nets/query.py whose likeliest token at a place is the one that stands there in `text`."""
 
     cost, layers, context = 1.0, 1, 8192
     tree = rollback = partial = True

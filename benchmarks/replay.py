@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from polydec.bench.profile import Profile
 from polydec.core.types import Reads
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.request.profile import Profile
 
 Histogram = Sequence[Sequence[float]]
 

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from csv_rows import write_csv
 
-from polydec import registry
 from polydec.bench.scaling import LEAST, Point, best_width, beyond, fit, full, slope
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
@@ -30,10 +29,11 @@ from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
 from polydec.drafters.model import FromModel
 from polydec.families.ar.speculative import Speculative
-from polydec.kit import Kit
+from polydec.methods import registry
+from polydec.methods.kit import Kit
 from polydec.models import checkpoint
 from polydec.models.lm import LM
-from polydec.models.query import Query
+from polydec.nets.query import Query
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature

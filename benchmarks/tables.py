@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import replay
 
-from polydec import registry
 from polydec.core.types import Exactness
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.methods import registry
 
 Cell = Mapping[str, Any]
 Task = tuple[str, Any, Any]

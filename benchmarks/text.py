@@ -535,7 +535,7 @@ def tuned(base: Path, at: Path, pairs: Sequence[tuple[str, str]], steps: int) ->
     import torch
     from tokenizers import Tokenizer
 
-    from polydec.models.checkpoint import open_source
+    from polydec.models.sources import open_source
     from polydec.train.network import from_weights, save_directory
 
     source, dice = open_source(str(base)), Random(0)

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from polydec.bench.others import LlamaCpp, Missing
 from polydec.core.types import Want
-from polydec.models.checkpoint import open_source
-from polydec.models.cpu.library import COMPUTES
-from polydec.models.cpu.network import CpuStep
-from polydec.models.query import Query
+from polydec.models.sources import open_source
+from polydec.native.library import COMPUTES
+from polydec.native.network import CpuStep
+from polydec.nets.query import Query
 
 PROMPTS = (
     "The old river ran past the mill, and",

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from polydec.core.types import Want
-from polydec.models.checkpoint import open_source
-from polydec.models.cpu.library import COMPUTES
-from polydec.models.cpu.network import CpuStep
-from polydec.models.linear import cpu_name
-from polydec.models.query import Query
+from polydec.models.sources import open_source
+from polydec.native.library import COMPUTES
+from polydec.native.network import CpuStep
+from polydec.nets.linear import cpu_name
+from polydec.nets.query import Query
 
 
 def passes(net: CpuStep, rows: int, context: int, count: int) -> list[tuple[float, float]]:

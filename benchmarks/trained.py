@@ -27,8 +27,6 @@ from typing import Any
 
 from csv_rows import write_csv
 
-from polydec import registry
-from polydec.bench.passes import Passes, table
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import run
@@ -36,9 +34,13 @@ from polydec.core.types import Draft, Exactness, Reads
 from polydec.families.ar.protocols import Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
-from polydec.kit import Kit, Trained
-from polydec.models import artefacts, checkpoint, zoo
+from polydec.formats import zoo
+from polydec.learned import artefacts
+from polydec.methods import registry
+from polydec.methods.kit import Kit, Trained
+from polydec.models import checkpoint
 from polydec.models.lm import LM
+from polydec.request.passes import Passes, table
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped

@@ -4,7 +4,7 @@ rules. `--check` only says whether they are up to date."""
 import sys
 from pathlib import Path
 
-from polydec import registry
+from polydec.methods import registry
 from polydec.shapers import sampling
 
 ROOT = Path(__file__).parents[1]

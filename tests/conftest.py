@@ -13,7 +13,7 @@ typer.main.get_command = cache(typer.main.get_command)  # 50 ms for each call of
 @pytest.fixture(autouse=True, scope="session")
 def costs_are_measured_in_no_time():
     """What passes cost is measured for eight seconds where nobody asked for it, and no text depends on it."""
-    from polydec.bench import profile
+    from polydec.request import profile
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(profile, "QUICK", 0.05)

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from polydec.models import checkpoint
+from polydec.models import sources
 
 TEXT = [
     f"The {a} {b} {c} the {d} by the old river, and nobody asked why."
@@ -71,12 +71,12 @@ def write(
 
 def masked(path: Path, name: str) -> str:
     """A model's weights and tokenizer as a masked-diffusion one: it sees both ways, and its last token is the mask."""
-    source = checkpoint.open_source(name)
+    source = sources.open_source(name)
     config = {
         **source.config,
         "polydec_causal": False,
         "polydec_mask": source.config["vocab_size"] - 1,
     }
     config.pop("polydec_base", None)
-    checkpoint.save(path, config, dict(source.weights.items()), source.text, source.generation)
+    sources.save(path, config, dict(source.weights.items()), source.text, source.generation)
     return str(path)

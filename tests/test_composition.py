@@ -10,25 +10,14 @@ import pytest
 import torch
 
 import micro
-from polydec import (
-    AnyOf,
-    Ask,
-    Engine,
-    JsonSchema,
-    Lark,
-    Regex,
-    Sampling,
-    SpanOf,
-    load,
-    registry,
-    steer,
-)
-from polydec.ask import plan
+from polydec import AnyOf, Ask, Engine, JsonSchema, Lark, Regex, Sampling, SpanOf, load
 from polydec.core.types import Exactness
-from polydec.explain import explain, instead
-from polydec.kit import SECOND_PROMPT, Kit
-from polydec.loaded import LM
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.methods import registry, steer
+from polydec.methods.kit import SECOND_PROMPT, Kit
+from polydec.request.ask import plan
+from polydec.request.explain import explain, instead
+from polydec.request.loaded import LM
 from polydec.shapers.sampling import fields, rules
 from polydec.testing.examples import artefacts
 

@@ -9,11 +9,11 @@ from types import ModuleType
 import pytest
 
 import polydec
+from polydec.base.options import read
 from polydec.core.decoder import answers
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.kit import Kit
-from polydec.options import read
+from polydec.methods.kit import Kit
 from polydec.testing import check_decoder, check_drafter, toy
 from polydec.testing.check_decoder import check_batch, check_choices
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 
 import polydec
-from polydec.bench import profile
 from polydec.cli.main import main
-from polydec.models import zoo
+from polydec.formats import zoo
+from polydec.request import profile
 from polydec.train import lm
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ import pytest
 
 from polydec import api
 from polydec.cli.main import main
-from polydec.exemplars import Exemplar, asked, chosen, prompt, read
+from polydec.request.exemplars import Exemplar, asked, chosen, prompt, read
 
 POOL = [Exemplar(f"q{i}", "\n".join(["step", ""] * n), str(i)) for i, n in enumerate((1, 3, 2, 3))]
 

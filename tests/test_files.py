@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from polydec import files
+from polydec.base import files
 
 WRITER = """
 import json, sys

@@ -13,13 +13,14 @@ import pytest
 import torch
 
 import micro
-from polydec import Engine, load, registry
+from polydec import Engine, load
 from polydec.bench.certify import compare
 from polydec.core.types import Exactness
-from polydec.kit import MASKED_DRAFT
-from polydec.models import zoo
-from polydec.models.gated import Adapter
-from polydec.models.learned import mtp, narrow
+from polydec.formats import zoo
+from polydec.learned.kinds import mtp, narrow
+from polydec.methods import registry
+from polydec.methods.kit import MASKED_DRAFT
+from polydec.nets.gated import Adapter
 from polydec.testing.examples import artefacts
 from polydec.train.ngrams import NGramSpec, count
 from polydec.train.selfplay import Sample

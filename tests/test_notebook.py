@@ -10,9 +10,9 @@ import torch
 
 import micro
 from polydec import Ask, Engine, generate, load, stream
-from polydec.ask import Fields, asked
-from polydec.heard import warn
-from polydec.models.costs import Costs
+from polydec.base.heard import warn
+from polydec.drafting.costs import Costs
+from polydec.request.ask import Fields, asked
 
 TEXT = "the fox <b>and</b> the fox <b>and</b> the"
 
@@ -103,7 +103,7 @@ def test_a_warning_names_the_line_that_called():
 
 
 def test_a_model_without_a_profile_warns_in_the_name_of_its_caller(lm, monkeypatch):
-    from polydec.bench import profile
+    from polydec.request import profile
 
     monkeypatch.setattr(profile, "read", lambda model: None)
     monkeypatch.setattr(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydec.options import (
+from polydec.base.options import (
     LARGEST,
     Above,
     AtLeast,

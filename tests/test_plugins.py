@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polydec import registry
+from polydec.methods import registry
 
 ROOT = Path(__file__).parents[1]
 BUILD = """
@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from polydec.core.types import Reads
-from polydec.options import Within
+from polydec.base.options import Within
 from polydec.shapers._rule import Rule
 
 Factor = Annotated[float, Within(1, 10), "log-weights are multiplied by this"]

@@ -3,13 +3,14 @@
 import pytest
 
 import micro
-from polydec import Engine, load, registry
-from polydec.card import Card
+from polydec import Engine, load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Exactness
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.methods import registry
+from polydec.methods.card import Card
 from polydec.testing.kits import build
 from polydec.testing.toy import toy
 

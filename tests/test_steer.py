@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import micro
-from polydec import Ask, Engine, generate, load, registry, steer
-from polydec.ask import plan
+from polydec import Ask, Engine, generate, load
 from polydec.cli.main import main
 from polydec.contrasts.difference import Difference
 from polydec.contrasts.gated import Gated
@@ -17,8 +16,10 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Exactness
-from polydec.kit import LAYERS
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.methods import registry, steer
+from polydec.methods.kit import LAYERS
+from polydec.request.ask import plan
 from polydec.shapers.greedy import Greedy
 from polydec.steering._examples import without_examples
 from polydec.targets.contrast import Contrast

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from polydec import registry, steer
 from polydec.core.types import Exactness
+from polydec.methods import registry, steer
 
 ROOT = Path(registry.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polydec import edge
+from polydec.base import edge
 
 
 class Cat(edge.Record):

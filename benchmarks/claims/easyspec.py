@@ -13,7 +13,7 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafters.grouped import FromGrouped
 from polydec.families.ar.speculative import Speculative
-from polydec.models.families import Config
+from polydec.formats.architectures import Config
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature

@@ -20,7 +20,7 @@ from polydec.bench.skip_search import Found, Price, search
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.models.depth import halves, kept_layers, named
+from polydec.drafting.depth import halves, kept_layers, named
 from polydec.testing.kits import build
 
 

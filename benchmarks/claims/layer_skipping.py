@@ -20,7 +20,7 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.models.depth import kept_layers
+from polydec.drafting.depth import kept_layers
 from polydec.targets.skipping import Skipping
 from polydec.testing.kits import build
 

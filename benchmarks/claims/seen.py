@@ -16,7 +16,6 @@ import torch
 
 from polydec import load
 from polydec.api import LM
-from polydec.bench import machine
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
@@ -24,6 +23,7 @@ from polydec.core.scheduler import run
 from polydec.families.ar.protocols import Drafter, Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
+from polydec.request import machine
 from polydec.shapers.sampling import build_shapers
 from polydec.targets.shaped import Shaped
 

@@ -25,8 +25,8 @@ from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
 from polydec.drafters.model import FromModel
 from polydec.families.ar.types import Budget
-from polydec.models.learned import stop_head
-from polydec.models.learned.stop_head import StopHead
+from polydec.learned.kinds import stop_head
+from polydec.learned.kinds.stop_head import StopHead
 from polydec.policies.additive import Additive
 from polydec.policies.confidence import Confidence
 from polydec.policies.fixed import Fixed

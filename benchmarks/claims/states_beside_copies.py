@@ -11,8 +11,8 @@ from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.suffix import Suffix
-from polydec.models.learned.eagle3 import Eagle3
-from polydec.models.learned.ngrams import NGrams
+from polydec.learned.kinds.eagle3 import Eagle3
+from polydec.learned.kinds.ngrams import NGrams
 from polydec.train.selfplay import prompts
 from polydec.trees.best_first import BestFirst
 from polydec.verifiers.match import Match

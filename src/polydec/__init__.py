@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polydec import registry
     from polydec.api import (
         LM,
         Ask,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from polydec.core.trace import replay
     from polydec.core.types import Draft, Exactness
     from polydec.families.ar.speculative import Speculative
+    from polydec.methods import registry
     from polydec.shapers.sampling import Sampling, build_shapers
     from polydec.targets.shaped import Shaped
 
@@ -93,7 +93,7 @@ _HOME = {name: f"polydec.{home}" for home, names in _HOMES.items() for name in n
 
 def __getattr__(name: str) -> Any:
     if name in ("api", "registry"):
-        return import_module(f"polydec.{name}")
+        return import_module("polydec.api" if name == "api" else "polydec.methods.registry")
     if name not in _HOME:
         raise AttributeError(f"module 'polydec' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOME[name]), name)

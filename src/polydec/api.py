@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polydec.later import looked_up
+from polydec.base.later import looked_up
 
 if TYPE_CHECKING:
-    from polydec.ask import Ask
-    from polydec.engine import Choice, Completion, Engine, Piece, Ticket, follow, generate, stream
-    from polydec.loaded import LM, TORCH_THREADS, Prompt, load
+    from polydec.request.ask import Ask
+    from polydec.request.engine import (
+        Choice,
+        Completion,
+        Engine,
+        Piece,
+        Ticket,
+        follow,
+        generate,
+        stream,
+    )
+    from polydec.request.loaded import LM, TORCH_THREADS, Prompt, load
 
 __all__ = [
     "LM",
@@ -28,8 +37,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "polydec.ask": ("Ask",),
-    "polydec.engine": (
+    "polydec.request.ask": ("Ask",),
+    "polydec.request.engine": (
         "Choice",
         "Completion",
         "Engine",
@@ -39,7 +48,7 @@ _HOMES = {
         "generate",
         "stream",
     ),
-    "polydec.loaded": ("LM", "TORCH_THREADS", "Prompt", "load"),
+    "polydec.request.loaded": ("LM", "TORCH_THREADS", "Prompt", "load"),
 }
 # commands import this module for their signatures, and most of a command line is settled before anything computes
 __getattr__ = looked_up(__name__, _HOMES)

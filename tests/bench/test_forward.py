@@ -17,7 +17,7 @@ import native_tables
 import threads
 from native_checkpoints import write_gguf
 
-from polydec.models.cpu.library import available
+from polydec.native.library import available
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 

@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import overhead
 
-from polydec.models.checkpoint import open_source
+from polydec.models.sources import open_source
 
 
 @pytest.mark.parametrize("method, least", [("plain", 1.0), ("prompt-lookup", 1.1)])

@@ -16,8 +16,8 @@ import replay
 import speculation
 import tables
 
-from polydec.bench.profile import Profile
 from polydec.core.types import Want
+from polydec.request.profile import Profile
 
 PROFILE = Profile(
     0,

@@ -8,9 +8,9 @@ import torch
 from polydec.bench.skip_search import Price, search
 from polydec.bench.surrogate import expected_gain, minimise
 from polydec.core.types import Vocab
-from polydec.models.depth import halves
+from polydec.drafting.depth import halves
 from polydec.models.lm import LM
-from polydec.models.transformer import Transformer
+from polydec.nets.transformer import Transformer
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import Table, toy

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from polydec import files
+from polydec.base import files
 from polydec.cli import history, orders, prompts
 from polydec.cli.main import main
 from polydec.train import rows

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import micro
-from polydec.bench import profile
 from polydec.cli.main import main
-from polydec.models.learned import stop_head
+from polydec.learned.kinds import stop_head
+from polydec.request import profile
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def test_trace_says_what_an_approximation_promises(polydec, model, tmp_path):
 
 
 def test_defaults_of_methods_can_be_given_back(polydec):
-    from polydec import registry
+    from polydec.methods import registry
 
     for name, option in (
         ("rsd-c", "levels=2,1,1"),

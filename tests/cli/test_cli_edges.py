@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import micro
-from polydec.bench import measure, profile
+from polydec.base.edge import sentence
+from polydec.bench import measure
 from polydec.cli import prompts
 from polydec.cli import verify as verify_module
 from polydec.cli.main import main
-from polydec.edge import sentence
+from polydec.request import profile
 from polydec.train import rows
 
 
@@ -279,7 +280,8 @@ def test_a_reader_who_leaves_is_no_error():
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX terminals")
 def test_terminals_get_no_escapes_and_pipes_get_the_text(polydec, model, monkeypatch):
-    from polydec import api, engine
+    from polydec import api
+    from polydec.request import engine
 
     evil = "\x1b]0;owned\x07\x1b[2J\x9bm ok"
     monkeypatch.setattr(

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from polydec.bench import profile
 from polydec.cli.demo import expected
 from polydec.cli.main import main
+from polydec.request import profile
 
 
 def test_the_demo_says_what_rows_cost_here(tmp_path, monkeypatch, capsys):

@@ -9,9 +9,9 @@ import warnings
 import pytest
 
 from polydec import api
-from polydec.bench import profile
-from polydec.bench.passes import Passes, table
 from polydec.cli.main import main
+from polydec.request import profile
+from polydec.request.passes import Passes, table
 from polydec.testing.toy import toy
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import micro
 from polydec.cli.main import main
-from polydec.models.learned import stop_head
+from polydec.learned.kinds import stop_head
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 import micro
-from polydec import api, registry
-from polydec.bench import profile
-from polydec.kit import MASKED_DRAFT
-from polydec.models.learned import stop_head
+from polydec import api
+from polydec.learned.kinds import stop_head
+from polydec.methods import registry
+from polydec.methods.kit import MASKED_DRAFT
+from polydec.request import profile
 from polydec.testing.examples import artefacts
 
 CASES = [

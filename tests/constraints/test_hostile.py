@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from polydec.apart import Limits, Worker
+from polydec.base.apart import Limits, Worker
 from polydec.constraints import asked, guidance, pieces
 from polydec.constraints.any_of import AnyOf
 from polydec.constraints.bounded import WIDEST, bounded

@@ -5,10 +5,10 @@ from math import exp
 
 import pytest
 
-from polydec import registry
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters.model import FromModel, ModelGuess
 from polydec.families.ar.speculative import Speculative
+from polydec.methods import registry
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_acceptance import check_acceptance, check_best_tree
 from polydec.testing.examples import decoder, example

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import micro
-from polydec import api, registry
+from polydec import api
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.methods import registry
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped

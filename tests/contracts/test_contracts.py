@@ -2,10 +2,10 @@
 
 import pytest
 
-from polydec import registry
 from polydec.core.types import Exactness
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
+from polydec.methods import registry
 from polydec.testing.check_decoder import check_decoder, check_law
 from polydec.testing.check_drafter import check_drafter, check_policy
 from polydec.testing.check_target import check_shaped, check_target

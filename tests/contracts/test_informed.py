@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polydec.core.types import Draft, Reads, Want
-from polydec.models.tree_builder import TreeBuilder
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.testing.check_drafter import check_drafter
 from polydec.testing.check_informed import check_informed
 from polydec.testing.toy import toy

@@ -2,11 +2,11 @@
 
 import pytest
 
-from polydec import registry
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.kit import Kit
+from polydec.methods import registry
+from polydec.methods.kit import Kit
 from polydec.shapers.allowed import Allowed
 from polydec.shapers.banned import Banned
 from polydec.testing.check_inserting import check_inserting, last

@@ -2,12 +2,12 @@
 
 import pytest
 
-from polydec import registry
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.families.ar.speculative import Speculative
 from polydec.families.search.best_of import BestOf
 from polydec.families.search.rollouts import Rollouts
+from polydec.methods import registry
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_rollouts import check_law, check_rollouts
 from polydec.testing.examples import artefacts

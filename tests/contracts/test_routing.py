@@ -2,7 +2,7 @@
 
 import pytest
 
-from polydec import registry
+from polydec.methods import registry
 from polydec.testing.check_decoder import check_batch, check_choices, check_ends, check_replay
 from polydec.testing.examples import artefacts
 from polydec.testing.kits import build

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polydec import registry
+from polydec.methods import registry
 from polydec.testing.check_search import check_search, mean_logp
 from polydec.testing.kits import build
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from polydec import registry
-from polydec.kit import BLOCKS, Kit
+from polydec.methods import registry
+from polydec.methods.kit import BLOCKS, Kit
 from polydec.testing.check_unmasker import (
     check_batch,
     check_canvas_decoder,

@@ -2,7 +2,7 @@ from math import inf
 
 import pytest
 
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
 from polydec.testing.toy import toy
 
 

@@ -5,8 +5,8 @@ import pytest
 from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.suffix import Suffix
-from polydec.kit import Kit
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.methods.kit import Kit
 from polydec.recipes import auto
 from polydec.testing.toy import toy
 

@@ -20,10 +20,10 @@ from polydec.drafters.nothing import Nothing
 from polydec.drafters.priced import Priced
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
+from polydec.drafting.costs import Costs
 from polydec.families.ar.events import Proposed
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.costs import Costs
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped

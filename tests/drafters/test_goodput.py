@@ -3,9 +3,9 @@
 import pytest
 
 from polydec.core.types import Draft
+from polydec.drafting.calibration import bin_of
+from polydec.drafting.costs import Costs
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import bin_of
-from polydec.models.costs import Costs
 from polydec.policies.goodput import BINS, Goodput
 
 

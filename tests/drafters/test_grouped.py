@@ -13,10 +13,10 @@ from polydec.drafters.grouped import FromGrouped
 from polydec.drafters.model import FromModel
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models import checkpoint
-from polydec.models.cpu.network import CpuStep
+from polydec.models import sources
 from polydec.models.lm import LM
-from polydec.models.transformer import Transformer
+from polydec.native.network import CpuStep
+from polydec.nets.transformer import Transformer
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -28,7 +28,7 @@ LAYERS, TEXT = 8, (5, 6, 7, 30, 31)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    return checkpoint.open_source(
+    return sources.open_source(
         str(micro.write(tmp_path_factory.mktemp("m") / "a", layers=LAYERS, hidden=64))
     )
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_is_told(lm, tmp_path):
         FromGrouped(lm, Chain(), 0)
     with pytest.raises(ValueError, match="together is 0: it must be at least 1"):
         lm.open(TEXT).part(range(LAYERS), together=0)
-    source = checkpoint.open_source(str(micro.write(tmp_path / "m", hidden=64)))
+    source = sources.open_source(str(micro.write(tmp_path / "m", hidden=64)))
     native = LM(CpuStep.build(source.config, source.weights), lm.vocab)
     with pytest.raises(
         ValueError, match=r"cannot read together \(the compiled step runs one after another\)"

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import one_hot
 
 import micro
-from polydec import load, registry
+from polydec import load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -17,14 +17,15 @@ from polydec.drafters._states import LAYER, StateGuess, last
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.falcon import FromFalcon
 from polydec.drafters.heads import FromHeads, HeadLaws
+from polydec.drafting.costs import Costs
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
-from polydec.kit import Kit
-from polydec.models import artefacts
-from polydec.models.costs import Costs
-from polydec.models.learned import chimera, clover, eagle, eagle3, falcon, heads
-from polydec.models.learned.heads import Heads
-from polydec.models.query import Answer, Query
+from polydec.learned import artefacts
+from polydec.learned.kinds import chimera, clover, eagle, eagle3, falcon, heads
+from polydec.learned.kinds.heads import Heads
+from polydec.methods import registry
+from polydec.methods.kit import Kit
+from polydec.nets.query import Answer, Query
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature

@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 import torch
 
-from polydec import registry
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -17,9 +16,10 @@ from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.self_speculative import SelfSpeculative
 from polydec.drafters.sorted_exits import SortedExits
+from polydec.drafting.depth import halves, kept_layers, left, named
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
-from polydec.models.depth import halves, kept_layers, left, named
+from polydec.methods import registry
 from polydec.models.lm import LM, LMSession
 from polydec.policies.confidence import Confidence
 from polydec.policies.fixed import Fixed

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import micro
-from polydec import load, registry
+from polydec import load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -17,10 +17,11 @@ from polydec.drafters.longspec import FromLongSpec, LongSpecGuess, WindowLaws
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
 from polydec.families.ar.walk import prefill
-from polydec.kit import Kit
-from polydec.models import artefacts
-from polydec.models.learned import longspec
-from polydec.models.learned.longspec import Made, Sizes
+from polydec.learned import artefacts
+from polydec.learned.kinds import longspec
+from polydec.learned.kinds.longspec import Made, Sizes
+from polydec.methods import registry
+from polydec.methods.kit import Kit
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_decoder import check_law
 from polydec.testing.check_informed import check_informed

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import micro
-from polydec import registry
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -15,15 +14,16 @@ from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.drafters.mtp import FromMtp
 from polydec.drafters.probes import FromProbes
 from polydec.families.ar.types import Budget, Verdict
-from polydec.kit import Kit
-from polydec.models import checkpoint
-from polydec.models.cpu.network import CpuStep
-from polydec.models.gated import Adapter
-from polydec.models.learned import mtp as kind
-from polydec.models.learned.mtp import Mtp
-from polydec.models.learned.probes import Probes
+from polydec.learned.kinds import mtp as kind
+from polydec.learned.kinds.mtp import Mtp
+from polydec.learned.kinds.probes import Probes
+from polydec.methods import registry
+from polydec.methods.kit import Kit
+from polydec.models import sources
 from polydec.models.lm import LM
-from polydec.models.transformer import Transformer
+from polydec.native.network import CpuStep
+from polydec.nets.gated import Adapter
+from polydec.nets.transformer import Transformer
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy
@@ -37,7 +37,7 @@ ROOM = Budget(2 * MASKS, 64)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    return checkpoint.open_source(str(micro.write(tmp_path_factory.mktemp("m") / "a")))
+    return sources.open_source(str(micro.write(tmp_path_factory.mktemp("m") / "a")))
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_told_in_one_sentence(lm, tmp_path):
     build = lambda target, *have: registry.build("mtp", Kit(target, None, have))  # noqa: E731
     with pytest.raises(ValueError, match="method mtp needs masks with a gated adapter"):
         build(lm)
-    wide = checkpoint.open_source(str(micro.write(tmp_path / "wide", hidden=64)))
+    wide = sources.open_source(str(micro.write(tmp_path / "wide", hidden=64)))
     native = LM(CpuStep.build(wide.config, wide.weights), lm.vocab)
     with pytest.raises(
         ValueError, match=r"adapter \(LoRA\), which the compiled step does not run.*--dtype torch"

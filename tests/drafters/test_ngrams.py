@@ -17,8 +17,8 @@ from polydec.drafters.backoff import Backoff
 from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
 from polydec.drafters.suffix import Suffix
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.learned import ngrams as tables
-from polydec.models.learned.ngrams import LAST, NGrams, longer
+from polydec.learned.kinds import ngrams as tables
+from polydec.learned.kinds.ngrams import LAST, NGrams, longer
 from polydec.testing.examples import ngrams
 from polydec.testing.kits import build
 from polydec.testing.toy import toy

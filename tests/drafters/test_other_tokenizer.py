@@ -271,7 +271,7 @@ def test_ends_meet():
 @pytest.mark.parametrize("name", RECIPES)
 def test_real_tokenizers(name):
     """zoo:tiny drafts for another vocabulary of 49,152: the texts are the same, and words are accepted."""
-    from polydec.models import zoo
+    from polydec.formats import zoo
 
     if not (zoo.get("smollm2").here and zoo.get("tiny").here):
         pytest.skip("zoo:smollm2 or zoo:tiny is not here")

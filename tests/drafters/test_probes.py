@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import micro
-from polydec import registry
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -12,12 +11,13 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft, Vocab, Want
 from polydec.drafters.probes import FromProbes, allotted
 from polydec.families.ar.types import Budget, Verdict
-from polydec.kit import Kit
-from polydec.models import checkpoint
-from polydec.models.learned import probes
-from polydec.models.learned.probes import Probes
+from polydec.learned.kinds import probes
+from polydec.learned.kinds.probes import Probes
+from polydec.methods import registry
+from polydec.methods.kit import Kit
+from polydec.models import sources
 from polydec.models.lm import LM
-from polydec.models.transformer import Transformer
+from polydec.nets.transformer import Transformer
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy
@@ -36,7 +36,7 @@ def of_width(width, vocab, enter):
 @pytest.mark.parametrize("enter", [0, 1], ids=["ppd", "hidden-transfer"])
 def test_tokens_never_see_a_probe(enter, tmp_path):
     """Laws and states of all tokens, and of what is written behind them, are what they are without any probe."""
-    source = checkpoint.open_source(str(micro.write(tmp_path)))
+    source = sources.open_source(str(micro.write(tmp_path)))
     lm = LM(
         Transformer.build(source.config, source.weights, dtype="float64"),
         Vocab(source.config["vocab_size"], frozenset()),

@@ -12,9 +12,9 @@ from polydec.drafters.lookup import Lookup
 from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
+from polydec.drafting.costs import Costs
 from polydec.families.ar.events import Proposed
 from polydec.families.ar.speculative import Speculative
-from polydec.models.costs import Costs
 from polydec.policies.fixed import Fixed
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match

@@ -17,7 +17,7 @@ from polydec.drafters.sorted_exits import SortedExits
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.lm import LM, LMSession
-from polydec.models.transformer import Transformer
+from polydec.nets.transformer import Transformer
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature

@@ -16,7 +16,7 @@ from polydec.core.decoder import answer_one
 from polydec.core.protocols import of_choice
 from polydec.core.scheduler import run
 from polydec.core.trace import Edited, Finished
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
 from polydec.targets.shaped import Shaped
 
 METHODS = (

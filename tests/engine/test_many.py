@@ -13,7 +13,7 @@ import torch
 
 import micro
 from polydec import Ask, Engine, generate, load
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
 
 EACH = 2000
 """Requests of a kind."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from polydec import registry
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -15,8 +14,9 @@ from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
 from polydec.families.search.arbiters import ByAdvantage, ByChance, ByRouter, ByValue
 from polydec.families.search.arbitrage import Arbitrage
-from polydec.kit import Kit
-from polydec.models.learned import router, step_reward
+from polydec.learned.kinds import router, step_reward
+from polydec.methods import registry
+from polydec.methods.kit import Kit
 from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.toy import toy

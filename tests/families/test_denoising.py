@@ -22,7 +22,7 @@ from polydec.families.diffusion.guided import Guided
 from polydec.families.diffusion.joint import JointDenoising
 from polydec.families.diffusion.stats import DenoiseStats
 from polydec.families.diffusion.types import Look, best, entropy, filled, gaps, quota
-from polydec.models.learned import filter as filters
+from polydec.learned.kinds import filter as filters
 from polydec.refreshes import exact
 from polydec.refreshes.blockwise import Blockwise
 from polydec.refreshes.delayed import Delayed

@@ -6,11 +6,12 @@ import shutil
 import pytest
 import torch
 
-from polydec import Engine, load, registry
-from polydec.kit import DRAFT
-from polydec.models import zoo
-from polydec.models.learned import filter as filters
-from polydec.models.learned import joint
+from polydec import Engine, load
+from polydec.formats import zoo
+from polydec.learned.kinds import filter as filters
+from polydec.learned.kinds import joint
+from polydec.methods import registry
+from polydec.methods.kit import DRAFT
 from polydec.train.tasks import make
 
 MODELS = [name for name in ("zoo:diffusion", "zoo:block-diffusion") if name in zoo.names()]

@@ -11,7 +11,7 @@ from polydec.core.decoder import answers
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.families.search.superposed import UNKNOWN, Mixed, Superposed
-from polydec.models.learned import ngrams
+from polydec.learned.kinds import ngrams
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.kits import build

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from polydec.models import artefact
-from polydec.models.artefact import Kind
-from polydec.models.learned import ngrams, stop_head
+from polydec.learned import artefact
+from polydec.learned.artefact import Kind
+from polydec.learned.kinds import ngrams, stop_head
 
 THING = Kind("thing", "thing", "thing.safetensors", "things")
 DEEP = "[" * 10_000 + "]" * 10_000

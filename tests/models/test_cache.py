@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydec.core.types import Want
-from polydec.models.cache import Cache
 from polydec.models.lm import Query
-from polydec.models.transformer import Transformer
+from polydec.nets.cache import Cache
+from polydec.nets.transformer import Transformer
 
 ROW = Want()
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from polydec.core.types import Draft, Draw
+from polydec.drafting.calibration import Calibration, bin_of
+from polydec.drafting.goodput import while_it_pays
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.types import Verdict
-from polydec.models.calibration import Calibration, bin_of
-from polydec.models.goodput import while_it_pays
-from polydec.models.tree_builder import TreeBuilder
 
 
 def test_a_chance_goes_from_its_prior_to_what_was_observed():

@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Mistr
 from polydec.core.decoder import answer_one
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.models import checkpoint
-from polydec.models.text import Text
+from polydec.formats import tensor_files
+from polydec.models import checkpoint, sources
+from polydec.text.tokenizer import Text
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 SIZE = {
@@ -73,7 +74,7 @@ IDS = [1, 40, 50, 60, 70, 80]
 @pytest.fixture
 def saved(tmp_path):
     model = model_of()
-    checkpoint.save(
+    sources.save(
         tmp_path / "m", model.config.to_dict(), model.state_dict(), text_of(), {"temperature": 0.7}
     )
     return tmp_path / "m"
@@ -102,11 +103,11 @@ def test_what_we_save_both_read(saved):
 
 def test_saving_replaces_and_needs_a_tokenizer(saved):
     model = model_of(seed=1)
-    checkpoint.save(saved, model.config.to_dict(), model.state_dict(), text_of())
+    sources.save(saved, model.config.to_dict(), model.state_dict(), text_of())
     got = checkpoint.load(str(saved), dtype="float32")
     torch.testing.assert_close(row_of(got, IDS), their_row(model, IDS), atol=1e-4, rtol=1e-4)
     with pytest.raises(ValueError, match="polydec_base"):
-        checkpoint.save(saved, model.config.to_dict(), model.state_dict(), None)
+        sources.save(saved, model.config.to_dict(), model.state_dict(), None)
 
 
 def test_sharded_and_torch_files(tmp_path):
@@ -134,7 +135,7 @@ def test_a_draft_borrows_tokenizer_and_embeddings(saved, tmp_path):
     model = model_of(seed=5)
     weights = {k: t for k, t in model.state_dict().items() if "embed" not in k}
     config = {**model.config.to_dict(), "polydec_base": str(saved)}
-    checkpoint.save(tmp_path / "d", config, weights, None)
+    sources.save(tmp_path / "d", config, weights, None)
     assert not (tmp_path / "d" / "tokenizer.json").exists()
     target, draft = (
         checkpoint.load(str(saved), dtype="float32"),
@@ -151,14 +152,14 @@ def test_only_the_embeddings_are_borrowed():
         {"a": torch.zeros(1)},
         {"a": torch.ones(1), "b": torch.ones(1), "model.embed_tokens.weight": torch.ones(2)},
     )
-    got = checkpoint.Borrowing(own, base)
+    got = tensor_files.Borrowing(own, base)
     assert (
         set(got) == {"a", "model.embed_tokens.weight"}
         and len(got) == 2
         and "b" not in got
         and float(got["a"]) == 0
     )
-    assert set(checkpoint.Borrowing(base, base)) == set(base)
+    assert set(tensor_files.Borrowing(base, base)) == set(base)
 
 
 @pytest.mark.parametrize(
@@ -174,16 +175,16 @@ def test_where_eos_comes_from(saved, generation, config, want):
     (saved / "config.json").write_text(
         json.dumps({**json.loads((saved / "config.json").read_text()), **config})
     )
-    assert checkpoint.open_source(str(saved)).text.eos == want
+    assert sources.open_source(str(saved)).text.eos == want
 
 
 def test_chat_templates_of_every_place(saved):
     (saved / "chat_template.json").write_text(json.dumps({"chat_template": "old"}))
-    assert checkpoint.open_source(str(saved)).text.template.source == TEMPLATE
+    assert sources.open_source(str(saved)).text.template.source == TEMPLATE
     (saved / "chat_template.jinja").unlink()
-    assert checkpoint.open_source(str(saved)).text.template.source == "old"
+    assert sources.open_source(str(saved)).text.template.source == "old"
     (saved / "chat_template.json").unlink()
-    assert not checkpoint.open_source(str(saved)).text.has_chat
+    assert not sources.open_source(str(saved)).text.has_chat
 
 
 @pytest.mark.skipif(
@@ -235,7 +236,7 @@ def test_a_tokenizer_without_tokenizer_json(saved):
         (saved / name).unlink()
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
         (saved / name).write_bytes((DATA / "tokenizer_gpt2" / name).read_bytes())
-    text = checkpoint.open_source(str(saved)).text
+    text = sources.open_source(str(saved)).text
     assert text.size == 50257 and text.decode(text.encode("Hello, wörld")) == "Hello, wörld"
     assert text.encode("Hello world") == (15496, 995)
 

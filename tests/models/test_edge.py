@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
-from polydec.models import checkpoint, edge
+from polydec.formats import edge
+from polydec.models import checkpoint
 from polydec.testing import fuzz_files
 
 DEEP = "[" * 10_000 + "]" * 10_000
@@ -314,7 +315,7 @@ class PanicException(BaseException):
     "error", [PanicException("index out of bounds\nat x.rs"), Exception("bare")]
 )
 def test_a_tokenizer_that_panics(monkeypatch, llama, error):
-    from polydec.models import text
+    from polydec.text import tokenizer as text
 
     point = checkpoint.load(str(llama))
 

@@ -8,12 +8,12 @@ from family_checkpoints import FAMILIES, laws_of, model_of, write
 from gguf import GGMLQuantizationType as Type
 
 from polydec.core.types import Want
-from polydec.models.cpu.library import available
-from polydec.models.cpu.network import CpuStep
-from polydec.models.gguf import GGUF
+from polydec.formats.gguf import GGUF
+from polydec.formats.mxfp4 import unmixed
 from polydec.models.lm import Query
-from polydec.models.mxfp4 import unmixed
-from polydec.models.transformer import Transformer
+from polydec.native.library import available
+from polydec.native.network import CpuStep
+from polydec.nets.transformer import Transformer
 
 ROW = Want()
 TREE = (-1, 0, 0, 1, 1, 2, 5, 3, 0)  # several branches, depth 3

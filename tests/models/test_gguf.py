@@ -22,9 +22,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from polydec.core.decoder import answer_one
 from polydec.core.scheduler import run
 from polydec.core.types import Want
-from polydec.models import checkpoint, zoo
-from polydec.models.gguf import GGUF
-from polydec.models.gguf_text import generation_defaults, read_text
+from polydec.formats import zoo
+from polydec.formats.gguf import GGUF
+from polydec.models import checkpoint, sources
+from polydec.text.gguf_text import generation_defaults, read_text
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 SMOLLM2 = zoo.get("smollm2").path
@@ -365,7 +366,7 @@ def test_sampling_defaults_of_a_file(tmp_path):
             lambda w: w.add_int32("general.sampling.top_k", 20),
         ],
     )
-    got = checkpoint.open_source(str(path)).generation
+    got = sources.open_source(str(path)).generation
     assert got["temperature"] == 0.5 and got["top_k"] == 20
 
 
@@ -473,7 +474,7 @@ def test_random_bytes_never_crash(small, tmp_path):
     def damage(at, junk):
         (tmp_path / "d.gguf").write_bytes(whole[:at] + junk + whole[at + len(junk) :])
         try:
-            source = checkpoint.open_source(str(tmp_path / "d.gguf"))
+            source = sources.open_source(str(tmp_path / "d.gguf"))
             dict(source.weights)
         except ValueError as e:
             assert "d.gguf" in str(e)

@@ -7,8 +7,8 @@ from test_hf import HF, theirs_of
 
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.models.cpu.library import available
 from polydec.models.lm import LM
+from polydec.native.library import available
 from polydec.testing.toy import Table
 
 ROW, SILENT = Want(), Want(law=Reads.NOTHING)
@@ -57,7 +57,7 @@ def made(request):
             patch.syspath_prepend("tests/native")
             from native_checkpoints import config, weights
 
-            from polydec.models.cpu.network import CpuStep
+            from polydec.native.network import CpuStep
 
             c = config(num_hidden_layers=4, vocab_size=50)
             return CpuStep.build(c, weights(c), threads=1), PROMPT

@@ -5,10 +5,11 @@ import pytest
 
 import polydec
 from polydec import api
-from polydec.models import checkpoint, cpu
-from polydec.models.checkpoint import Borrowing
-from polydec.models.cpu import kept
-from polydec.models.rows8 import packed, unpacked
+from polydec import native as cpu
+from polydec.formats.rows8 import packed, unpacked
+from polydec.formats.tensor_files import Borrowing
+from polydec.models import checkpoint
+from polydec.native import kept
 
 native = pytest.mark.skipif(not cpu.available()[0], reason="no compiled step")
 
@@ -70,7 +71,7 @@ def test_a_draft_is_quantised_once_and_computes_the_same(folder, monkeypatch):
     first = greedy(checkpoint.load_draft("zoo:tiny"))
     assert list(folder.iterdir())
     monkeypatch.setattr(
-        "polydec.models.cpu.weights.QUANTISED", {"q8_0": None}
+        "polydec.native.weights.QUANTISED", {"q8_0": None}
     )  # nothing is quantised any more
     assert greedy(checkpoint.load_draft("zoo:tiny")) == first
 

@@ -6,7 +6,7 @@ import torch
 import micro
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.models import checkpoint
+from polydec.models import checkpoint, sources
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.targets.switch import ByEntropy, Switch
@@ -33,7 +33,7 @@ def opened(path, options):
 
 def published(path, ids):
     """The last layer's, computed as transformers does."""
-    source = checkpoint.open_source(path)
+    source = sources.open_source(path)
     trunk = from_weights(source.config, source.weights).model
     x, cos, sin = (
         trunk.embed_tokens(torch.tensor([ids])),
@@ -105,8 +105,8 @@ def test_entries_that_have_not_passed_every_layer_are_not_shown(path):
 def test_who_has_none_says_so(path):
     from transformers import AutoModelForCausalLM
 
-    from polydec.models.hf import HF
     from polydec.models.lm import LM
+    from polydec.nets.hf import HF
 
     lm = checkpoint.load(path, dtype="float32").lm
     adapter, turns = (

@@ -9,12 +9,12 @@ import torch
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Vocab, Want
-from polydec.models.head import fresh
-from polydec.models.learned import chimera, clover, eagle3
-from polydec.models.learned.heads import Heads
-from polydec.models.learned.judge import Judge
-from polydec.models.query import Query
-from polydec.models.state_layer import Vocabulary, even
+from polydec.learned.head import fresh
+from polydec.learned.kinds import chimera, clover, eagle3
+from polydec.learned.kinds.heads import Heads
+from polydec.learned.kinds.judge import Judge
+from polydec.learned.state_layer import Vocabulary, even
+from polydec.nets.query import Query
 from polydec.testing.toy import toy
 from polydec.train.own_text import Lessons
 from polydec.train.states import StatesSpec, divergence

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from polydec.models.masks import NEG_INF, visible
+from polydec.nets.masks import NEG_INF, visible
 
 CPU = torch.device("cpu")
 TREES = [

@@ -5,8 +5,8 @@ import threading
 
 import torch
 
-from polydec.models.cache import Cache
-from polydec.models.memory import LARGE, Pool, empty
+from polydec.nets.cache import Cache
+from polydec.nets.memory import LARGE, Pool, empty
 
 MB = 1 << 20
 

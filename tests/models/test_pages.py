@@ -2,7 +2,7 @@
 
 import torch
 
-from polydec.models import pages
+from polydec.nets import pages
 
 
 def test_what_lies_in_none_of_the_others():

@@ -9,8 +9,8 @@ from test_session import go, lm, near, rows
 
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.models.cpu.library import available
-from polydec.models.depth import halves, left
+from polydec.drafting.depth import halves, left
+from polydec.native.library import available
 
 ROW, SILENT = Want(), Want(law=Reads.NOTHING)
 L = 4
@@ -23,7 +23,7 @@ def run_of(skip):
 def native(idle=()):
     from native_checkpoints import config, weights
 
-    from polydec.models.cpu.network import CpuStep
+    from polydec.native.network import CpuStep
 
     c = config(num_hidden_layers=L, vocab_size=50)
     return CpuStep.build(c, silenced(weights(c), idle), threads=2)
@@ -41,7 +41,7 @@ def silenced(weights, idle):
 def torch_net(dtype, idle=()):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from polydec.models.transformer import Transformer
+    from polydec.nets.transformer import Transformer
 
     torch.manual_seed(3)
     config = LlamaConfig(
@@ -290,7 +290,7 @@ def test_a_part_is_the_network_that_has_these_layers_only():
     """Against another network, made of the kept layers' weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from polydec.models.transformer import Transformer
+    from polydec.nets.transformer import Transformer
 
     torch.manual_seed(3)
     config = LlamaConfig(

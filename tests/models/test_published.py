@@ -11,9 +11,10 @@ from torch.nn.functional import linear, silu
 import polydec
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.models import artefacts, published, zoo
-from polydec.models.export import WHY, export
-from polydec.models.learned.eagle3 import Eagle3
+from polydec.formats import zoo
+from polydec.learned import artefacts, published
+from polydec.learned.export import WHY, export
+from polydec.learned.kinds.eagle3 import Eagle3
 
 H, HEADS, KV, INNER, VOCAB, SOME = 192, 6, 2, 96, 4096, 500
 CONFIG = {

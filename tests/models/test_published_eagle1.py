@@ -11,9 +11,10 @@ import polydec
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
 from polydec.drafters._states import StateLaws
-from polydec.models import artefacts, checkpoint
-from polydec.models.export import export
-from polydec.models.learned.eagle import Eagle
+from polydec.learned import artefacts
+from polydec.learned.export import export
+from polydec.learned.kinds.eagle import Eagle
+from polydec.models import sources
 
 H, HEADS, KV, INNER, VOCAB = 192, 6, 2, 96, 4096
 CONFIG = {
@@ -111,7 +112,7 @@ def lm():
 @pytest.fixture(scope="module")
 def head():
     """The target's head alone, and its final norm's weights."""
-    weights = checkpoint.open_source("zoo:tiny").weights
+    weights = sources.open_source("zoo:tiny").weights
     name = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
     return weights[name].float(), weights["model.norm.weight"].float()
 

@@ -10,8 +10,9 @@ from torch.nn.functional import linear, silu
 import polydec
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
-from polydec.models import artefacts, checkpoint
-from polydec.models.export import export
+from polydec.learned import artefacts
+from polydec.learned.export import export
+from polydec.models import sources
 
 H, VOCAB, K = 192, 4096, 3
 OFFICIAL = {
@@ -80,7 +81,7 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, official, dtype)
     text = given.ids("Once upon a time there was a fox who wanted to see the sea and the", raw=True)
     session = given.checkpoint.lm.open(text)
     (known,) = run([session.prefill(Want(Reads.NOTHING, hidden=True, prompt=True))])
-    weight = checkpoint.open_source("zoo:tiny").weights["model.norm.weight"].float()
+    weight = sources.open_source("zoo:tiny").weights["model.norm.weight"].float()
     state = known.hidden_NH[-1:].float()
     state = state / (state.square().mean() + given.checkpoint.lm.network.config.eps).sqrt() * weight
     want = [int(linear(state + silu(linear(state, w, b)), own).argmax()) for w, b, own in some]

@@ -11,14 +11,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import micro
-from polydec import generate, load, registry
+from polydec import generate, load
+from polydec.base.edge import sentence
 from polydec.cli.main import main
 from polydec.core.scheduler import Scheduler
-from polydec.edge import sentence
-from polydec.kit import Trained
-from polydec.models import artefacts, checkpoint
-from polydec.models.artefact import CONFIG
-from polydec.models.artefacts import MODULES
+from polydec.learned import artefacts
+from polydec.learned.artefact import CONFIG
+from polydec.learned.artefacts import MODULES
+from polydec.methods import registry
+from polydec.methods.kit import Trained
+from polydec.models import checkpoint, sources
 from polydec.train.kinds import KINDS
 from polydec.train.network import from_weights
 from polydec.train.students import Shown
@@ -49,7 +51,7 @@ def written(model, tmp_path_factory):
     root, vocab = tmp_path_factory.mktemp("kinds"), checkpoint.load(model, dtype="float32").lm.vocab
     for name, module in MODULES.items():
         module.save(root / name, module.examples(vocab, 32, 32)[0], {})
-    source = checkpoint.open_source(model)
+    source = sources.open_source(model)
     shown = Shown(from_weights(source.config, source.weights), vocab, torch.arange(3, 300), 3, 1)
     for name in OTHERS_LAYOUT:
         KINDS[name].save(root / name, KINDS[name].start(shown).model([[0.5, 0.2]] * 3), {})

@@ -6,7 +6,8 @@ from safetensors.torch import load_file, save_file
 
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.models import checkpoint, rows8
+from polydec.formats import rows8
+from polydec.models import checkpoint
 from polydec.train.network import Llama, Shape, from_weights, save_directory
 
 SHAPE = Shape(40, width=32, layers=1, heads=2, kv_heads=1, inner=64, context=32)

@@ -9,8 +9,8 @@ from test_session import go, lm, rows
 
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Draw, Reads, Want
-from polydec.models.cache import BLOCK, Cache, nbytes
-from polydec.models.cpu.library import available
+from polydec.native.library import available
+from polydec.nets.cache import BLOCK, Cache, nbytes
 
 ROW, SILENT = Want(), Want(law=Reads.NOTHING)
 DICE = torch.Generator().manual_seed(7)
@@ -26,7 +26,7 @@ def net(request):
             patch.syspath_prepend("tests/native")
             from native_checkpoints import config, weights
 
-            from polydec.models.cpu.network import CpuStep
+            from polydec.native.network import CpuStep
 
             c = config(num_hidden_layers=3, vocab_size=50, max_position_embeddings=600)
             made = CpuStep.build(c, weights(c), threads=1)
@@ -154,7 +154,7 @@ def test_any_family_of_caches(net, seed):
     dice, family = random.Random(seed), [(net.new_cache(), list[int]())]
 
     def feed(cache, tokens, parent):
-        from polydec.models.query import Query
+        from polydec.nets.query import Query
 
         first = cache.stage(parent)
         return net.forward([Query(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
@@ -215,7 +215,7 @@ def test_growth_by_quarters_and_release():
 
 
 def test_many_prompts_go_in_bounded_passes(net, monkeypatch):
-    from polydec.models.cpu.network import LIMIT, CpuStep
+    from polydec.native.network import LIMIT, CpuStep
 
     if not isinstance(net, CpuStep):
         pytest.skip("torch's passes are tested in test_packing.py")

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from polydec.models import template
-from polydec.models.template import Template
+from polydec.text import template
+from polydec.text.template import Template
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 GOOD = Template("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")

@@ -20,7 +20,7 @@ from tokenizers import (
     trainers,
 )
 
-from polydec.models.text import Text, byte_alphabet
+from polydec.text.tokenizer import Text, byte_alphabet
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 CORPUS = [
@@ -376,7 +376,7 @@ def test_stories_tokenizer_equals_transformers():
 
 def test_pieces():
     """The bytes of every id join to the text."""
-    from polydec.models.checkpoint import open_source
+    from polydec.models.sources import open_source
 
     text = open_source("zoo:tiny").text
     said = "A dog's café, naïve — 東京!\n"

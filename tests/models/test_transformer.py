@@ -10,7 +10,7 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from polydec.core.types import Reads, Want
 from polydec.models.lm import Query
-from polydec.models.transformer import Transformer
+from polydec.nets.transformer import Transformer
 
 ROW = Want()
 SIZE = {
@@ -177,8 +177,8 @@ def test_old_configs_name_the_base_and_the_scaling_at_the_top():
 
 @torch.inference_mode()
 def test_partial_rotary_leaves_the_other_dimensions_alone():
-    from polydec.models.rope import Rope
-    from polydec.models.transformer import _pairs
+    from polydec.formats.rope import Rope
+    from polydec.nets.transformer import _pairs
 
     config = LlamaConfig(**SIZE, head_dim=16).to_dict()
     config["rope_parameters"] = {
@@ -362,7 +362,7 @@ def test_a_cut_vocabulary_and_narrow_embeddings():
 )
 @torch.inference_mode()
 def test_dtypes(dtype, tolerance):
-    from polydec.models.linear import has_bf16
+    from polydec.nets.linear import has_bf16
 
     if dtype == "bfloat16" and not has_bf16():
         pytest.skip("this CPU has no bfloat16 arithmetic")
@@ -413,7 +413,7 @@ def test_what_cannot_be_built_is_refused_in_one_sentence(change, says):
 
 
 def test_dtypes_devices_and_windows_that_cannot_be_served(monkeypatch):
-    from polydec.models import linear
+    from polydec.nets import linear
 
     theirs = theirs_of(FAMILIES["mistral, window"])
     config, state = FAMILIES["mistral, window"].to_dict(), theirs.state_dict()

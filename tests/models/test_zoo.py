@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from polydec.models import checkpoint, zoo
+from polydec.formats import zoo
+from polydec.models import checkpoint
 
 
 @pytest.fixture

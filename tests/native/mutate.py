@@ -40,8 +40,8 @@ from safetensors.torch import save_file
 
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
+from polydec.formats.gguf import GGUF
 from polydec.models import checkpoint
-from polydec.models.gguf import GGUF
 
 HANG = 300.0  # seconds for one case, on a machine that others use as well
 LONGEST = 300  # characters of an error

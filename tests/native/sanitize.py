@@ -37,7 +37,7 @@ def main() -> int:
 
         with ThreadPoolExecutor(2) as pool:
             objects = list(
-                pool.map(compile_one, sorted((ROOT / "src/polydec/models/cpu").glob("*.cpp")))
+                pool.map(compile_one, sorted((ROOT / "src/polydec/native").glob("*.cpp")))
             )
         library = f"{place}/_step.so"
         subprocess.run(

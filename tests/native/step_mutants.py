@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
-CPU = "models/cpu/"
+CPU = "native/"
 SOURCES = ROOT / "src/polydec" / CPU
 FLAGS = "-std=c++17 -O1 -ffp-contract=off -fPIC -pthread -Wno-uninitialized -MMD"
 LONG = 300  # seconds: a test that takes longer hangs, and that is seen as well

@@ -11,8 +11,8 @@ from native_checkpoints import config, weights
 from test_step_bits import chain, feed, same
 
 import polydec
-from polydec.models.cpu.library import CACHES, available, cache_dtype_of, sets
-from polydec.models.cpu.network import CpuStep
+from polydec.native.library import CACHES, available, cache_dtype_of, sets
+from polydec.native.network import CpuStep
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 

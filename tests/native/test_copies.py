@@ -18,7 +18,7 @@ from polydec.drafters.copy_ngram_mixture import (
 )
 from polydec.drafters.suffix import Suffix
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.learned.ngrams import LAST, NGrams, longer
+from polydec.learned.kinds.ngrams import LAST, NGrams, longer
 from polydec.testing.toy import toy
 
 VOCAB = Vocab(12, frozenset())

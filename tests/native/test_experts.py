@@ -8,9 +8,9 @@ import torch
 from native_checkpoints import config, weights
 
 from polydec.core.types import Want
-from polydec.models.cpu.library import available, sets
-from polydec.models.cpu.network import CpuStep
-from polydec.models.query import Query
+from polydec.native.library import available, sets
+from polydec.native.network import CpuStep
+from polydec.nets.query import Query
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 EXPERTS, USED, INNER, LAYERS = 7, 3, 64, 3

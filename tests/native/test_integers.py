@@ -11,11 +11,11 @@ from native_checkpoints import TYPES, config, weights, write_gguf
 
 import polydec
 from polydec.core.types import Want
-from polydec.models.cpu.library import COMPUTES, available, compute_of, sets
-from polydec.models.cpu.network import CpuStep
-from polydec.models.cpu.weights import QUANTISED
-from polydec.models.gguf import GGUF
-from polydec.models.query import Query
+from polydec.formats.gguf import GGUF
+from polydec.native.library import COMPUTES, available, compute_of, sets
+from polydec.native.network import CpuStep
+from polydec.native.weights import QUANTISED
+from polydec.nets.query import Query
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 BLOCKS = TYPES[3:]  # those with scales

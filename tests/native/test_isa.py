@@ -6,7 +6,7 @@ import torch
 import polydec
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.models.cpu import available, sets
+from polydec.native import available, sets
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-CPU = HERE.parents[1] / "src/polydec/models/cpu"
+CPU = HERE.parents[1] / "src/polydec/native"
 FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-pthread", "-Wno-uninitialized"]
 HOSTS = {"here": ("g++", []), "Arm": ("aarch64-linux-gnu-g++", ["qemu-aarch64", "-cpu", "max"])}
 

@@ -10,9 +10,9 @@ import torch
 from native_checkpoints import config, weights
 
 from polydec.core.types import Want
-from polydec.models.cpu.library import PARTS, Batch, CacheOf, PartOf, available
-from polydec.models.cpu.network import CpuStep
-from polydec.models.query import Query
+from polydec.native.library import PARTS, Batch, CacheOf, PartOf, available
+from polydec.native.network import CpuStep
+from polydec.nets.query import Query
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 BIAS = "model.layers.1.self_attn.q_proj.bias"

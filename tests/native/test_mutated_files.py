@@ -7,7 +7,7 @@ import sys
 import mutate
 import pytest
 
-from polydec.models.cpu.library import available
+from polydec.native.library import available
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 

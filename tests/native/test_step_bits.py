@@ -9,11 +9,11 @@ import torch
 from native_checkpoints import TYPES, config, weights, write_gguf
 
 from polydec.core.types import Reads, Want
-from polydec.models.cpu.library import available, sets
-from polydec.models.cpu.network import CpuStep
-from polydec.models.gguf import GGUF
+from polydec.formats.gguf import GGUF
 from polydec.models.lm import Query
-from polydec.models.scores import LogitScores
+from polydec.native.library import available, sets
+from polydec.native.network import CpuStep
+from polydec.nets.scores import LogitScores
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 

@@ -12,14 +12,15 @@ from native_checkpoints import TYPES, config, weights, write_gguf
 from safetensors.torch import save_file
 
 from polydec.core.types import Reads, Want
-from polydec.models import checkpoint, state_layer
-from polydec.models.cpu.library import available
-from polydec.models.cpu.network import CpuStep, rotary
-from polydec.models.gguf import GGUF
+from polydec.formats.gguf import GGUF
+from polydec.formats.rope import Rope
+from polydec.learned import state_layer
+from polydec.learned.state_layer import Vocabulary
+from polydec.models import checkpoint
 from polydec.models.lm import Query
-from polydec.models.rope import Rope
-from polydec.models.state_layer import Vocabulary
-from polydec.models.transformer import Transformer
+from polydec.native.library import available
+from polydec.native.network import CpuStep, rotary
+from polydec.nets.transformer import Transformer
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 SCALINGS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from polydec.models.cpu.library import available
+from polydec.native.library import available
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 LIMIT = 240  # seconds; takes few of one free core
@@ -19,8 +19,8 @@ RUN = textwrap.dedent("""
     import threading
     from native_checkpoints import config, weights
     from test_integers import chain, same
-    from polydec.models.cpu.library import COMPUTES
-    from polydec.models.cpu.network import CpuStep
+    from polydec.native.library import COMPUTES
+    from polydec.native.network import CpuStep
 
     c, ids = config(num_hidden_layers=3), [i * 7 % 83 for i in range(50)]
     w, wrong = weights(c, seed=2), []

@@ -3,7 +3,7 @@
 import pytest
 
 import polydec
-from polydec.bench import profile
+from polydec.request import profile
 
 
 @pytest.fixture(scope="module")

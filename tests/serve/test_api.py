@@ -16,7 +16,7 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import polydec
-from polydec import registry
+from polydec.methods import registry
 from polydec.serve.body import IDLE, ONLY
 from polydec.serve.limits import Limits
 from polydec.shapers.sampling import fields

@@ -13,14 +13,14 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
 import house
 
-from polydec.models.text import Text
-from polydec.options import Option
+from polydec.base.options import Option
 from polydec.serve import arrival, connection, memory
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
 from polydec.serve.shapes import Completions
+from polydec.text.tokenizer import Text
 
 
 def refused(http, body, path="/v1/completions", status=400):

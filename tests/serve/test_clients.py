@@ -16,7 +16,7 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 import house
 
 import polydec
-from polydec.bench import profile
+from polydec.request import profile
 
 CHAT = [
     {"role": "system", "content": "You tell stories."},

@@ -16,7 +16,7 @@ from test_api import idle, post
 
 import micro
 import polydec
-from polydec.bench import profile
+from polydec.request import profile
 from polydec.serve.limits import Limits
 
 WORDS = ("fox", "boat", "river", "baker", "train", "bridge")

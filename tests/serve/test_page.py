@@ -13,7 +13,7 @@ import browser
 import house
 
 import polydec
-from polydec.bench import profile
+from polydec.request import profile
 
 READY = (
     "document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'"
@@ -112,7 +112,7 @@ def test_side_by_side(page, picture):
         "(document.querySelector('#right select.method'))"
     )
     assert page.ask("document.querySelectorAll('#right [data-name]').length") == len(
-        polydec.registry.options("draft-model")
+        polydec.methods.registry.options("draft-model")
     )
     page.ask("document.querySelector('#race').requestSubmit()")
     page.until("/verdict|seen|times as fast/.test(document.querySelector('#verdict').textContent)")
@@ -376,7 +376,7 @@ def test_methods_are_found_by_words_and_family(page):
     found = "document.querySelector('#method-box .found').textContent"
     chosen = "chatHow().method"
     everything = page.ask(listed)
-    assert len(everything) == len(polydec.registry.recipes())
+    assert len(everything) == len(polydec.methods.registry.recipes())
     usable = page.ask(
         "[...document.querySelectorAll('#method-box select.method option')].map(o => !o.disabled)"
     )
@@ -390,7 +390,8 @@ def test_methods_are_found_by_words_and_family(page):
     look("words", "", "input")
     look("family", "diffusion", "change")
     families = {
-        name: polydec.registry.describe(name)["family"] for name in polydec.registry.recipes()
+        name: polydec.methods.registry.describe(name)["family"]
+        for name in polydec.methods.registry.recipes()
     }
     assert set(page.ask(listed)) - {before} == {n for n, f in families.items() if f == "diffusion"}
     look("words", "no such method", "input")

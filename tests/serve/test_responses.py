@@ -23,7 +23,7 @@ def lm():
 @pytest.fixture(scope="module")
 def server(lm):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polydec.bench.profile.QUICK", 0.05)
+        patch.setattr("polydec.request.profile.QUICK", 0.05)
         with house.served({"tiny": lambda: lm}, method="plain") as served:
             yield served
 

@@ -12,9 +12,9 @@ from openai.types.chat import ChatCompletion
 
 import micro
 import polydec
-from polydec.models import tool_prompt
-from polydec.models.text import Text
 from polydec.serve.tools import OPEN, Call, Reader, joined, read_calls
+from polydec.text import tool_prompt
+from polydec.text.tokenizer import Text
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": [1, "}"]}}\n</tool_call>'
 LOOK = Call("look", '{"at": [1, "}"]}')
@@ -102,7 +102,7 @@ def server(tmp_path_factory):
             )
             file.write_text(template if config is None else json.dumps(config))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polydec.bench.profile.QUICK", 0.05)
+        patch.setattr("polydec.request.profile.QUICK", 0.05)
         with house.served(
             {
                 "tools": lambda: polydec.load(str(path)),

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polydec.base.options import AtLeast, Option, Within
 from polydec.core.decoder import answer_one
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.protocols import of_choice
@@ -19,7 +20,6 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.models.geometry import Geometry
-from polydec.options import AtLeast, Option, Within
 from polydec.shapers.sampling import (
     ORDERS,
     Sampling,
@@ -350,7 +350,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 from polydec.core.types import Reads
 from polydec.models.geometry import Geometry
-from polydec.options import AtLeast
+from polydec.base.options import AtLeast
 from polydec.shapers._rule import Rule, Setting
 
 @dataclass(frozen=True)

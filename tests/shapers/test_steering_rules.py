@@ -15,9 +15,8 @@ from polydec.core.decoder import answer_one
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.detect import detect
 from polydec.models.geometry import Geometry
-from polydec.models.text import Text
+from polydec.request.detect import detect
 from polydec.shapers.annealed import Annealed
 from polydec.shapers.cyclic_reflex import WORDS, CyclicReflex, ending, spelled
 from polydec.shapers.greedy import Greedy
@@ -29,6 +28,7 @@ from polydec.shapers.watermark import Watermark, green
 from polydec.targets.shaped import Shaped
 from polydec.testing.kits import build
 from polydec.testing.toy import Letters, toy
+from polydec.text.tokenizer import Text
 
 SIZE = 7
 

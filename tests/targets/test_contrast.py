@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 import torch
 
-from polydec import registry, steer
 from polydec.constraints.regex import Regex
 from polydec.contrasts.adaptive import Adaptive
 from polydec.contrasts.difference import Difference
@@ -22,9 +21,10 @@ from polydec.core.types import Draft, Reads, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
+from polydec.drafting.depth import bucket
 from polydec.families.ar.speculative import Speculative
-from polydec.kit import Kit
-from polydec.models.depth import bucket
+from polydec.methods import registry, steer
+from polydec.methods.kit import Kit
 from polydec.policies.fixed import Fixed
 from polydec.shapers.constrained import Constrained
 from polydec.shapers.greedy import Greedy

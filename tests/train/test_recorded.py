@@ -7,7 +7,7 @@ import torch
 
 import micro
 from polydec.models import checkpoint
-from polydec.models.text import Text
+from polydec.text.tokenizer import Text
 from polydec.train import selfplay, texts
 from polydec.train.own_text import states
 from polydec.train.recorded import Recorded, StateFile, positions, read_states

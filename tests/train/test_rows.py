@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polydec.edge import sentence
+from polydec.base.edge import sentence
 from polydec.train import data, rows, selfplay, texts
 from polydec.train.lm import LMSpec, train_lm
 from polydec.train.loop import Schedule

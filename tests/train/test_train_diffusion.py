@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polydec import Engine, load
-from polydec.models.learned import filter as filters
+from polydec.learned.kinds import filter as filters
 from polydec.train.diffusion import (
     DiffusionSpec,
     Rows,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from polydec.models import checkpoint
+from polydec.models import checkpoint, sources
 from polydec.train import draft as module
 from polydec.train import selfplay
 from polydec.train.acceptance import chain_passes
@@ -117,11 +117,11 @@ def test_saved_draft_answers_what_training_computes(target, root, tmp_path, widt
 
 
 def test_training_leaves_the_target_alone(target, root, tmp_path):
-    before = {k: v.clone() for k, v in checkpoint.open_source(str(target)).weights.items()}
+    before = {k: v.clone() for k, v in sources.open_source(str(target)).weights.items()}
     train_draft(spec(target, root, tmp_path))
-    after = checkpoint.open_source(str(target)).weights
+    after = sources.open_source(str(target)).weights
     assert all(torch.equal(before[k], after[k]) for k in before)
-    teacher = Teacher.of(checkpoint.open_source(str(target)).config, after, False)
+    teacher = Teacher.of(sources.open_source(str(target)).config, after, False)
     assert not any(p.requires_grad for p in teacher.network.parameters())
 
 
@@ -177,7 +177,7 @@ def test_resumed_draft_equals_an_uninterrupted_one(target, root, tmp_path, monke
 def test_logged_acceptance_is_what_exact_verification_accepts(target, root, tmp_path):
     """1 - TVD, by teacher forcing, against draws: a token of q is accepted with probability min(1, p/q)."""
     train_draft(spec(target, root, tmp_path))
-    source = checkpoint.open_source(str(target))
+    source = sources.open_source(str(target))
     samples = selfplay.read(tmp_path / "text.jsonl")
     teacher = Teacher.of(source.config, source.weights, False)
     laws = teacher.cached(samples, tmp_path / "text.jsonl", 1.0)
@@ -198,7 +198,7 @@ def test_logged_acceptance_is_what_exact_verification_accepts(target, root, tmp_
 
 def test_cached_laws_equal_fresh_ones_after_the_file_has_grown(target, root, tmp_path):
     train_draft(spec(target, root, tmp_path))
-    source, path = checkpoint.open_source(str(target)), tmp_path / "more.jsonl"
+    source, path = sources.open_source(str(target)), tmp_path / "more.jsonl"
     samples = selfplay.read(tmp_path / "text.jsonl")
     teacher = Teacher.of(source.config, source.weights, False)
     teacher.cached(samples[:2], path, 1.0)
@@ -214,8 +214,8 @@ def test_answers_are_those_of_plain_decoding(target):
     """Greedy answers, many at once, against the network by itself."""
     point = checkpoint.load(str(target), dtype="float32")
     network = Teacher.of(
-        checkpoint.open_source(str(target)).config,
-        checkpoint.open_source(str(target)).weights,
+        sources.open_source(str(target)).config,
+        sources.open_source(str(target)).weights,
         False,
     ).network
     asked = [("x", (0, 10 + n, 20), Mode(0.0, 1.0)) for n in range(5)]
@@ -250,7 +250,7 @@ def test_batches_hold_every_sample_once_a_round():
 
 
 def test_outputs_are_the_positions_before_each_token(target):
-    source = checkpoint.open_source(str(target))
+    source = sources.open_source(str(target))
     network = Teacher.of(source.config, source.weights, False).network
     a, b = Sample((0, 4, 5), (6, 7, 8)), Sample((0, 9), (3, 1, 2, 2))
     both = outputs(network, [a, b])
@@ -313,7 +313,7 @@ def test_bad_spec(tmp_path, field, value):
 def test_bad_width_and_bad_target(target, root, tmp_path):
     with pytest.raises(ValueError, match="width is 12"):
         train_draft(spec(target, root, tmp_path, width=12))
-    config = checkpoint.open_source(str(target)).config
+    config = sources.open_source(str(target)).config
     with pytest.raises(ValueError, match="gpt2"):
         shape_of(DraftSpec(str(tmp_path)), {**config, "model_type": "gpt2"})
 

@@ -8,8 +8,8 @@ import resource
 import pytest
 import torch
 
-from polydec.edge import sentence
-from polydec.files import Locked, lock
+from polydec.base.edge import sentence
+from polydec.base.files import Locked, lock
 from polydec.testing.toy import toy
 from polydec.train import selfplay
 from polydec.train.loop import Schedule, fit

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from polydec import Engine, load
-from polydec.models import artefacts
-from polydec.models.learned import joint
+from polydec.learned import artefacts
+from polydec.learned.kinds import joint
 from polydec.train.joint import JointSpec, Written, begins, train_joint
 
 MODEL = "zoo:diffusion"

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import micro
-from polydec import registry
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.kit import Kit
-from polydec.models.learned import judge
-from polydec.models.learned.judge import Judge
+from polydec.learned.kinds import judge
+from polydec.learned.kinds.judge import Judge
+from polydec.methods import registry
+from polydec.methods.kit import Kit
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from polydec.models.cpu.library import available
+from polydec.native.library import available
 from polydec.train.data import held_out
 from polydec.train.kinds import KINDS
 

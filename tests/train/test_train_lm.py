@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from polydec.files import replace
+from polydec.base.files import replace
 from polydec.train import lm as module
 from polydec.train.data import (
     BEGIN,
@@ -106,7 +106,7 @@ def test_tokenizer_size_is_checked():
 
 
 def test_chat_template_writes_what_training_saw():
-    from polydec.models.text import Text
+    from polydec.text.tokenizer import Text
 
     tokenizer = train_tokenizer(["hello world"], 300)
     text = Text(tokenizer, template=CHAT)

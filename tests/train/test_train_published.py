@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 import polydec
-from polydec.models import artefacts, published_eagle1, published_medusa
-from polydec.models.export import export
+from polydec.learned import artefacts, published_eagle1, published_medusa
+from polydec.learned.export import export
 from polydec.train.states import StatesSpec, train_states
 
 H, KV, INNER, VOCAB = 192, 64, 576, 4096

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from polydec.models.learned import router
+from polydec.learned.kinds import router
 from polydec.train import router as train
 from polydec.train.router import Lessons, RouterSpec, judge, train_router
 

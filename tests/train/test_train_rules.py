@@ -7,7 +7,7 @@ import torch
 
 from polydec.core.types import Vocab
 from polydec.models.lm import LM
-from polydec.models.transformer import Transformer
+from polydec.nets.transformer import Transformer
 from polydec.train.kinds import KINDS
 from polydec.train.loop import Schedule, fit
 from polydec.train.network import Llama, Shape, from_weights

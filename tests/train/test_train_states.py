@@ -15,9 +15,10 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads
 from polydec.families.ar.types import Budget, Verdict
 from polydec.families.ar.walk import prefill
-from polydec.models import artefacts, checkpoint
-from polydec.models.learned import narrow
-from polydec.models.state_layer import even
+from polydec.learned import artefacts
+from polydec.learned.kinds import narrow
+from polydec.learned.state_layer import even
+from polydec.models import checkpoint, sources
 from polydec.train import states
 from polydec.train.kinds import KINDS
 from polydec.train.network import Llama, from_weights
@@ -56,7 +57,7 @@ def test_what_is_trained_is_what_drafts(kind, model):
     """The laws that training compares are those that a drafter at work gives, level by level, on a network."""
     point, source, way = (
         checkpoint.load(str(model), dtype="float32"),
-        checkpoint.open_source(str(model)),
+        sources.open_source(str(model)),
         KINDS[kind],
     )
     levels, known = max(way.levels, 3), 10
@@ -154,7 +155,7 @@ def test_killed_once_and_resumed_to_the_same_weights(kind, model, tmp_path, monk
 def test_a_narrow_one_begins_as_the_draft_model(model):
     """With embeddings of one length its law before training is the draft model's, whatever the target's states are."""
     source, vocab = (
-        checkpoint.open_source(str(model)),
+        sources.open_source(str(model)),
         checkpoint.load(str(model), dtype="float32").lm.vocab,
     )
     target, tokens = from_weights(source.config, source.weights), torch.arange(3, 300)
@@ -178,7 +179,7 @@ def test_a_narrow_one_begins_as_the_draft_model(model):
 def test_glancing_ends_with_the_training(model):
     """Falcon's guesses are trained with part of the truth shown, less and less of it, and drawn by the step alone."""
     source, vocab = (
-        checkpoint.open_source(str(model)),
+        sources.open_source(str(model)),
         checkpoint.load(str(model), dtype="float32").lm.vocab,
     )
     student = KINDS["falcon"].start(
@@ -200,7 +201,7 @@ def test_glancing_ends_with_the_training(model):
 def test_who_guesses_right_is_shown_nothing(right, model, monkeypatch):
     """Falcon's: what falls with the guesses that are wrong is 0 where none is."""
     source, vocab = (
-        checkpoint.open_source(str(model)),
+        sources.open_source(str(model)),
         checkpoint.load(str(model), dtype="float32").lm.vocab,
     )
     student = KINDS["falcon"].start(
@@ -226,7 +227,7 @@ def test_a_window_is_trained_as_it_drafts(model, monkeypatch):
 def test_places_are_moved_behind_a_few_that_keep_theirs(model):
     """LongSpec's pieces: anywhere in the context, by one offset a piece; where nothing is trained they stand as they are."""
     source, vocab = (
-        checkpoint.open_source(str(model)),
+        sources.open_source(str(model)),
         checkpoint.load(str(model), dtype="float32").lm.vocab,
     )
     student = KINDS["longspec"].start(

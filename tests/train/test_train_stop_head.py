@@ -14,8 +14,8 @@ from polydec.core.types import Draft, Want
 from polydec.drafters.model import FromModel
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
-from polydec.models import artefacts
-from polydec.models.learned import stop_head
+from polydec.learned import artefacts
+from polydec.learned.kinds import stop_head
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from polydec import api
-from polydec.models import checkpoint, zoo
+from polydec.formats import zoo
+from polydec.models import checkpoint
 from polydec.train.data import KINDS, split
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
 from polydec.train.lm import LMSpec, encode, load_directory

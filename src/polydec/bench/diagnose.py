@@ -9,8 +9,8 @@ from rich.console import Console
 
 from polydec import api
 from polydec.bench import others
-from polydec.bench.passes import Passes, table
 from polydec.core.types import Reads
+from polydec.request.passes import Passes, table
 
 ROWS = (1, 2, 4, 8, 16)
 CONTEXTS = (64, 1024)

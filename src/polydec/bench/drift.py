@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from polydec import registry
 from polydec.api import LM, Prompt
 from polydec.core.decoder import answer_one
 from polydec.core.law import normalise
@@ -18,6 +17,7 @@ from polydec.core.scheduler import run
 from polydec.core.types import Vocab
 from polydec.families.diffusion.protocols import Board, Denoiser
 from polydec.families.diffusion.types import Canvas
+from polydec.methods import registry
 from polydec.shapers.sampling import Sampling, build_shapers
 
 
@@ -45,7 +45,7 @@ def drift(
     raw: bool = False,
     seed: int = 0,
 ) -> Drift:
-    """Of one answer of a masked-diffusion model: every pass is followed by one that keeps nothing. Raises ValueError for a
+    """Of one answer of a masked-diffusion model: every pass is followed by one that keeps nothing. Raises RequestError for a
     method or options that cannot decode the model."""
     watched = Watched(lm.checkpoint.lm)
     kit = replace(

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
+
 Gold = Sequence[Sequence[str]]
 """The right answers to a question, the finest level first; of each level several spellings."""
 
@@ -29,9 +31,9 @@ class Granularity:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.least <= 1.0:
-            raise ValueError(f"least is {self.least}: it must be above 0, to 1")
+            raise RequestError(f"least is {self.least}: it must be above 0, to 1")
         if not 0.0 <= self.fade < math.inf:
-            raise ValueError(f"fade is {self.fade}: it must be at least 0, and finite")
+            raise RequestError(f"fade is {self.fade}: it must be at least 0, and finite")
 
     def level(self, said: str, gold: Gold) -> int | None:
         """The finest level that an answer matches; None: it is wrong, or says nothing."""
@@ -48,9 +50,9 @@ class Granularity:
 
     def figures(self, said: Sequence[str], gold: Sequence[Gold]) -> dict[str, float]:
         """Shares of the answers: accuracy (right at some level), standard accuracy (at the finest), informativeness (right
-        ones weighed), knowledge gap (accuracy less standard accuracy), unknown. Raises ValueError without any answer."""
+        ones weighed), knowledge gap (accuracy less standard accuracy), unknown. Raises RequestError without any answer."""
         if not said or len(said) != len(gold):
-            raise ValueError(
+            raise RequestError(
                 f"{len(said)} answers to {len(gold)} questions: there must be one to each, and at least one"
             )
         levels = [self.level(s, g) for s, g in zip(said, gold)]

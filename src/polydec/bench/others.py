@@ -30,7 +30,7 @@ def transformers(path: str, context: int, threads: int) -> Timed:
     file = Path(path)
     try:
         if file.is_file():
-            from polydec.models.gguf import GGUF
+            from polydec.formats.gguf import GGUF
 
             gguf = GGUF(file)
             model = hf_model(gguf.config, {k: gguf[k].float() for k in gguf})

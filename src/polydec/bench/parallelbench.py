@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from math import log
 
 from polydec.api import LM, Engine
+from polydec.base.errors import RequestError
 from polydec.bench.intervals import wilson
 from polydec.bench.measure import Method
-from polydec.kit import family_of
-from polydec.registry import DEFAULTS
+from polydec.methods.kit import family_of
+from polydec.methods.registry import DEFAULTS
 from polydec.shapers.sampling import Sampling
 from polydec.train import tasks as digits
 from polydec.train.earlier import fresh, learned
@@ -216,9 +217,9 @@ SUITES = ("parallelbench", "parallelbench-digits")
 
 
 def problems(suite: str, each: int, seed: int = 0) -> Iterator[Problem]:
-    """`each` problems of every task of a suite, always the same for a seed. Raises ValueError for a suite that is unknown."""
+    """`each` problems of every task of a suite, always the same for a seed. Raises RequestError for a suite that is unknown."""
     if suite not in SUITES:
-        raise ValueError(f"suite is {suite!r}: it must be {' or '.join(SUITES)}")
+        raise RequestError(f"suite is {suite!r}: it must be {' or '.join(SUITES)}")
     if suite == "parallelbench-digits":
         yield from (of_digits(name, t) for name in DIGITS for t in fresh(name, seed, each))
         return

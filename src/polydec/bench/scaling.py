@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from polydec.base.errors import RequestError
+
 LEAST = 5
 """Points that a law is fitted to, at least."""
 FULL = 0.8
@@ -27,7 +29,7 @@ class Point:
     def __post_init__(self) -> None:
         for name in ("tokens", "capacity"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must be above 0")
 
 
 Terms = Callable[[Point], tuple[float, ...]]
@@ -61,16 +63,16 @@ class Law:
 
 
 def fit(points: Sequence[Point]) -> Law:
-    """The law of least squares; the product is kept where it brings points that were left out nearer. Raises ValueError for
+    """The law of least squares; the product is kept where it brings points that were left out nearer. Raises RequestError for
     fewer than LEAST points, or where one of the two never changes.
 
     Source: Scaling Laws for Speculative Decoding (2025); the joint form is ours.
     """
     if len(points) < LEAST:
-        raise ValueError(f"points has {len(points)}: a law needs {LEAST}")
+        raise RequestError(f"points has {len(points)}: a law needs {LEAST}")
     for name in ("tokens", "capacity"):
         if len({getattr(p, name) for p in points}) < 2:
-            raise ValueError(f"{name} is the same at all points: it must change")
+            raise RequestError(f"{name} is the same at all points: it must change")
     plain, product = (
         _fitted(points, along),
         _fitted(points, across) if len(points) > LEAST else None,

@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec import registry
+from polydec.base.errors import RequestError
 from polydec.bench.surrogate import Mask, minimise
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.kit import Kit
-from polydec.models.depth import left, named
+from polydec.drafting.depth import left, named
+from polydec.methods import registry
+from polydec.methods.kit import Kit
 
 _WANT, _SILENT = Want(law=Reads.ARGMAX), Want(law=Reads.NOTHING)
 
@@ -38,7 +39,7 @@ class Price:
 
     def __post_init__(self) -> None:
         if not (self.attention > 0 and self.mlp > 0 and self.row >= 0):
-            raise ValueError(
+            raise RequestError(
                 f"attention, mlp and row are {self.attention}, {self.mlp} and {self.row}: they must be above 0, "
                 "above 0 and at least 0"
             )
@@ -99,20 +100,20 @@ def search(
 ) -> Found:
     """target: greedy (shape it so); prompts: at least one; tokens: of a text, 2 and more; least, most: halves left out
     (None: half of them), 1 to those of all layers but two; longest: draft, 1 and more; tries: sets, 1 and more. Raises
-    ValueError where the target's layers cannot run alone, there are fewer than three, or a value is out of range."""
+    RequestError where the target's layers cannot run alone, there are fewer than three, or a value is out of range."""
     L = target.layers
     if L < 3:
-        raise ValueError(
+        raise RequestError(
             f"layers is {L}: a model of at least 3 layers that can run alone is needed"
         )
     if not prompts or tokens < 2 or longest < 1 or tries < 1:
-        raise ValueError(
+        raise RequestError(
             f"prompts, tokens, longest and tries are {len(prompts)}, {tokens}, {longest} and {tries}: they must "
             "be at least 1, 2, 1 and 1"
         )
     most = max(least, L - 2) if most is None else most
     if not 1 <= least <= most <= 2 * L - 4:
-        raise ValueError(
+        raise RequestError(
             f"least and most are {least} and {most}: they must lie in 1 to {2 * L - 4}, in this order"
         )
     cases, seen = _cases(target, prompts, tokens), dict[Mask, tuple[float, int, float]]()

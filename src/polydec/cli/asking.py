@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polydec import api
-from polydec.ask import plan
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.request.ask import plan
 
 
 def check(
@@ -16,7 +16,7 @@ def check(
     methods: Iterable[tuple[str, Mapping[str, Any]]],
     **request: Any,
 ) -> None:
-    """Raise ValueError with one sentence if any of these (prompt, raw) is refused by any of these (method, options) with this
+    """Raise RequestError with one sentence if any of these (prompt, raw) is refused by any of these (method, options) with this
     request. Nothing is computed: what takes minutes begins after all has been checked."""
     prompts, methods = list(prompts), list(methods)
     for method, options in methods:

@@ -15,11 +15,13 @@ from typing import Annotated, Any
 
 import typer
 
-from polydec import api, files
+from polydec import api
+from polydec.base import files
+from polydec.base.edge import whole
+from polydec.base.errors import RequestError
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, shared
 from polydec.cli.generate import note
-from polydec.edge import whole
 
 EVERY = 2.0
 """Seconds between two lines of progress."""
@@ -65,14 +67,16 @@ def batch(
     from polydec.serve import batch as rows
 
     if flags.json_ or flags.trace is not None:
-        raise ValueError("batch does not take --json or --trace: rows are JSON objects as they are")
+        raise RequestError(
+            "batch does not take --json or --trace: rows are JSON objects as they are"
+        )
     whole("max_running", max_running, 1, 4096)
     if whole("ray", ray, 0, 64) and find_spec("ray") is None:
-        raise ValueError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
+        raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
     text = prompts.read_text(given)
     lines = rows.lines_of(text, _settings(flags))
     if not lines:
-        raise ValueError(f"file {str(given)!r} holds no request")
+        raise RequestError(f"file {str(given)!r} holds no request")
     flags.check_names()
     _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
     as_text = ".jsonl" not in given.name and not text.lstrip().startswith("{")
@@ -96,15 +100,15 @@ def batch(
             with out.open("ab", buffering=0) as file:
                 _run(job, lines, done, rows.writer(file), tally)
     except OSError as error:
-        raise ValueError(
+        raise RequestError(
             f"file {str(out)!r} cannot be written: {error.strerror or error}"
         ) from None
 
 
 def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
     """What the flags give and no prompt makes use of; requests with a body of their own say themselves what they want."""
-    from polydec.ask import plan
-    from polydec.models.costs import Costs
+    from polydec.drafting.costs import Costs
+    from polydec.request.ask import plan
     from polydec.serve import batch as rows
 
     ask = api.Ask("x", **flags.request(lm))
@@ -176,6 +180,6 @@ def _settings(flags: Flags) -> str:
 def _check_flags(flags: Flags, request: int | None) -> None:
     """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is `request`."""
     if request is not None and (flag := flags.beside(ELSEWHERE)) is not None:
-        raise ValueError(
+        raise RequestError(
             f"--{flag} is given, and line {request} is a request of its own: write it into the body"
         )

@@ -13,13 +13,16 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from polydec import api, registry
-from polydec.bench import machine, measure, parallelbench
+from polydec import api
+from polydec.base.edge import printable, whole
+from polydec.base.errors import RequestError
+from polydec.bench import measure, parallelbench
 from polydec.cli import asking, prompts
 from polydec.cli.flags import BENT, LOADED, MOST_CHOICES, Flags, shared
 from polydec.cli.shown import cell, emit, emit_drawn
-from polydec.edge import printable, whole
-from polydec.kit import family_of
+from polydec.methods import registry
+from polydec.methods.kit import family_of
+from polydec.request import machine
 
 NAN = float("nan")
 BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
@@ -62,7 +65,7 @@ def bench(
     whole("batch", batch, 1, MOST_CHOICES)
     whole("repeat", repeat, 1, 1000)
     if flags.method != "auto" or flags.set_:
-        raise ValueError(
+        raise RequestError(
             "bench does not take --method or --set: it compares methods, with their options behind them, as in "
             "--methods plain,draft-model:depth=3"
         )
@@ -74,7 +77,7 @@ def bench(
             or limit is not None
             or flags.max_tokens is not None
         ):
-            raise ValueError(
+            raise RequestError(
                 "bench --suite does not take --data, --prompt-tokens, --limit or --max-tokens: its problems and "
                 "lengths are its own"
             )
@@ -236,7 +239,7 @@ def publish(lm: api.LM, table: list[dict[str, Any]], base: str, flags: Flags) ->
 
 
 def parse(methods: str) -> list[measure.Method]:
-    """`a,b:k=v:k=2,1,1`. Raises ValueError for an unknown method or option."""
+    """`a,b:k=v:k=2,1,1`. Raises RequestError for an unknown method or option."""
     out = list[measure.Method]()
     for item in re.split(r",(?!\s*\d)", methods):
         name, *pairs = item.strip().split(":")
@@ -245,7 +248,7 @@ def parse(methods: str) -> list[measure.Method]:
         for pair in pairs:
             key, eq, value = pair.partition("=")
             if not eq:
-                raise ValueError(
+                raise RequestError(
                     f"methods holds {item!r}: options are written as {name}:option=value"
                 )
             options[key] = value

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from polydec.edge import printable
+from polydec.base.edge import printable
 from polydec.families.diffusion.events import Unmasked
 
 GAP = "·"

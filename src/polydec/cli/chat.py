@@ -11,10 +11,11 @@ import typer
 from rich.console import Console
 
 from polydec import api
+from polydec.base.edge import printable, sentence, whole_text
+from polydec.base.errors import PolydecError, RequestError
 from polydec.cli import history, orders
 from polydec.cli.flags import Flags, shared
 from polydec.cli.generate import note, report, run
-from polydec.edge import printable, sentence, whole_text
 
 PROMPT = "> "
 
@@ -31,7 +32,7 @@ def chat(
         or flags.trace is not None
         or flags.logprobs is not None
     ):
-        raise ValueError(
+        raise RequestError(
             "chat does not take --json, --n, --raw, --trace or --logprobs: use `polydec generate` for these"
         )
     flags.check_names()
@@ -74,7 +75,7 @@ def chat(
             whole_text(said, "message")
             ask = api.Ask(after.messages, method=after.method, options=after.options, **request)
             ticket = engine.submit(ask)
-        except ValueError as error:
+        except PolydecError as error:
             if not talk.turns and not terminal:
                 raise
             tell(sentence(error))

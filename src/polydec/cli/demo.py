@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from polydec import api
-from polydec.bench import machine, measure
+from polydec.base.edge import printable, whole
+from polydec.bench import measure
 from polydec.cli import asking, prompts
 from polydec.cli.flags import MOST_TOKENS
 from polydec.cli.shown import cell, emit
-from polydec.edge import printable, whole
+from polydec.request import machine
 
 METHODS = ("plain", "auto", "suffix-automaton", "prompt-lookup", "token-recycling", "draft-model")
 

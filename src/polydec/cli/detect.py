@@ -11,7 +11,7 @@ import typer
 from polydec import api
 from polydec.cli.generate import asked
 from polydec.cli.shown import emit
-from polydec.detect import detect as look
+from polydec.request.detect import detect as look
 
 
 def detect(

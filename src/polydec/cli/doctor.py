@@ -15,10 +15,13 @@ import typer
 from rich.console import Console
 
 from polydec import api
-from polydec.bench import diagnose, machine, profile
-from polydec.edge import check_threads
-from polydec.models import cpu, zoo
-from polydec.models.learned.ngrams import NGrams
+from polydec import native as cpu
+from polydec.base.edge import check_threads
+from polydec.base.errors import PolydecError
+from polydec.bench import diagnose
+from polydec.formats import zoo
+from polydec.learned.kinds.ngrams import NGrams
+from polydec.request import machine, profile
 
 
 def doctor(
@@ -106,7 +109,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
     """Which path `auto` takes for a model, and why not the native one."""
     try:
         lm = api.load(model, threads=threads)
-    except ValueError as e:
+    except PolydecError as e:
         return {"name": model, "error": str(e)}
     kept, table = profile.read(lm), lm.find(NGrams)
 

@@ -10,12 +10,13 @@ import typer
 from rich.table import Table
 
 from polydec import api
+from polydec.base.errors import PolydecError, RequestError
 from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
 from polydec.cli.generate import asked
 from polydec.cli.shown import cell, emit, emit_drawn
 
 if TYPE_CHECKING:
-    from polydec.explain import Part
+    from polydec.request.explain import Part
 
 
 @shared
@@ -33,16 +34,16 @@ def explain(
     Nothing is decoded. A request that is refused ends with exit code 2; what would run in its place is said."""
     text = asked(prompt, prompt_file)
     if flags.trace is not None:
-        raise ValueError("trace is given: explain decodes nothing, so there is nothing to trace")
+        raise RequestError("trace is given: explain decodes nothing, so there is nothing to trace")
     flags.check_names()
     steered = steering(steer, steer_set, negative_prompt)
-    from polydec.explain import explain as parts_of
+    from polydec.request.explain import explain as parts_of
 
     lm = flags.load()
     ask = api.Ask(text, **flags.request(lm), **steered)
     try:
         parts = parts_of(lm, ask)
-    except ValueError as why:
+    except PolydecError as why:
         refused(lm, ask, str(why), flags.json_)
         raise
     if flags.json_:
@@ -53,7 +54,7 @@ def explain(
 
 def refused(lm: api.LM, ask: api.Ask, why: str, as_json: bool) -> None:
     """What would run instead. The sentence itself goes to standard error, as that of every command does."""
-    from polydec.explain import instead
+    from polydec.request.explain import instead
 
     ways = instead(lm, ask)
     if as_json:

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from polydec import api
-from polydec.edge import printable, whole
-from polydec.models.export import export as write
+from polydec.base.edge import printable, whole
+from polydec.learned.export import export as write
 
 
 def export(

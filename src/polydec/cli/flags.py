@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from polydec import api, registry, steer
+from polydec import api
+from polydec.base.edge import check_threads, whole, whole_text
+from polydec.base.errors import RequestError
 from polydec.cli import prompts
-from polydec.edge import check_threads, whole, whole_text
+from polydec.methods import registry, steer
 
 if TYPE_CHECKING:
     from polydec.constraints.protocols import Constraint
@@ -263,9 +265,11 @@ class Flags:
         _ = self.constraint
 
     def only(self, command: str, taken: Collection[str]) -> None:
-        """Raise ValueError where a flag is given that the command, which takes these, would do nothing with."""
+        """Raise RequestError where a flag is given that the command, which takes these, would do nothing with."""
         if (flag := self.beside(taken)) is not None:
-            raise ValueError(f"--{flag} is given, and {command} does nothing with it: leave it out")
+            raise RequestError(
+                f"--{flag} is given, and {command} does nothing with it: leave it out"
+            )
 
     def beside(self, taken: Collection[str]) -> str | None:
         """The first flag that is given and is not one of these fields; None: there is none."""
@@ -277,7 +281,7 @@ class Flags:
         return next((name.rstrip("_").replace("_", "-") for name in given), None)
 
     def check_names(self) -> None:
-        """Raise ValueError for a method, an option of it or a rule of sampling that no model could honour: said before one is
+        """Raise RequestError for a method, an option of it or a rule of sampling that no model could honour: said before one is
         loaded, which takes seconds."""
         registry.check_names(self.method, self.options())
         if self.bent:
@@ -306,7 +310,7 @@ class Flags:
 
     @cached_property
     def bent(self) -> dict[str, Any]:
-        """The fields of sampling that are given. Raises ValueError for one that is given twice."""
+        """The fields of sampling that are given. Raises RequestError for one that is given twice."""
         names = (
             "temperature",
             "top_k",
@@ -320,7 +324,7 @@ class Flags:
         given |= {"min_tokens": self.min_tokens} if self.min_tokens else {}
         more = pairs("sample", self.sample)
         if twice := next((k for k in more if k in given), None):
-            raise ValueError(
+            raise RequestError(
                 f"{twice} is given twice: by --sample and by --{twice.replace('_', '-')}"
             )
         return {**given, **more}
@@ -330,7 +334,7 @@ class Flags:
 
     @cached_property
     def constraint(self) -> Constraint | None:
-        """What the answer may be; None: anything. Files are read once, as a pipe holds its text once. Raises ValueError where
+        """What the answer may be; None: anything. Files are read once, as a pipe holds its text once. Raises RequestError where
         one cannot be read, or several are given."""
         files = {"json_schema": self.json_schema, "grammar": self.grammar, "span_of": self.span_of}
         texts = {
@@ -367,7 +371,7 @@ class Flags:
 def steering(
     name: str | None, steer_set: list[str] | None, negative_prompt: str | None
 ) -> dict[str, Any]:
-    """The fields of a request that steer it. Raises ValueError for a way, or an option of it, that is not there."""
+    """The fields of a request that steer it. Raises RequestError for a way, or an option of it, that is not there."""
     second = None if negative_prompt is None else whole_text(negative_prompt, "negative_prompt")
     options = pairs("steer-set", steer_set)
     if name is not None:
@@ -380,7 +384,7 @@ def steering(
 
 
 def pairs(flag: str, items: list[str] | None) -> dict[str, str]:
-    """k=v of a flag that may stand several times, split. Raises ValueError for one without "="."""
+    """k=v of a flag that may stand several times, split. Raises RequestError for one without "="."""
     return named(f"--{flag}", items)
 
 
@@ -390,7 +394,7 @@ def named(spelt: str, items: list[str] | None) -> dict[str, str]:
     for item in items or ():
         key, eq, value = item.partition("=")
         if not eq:
-            raise ValueError(f"{spelt} {item!r} has no '=': write {spelt} name=value")
+            raise RequestError(f"{spelt} {item!r} has no '=': write {spelt} name=value")
         out[key.strip()] = value.strip()
     return out
 

@@ -13,14 +13,15 @@ from rich.console import Console
 from rich.text import Text as Styled
 
 from polydec import api
+from polydec.base.edge import printable, sentence, whole_text
+from polydec.base.errors import RequestError
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
 from polydec.cli.shown import fit
 from polydec.core.trace import Event, Opened, ignore, to_json
-from polydec.edge import printable, sentence, whole_text
 
 if TYPE_CHECKING:
-    from polydec.ask import Plan
+    from polydec.request.ask import Plan
 
 SHOTS = 8
 """Solved problems that are shown, where there are some."""
@@ -48,9 +49,9 @@ def generate(
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
     text = asked(prompt, prompt_file)
     if not text.strip():
-        raise ValueError("prompt is empty: give a text of at least one character")
+        raise RequestError("prompt is empty: give a text of at least one character")
     if shots is not None and exemplars is None:
-        raise ValueError(
+        raise RequestError(
             f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out"
         )
     flags.check_names()
@@ -58,8 +59,8 @@ def generate(
     if exemplars is None:
         lm = flags.load()
     else:
-        from polydec.exemplars import prompt as behind
-        from polydec.exemplars import read
+        from polydec.request.exemplars import prompt as behind
+        from polydec.request.exemplars import read
 
         pool = read(exemplars)
         lm = flags.load()
@@ -103,29 +104,29 @@ def generate(
 
 
 def asked(prompt: str | None, file: Path | None) -> str:
-    """The prompt: the argument, the file's text, or what is piped in. Raises ValueError where there is none, or two."""
+    """The prompt: the argument, the file's text, or what is piped in. Raises RequestError where there is none, or two."""
     if prompt is not None and file is not None:
-        raise ValueError("prompt and --prompt-file are both given: give one of them")
+        raise RequestError("prompt and --prompt-file are both given: give one of them")
     if file is not None:
         return prompts.read_text(file)
     if prompt is not None and prompt != "-":
         return whole_text(prompt, "prompt")
     if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise ValueError(
+        raise RequestError(
             "prompt is missing: give it as an argument, with --prompt-file or on standard input"
         )
     text = prompts.standard_input()
     if not text:
-        raise ValueError("prompt is missing: nothing came on standard input")
+        raise RequestError("prompt is missing: nothing came on standard input")
     return text.removesuffix("\n")
 
 
 def trace(path: Path) -> TextIO:
-    """The file to write events to. Raises ValueError where it cannot be written."""
+    """The file to write events to. Raises RequestError where it cannot be written."""
     try:
         return path.open("w", encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
-        raise ValueError(
+        raise RequestError(
             sentence(f"trace {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}")
         ) from None
 
@@ -164,7 +165,7 @@ def show(console: Console, piece: api.Piece) -> None:
 
 def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
     """Say what was given and does nothing, on standard error."""
-    from polydec.explain import idle
+    from polydec.request.explain import idle
 
     for said in idle(lm, ask, made):
         print(f"polydec: {said}", file=sys.stderr)

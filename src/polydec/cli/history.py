@@ -8,19 +8,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from polydec import files
-from polydec.edge import printable, read_bytes, sentence
+from polydec.base import files
+from polydec.base.edge import printable, read_bytes, sentence
+from polydec.base.errors import PolydecError, RequestError
 
 LINES, LONGEST = 1000, 4096
 """Most lines that are kept, and most characters of one: a longer line is left out."""
 
 
 def path() -> Path:
-    """$XDG_STATE_HOME/polydec/chat_history. Raises ValueError where there is no home to put it in."""
+    """$XDG_STATE_HOME/polydec/chat_history. Raises RequestError where there is no home to put it in."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError:
-        raise ValueError("there is no home folder (XDG_STATE_HOME names another place)") from None
+        raise RequestError("there is no home folder (XDG_STATE_HOME names another place)") from None
     return Path(state) / "polydec" / "chat_history"
 
 
@@ -68,7 +69,7 @@ def edited(readline: Any, prompt: str, tell: Callable[[str], None]) -> Callable[
     at: Path | None = None
     try:
         at = path()
-    except ValueError as error:
+    except PolydecError as error:
         tell(_off(error))
     for line in read(at) if at else ():
         readline.add_history(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polydec.record import Record
+from polydec.base.record import Record
 
 
 class Message(Record):

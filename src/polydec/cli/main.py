@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from polydec import __version__
-from polydec.edge import sentence
+from polydec.base.edge import sentence
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""

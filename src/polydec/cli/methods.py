@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from polydec import registry
+from polydec.base.errors import PolydecError
 from polydec.cli.shown import emit_drawn
+from polydec.methods import registry
 
 LONGEST = 200
 """Characters of a search that are looked at."""
@@ -76,12 +77,12 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
 
 
 def found(words: str) -> tuple[list[str], bool]:
-    """The methods that these words mean, and whether they single out one. Raises ValueError where there is none."""
+    """The methods that these words mean, and whether they single out one. Raises RequestError where there is none."""
     if not words.strip():
         return sorted(registry.recipes()), False
     try:
         return [registry.find(words)], True
-    except ValueError:
+    except PolydecError:
         names = registry.search(words[:LONGEST])
         if not names:
             raise

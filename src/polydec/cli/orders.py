@@ -10,9 +10,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
-from polydec import files
+from polydec.base import files
+from polydec.base.edge import printable, sentence, whole_text
+from polydec.base.errors import PolydecError, RequestError
 from polydec.cli.flags import named
-from polydec.edge import printable, sentence, whole_text
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,14 @@ class Chat:
 
 
 Check = Callable[[Chat], None]
-"""Raises ValueError where the model cannot answer a chat like this one."""
+"""Raises RequestError where the model cannot answer a chat like this one."""
 
 
 class Said(Protocol):
     """What a line means."""
 
     def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
-        """The chat afterwards, and what the user is told. Raises ValueError, and leaves the chat as it is, where it cannot be
+        """The chat afterwards, and what the user is told. Raises RequestError, and leaves the chat as it is, where it cannot be
         done."""
         ...
 
@@ -107,19 +108,19 @@ class Save:
 
     def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
         if not chat.turns:
-            raise ValueError("nothing has been said yet: there is nothing to save")
+            raise RequestError("nothing has been said yet: there is nothing to save")
         what, folder = f"chat cannot be saved in {str(self.path)!r}", self.path.parent
         text = json.dumps({"messages": chat.messages}, ensure_ascii=False) + "\n"
         if self.path.suffix != ".jsonl":
-            raise ValueError(f"{what}: its name must end in .jsonl, by which it is known again")
+            raise RequestError(f"{what}: its name must end in .jsonl, by which it is known again")
         try:
             if os.path.lexists(self.path):
-                raise ValueError(f"{what}: it is there already, so name another file")
+                raise RequestError(f"{what}: it is there already, so name another file")
             if not folder.is_dir():
-                raise ValueError(f"{what}: there is no folder {str(folder)!r}")
+                raise RequestError(f"{what}: there is no folder {str(folder)!r}")
             files.replace(self.path, lambda at: at.write_text(text, encoding="utf-8"))
         except OSError as error:
-            raise ValueError(f"{what}: {error.strerror or error}") from None
+            raise RequestError(f"{what}: {error.strerror or error}") from None
         return chat, f"{len(chat.turns)} messages are saved in {str(self.path)!r}"
 
 
@@ -150,7 +151,7 @@ def _quit(rest: str) -> Quit:
 
 def _nothing(word: str, rest: str) -> None:
     if rest:
-        raise ValueError(f"{word} stands alone: leave {rest!r} out")
+        raise RequestError(f"{word} stands alone: leave {rest!r} out")
 
 
 def _method(rest: str) -> Method:
@@ -160,13 +161,13 @@ def _method(rest: str) -> Method:
 
 def _save(rest: str) -> Save:
     if not rest:
-        raise ValueError("/save needs the name of a file: /save FILE.jsonl")
+        raise RequestError("/save needs the name of a file: /save FILE.jsonl")
     if "\0" in rest:
-        raise ValueError("the name of a file holds no zero byte")
+        raise RequestError("the name of a file holds no zero byte")
     try:
         return Save(Path(whole_text(rest, "FILE")).expanduser())
     except RuntimeError:  # ~name, and nobody is called so
-        raise ValueError(f"file {rest!r} lies in the folder of a user who is not there") from None
+        raise RequestError(f"file {rest!r} lies in the folder of a user who is not there") from None
 
 
 ORDERS = {
@@ -193,7 +194,7 @@ ORDERS = {
 
 def parse(line: str) -> Said:
     """What a line means: a line that begins with a slash is an order, one that begins with two of them a message without the
-    first. Raises ValueError with one sentence for an order that is not there or is not written so."""
+    first. Raises RequestError with one sentence for an order that is not there or is not written so."""
     if not line.startswith("/"):
         return Message(line)
     if line.startswith("//"):
@@ -201,7 +202,7 @@ def parse(line: str) -> Said:
     word, *rest = line.split(maxsplit=1)
     if word not in ORDERS:
         near = get_close_matches(word[:100], ORDERS, 1, 0.0)[0]
-        raise ValueError(
+        raise RequestError(
             f"there is no command {printable(word[:60])}: the nearest is {near} "
             "(/help lists all; // begins a message with a slash)"
         )
@@ -212,5 +213,5 @@ def act(line: str, chat: Chat, check: Check) -> tuple[Chat, str]:
     """`parse` and do it. Whatever is wrong becomes the sentence that the user is told, and the chat stays as it was."""
     try:
         return parse(line).act(chat, check)
-    except ValueError as error:
+    except PolydecError as error:
         return chat, sentence(error)

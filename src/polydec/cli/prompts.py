@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polydec.edge import (
+from polydec.base.edge import (
     LARGEST_TEXT,
     check,
     parse_object,
@@ -17,6 +17,7 @@ from polydec.edge import (
     whole,
     whole_text,
 )
+from polydec.base.errors import RequestError
 
 if TYPE_CHECKING:
     from polydec.api import LM, Prompt
@@ -36,7 +37,8 @@ class Row:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, of a .gz, or of standard input (`-`). Raises ValueError with one sentence where it cannot be read."""
+    """The text of a file, of a .gz, or of standard input (`-`). Raises RequestError with one sentence where it cannot be
+    read."""
     if str(path) == "-":
         return standard_input()
     from polydec.train.rows import whole_file
@@ -45,12 +47,12 @@ def read_text(path: Path) -> str:
 
 
 def standard_input() -> str:
-    """All of standard input. Raises ValueError where it is closed, no UTF-8 or without end."""
+    """All of standard input. Raises RequestError where it is closed, no UTF-8 or without end."""
     try:
         raw = getattr(sys.stdin, "buffer", None)
         return sys.stdin.read() if raw is None else read_at_most(raw, LARGEST_TEXT).decode("utf-8")
     except (OSError, ValueError, AttributeError) as error:
-        raise ValueError(
+        raise RequestError(
             sentence(f"prompt is missing: standard input cannot be read ({error})")
         ) from None
 
@@ -71,7 +73,7 @@ def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> 
             if line.strip()
         ]
     if not rows:
-        raise ValueError(f"file {str(path)!r} holds no prompt")
+        raise RequestError(f"file {str(path)!r} holds no prompt")
     return rows
 
 
@@ -85,7 +87,7 @@ def first(rows: Sequence[Row], limit: int | None) -> list[Row]:
 def row(
     line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None
 ) -> Row:
-    """The prompt of line i. Raises ValueError with one sentence where there is none."""
+    """The prompt of line i. Raises RequestError with one sentence where there is none."""
     from polydec.train.rows import NAMES, Line
 
     what = f"line {i} of {str(path)!r}"
@@ -108,15 +110,15 @@ def row(
         return Row(_prompt(j.messages[: last + 1], f"{what}: messages"), workload)
     if j.text is not None:
         if prompt_tokens is None or lm is None:
-            raise ValueError(
+            raise RequestError(
                 f"{str(path)!r} holds running text: say with --prompt-tokens where its prompts end"
             )
         return Row(lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens], workload, raw=True)
-    raise ValueError(sentence(f"{what} has none of the fields {NAMES}"))
+    raise RequestError(sentence(f"{what} has none of the fields {NAMES}"))
 
 
 def _prompt(value: Any, what: str) -> Prompt:
-    """Text, messages or ids. Raises ValueError with one sentence for anything else."""
+    """Text, messages or ids. Raises RequestError with one sentence for anything else."""
     if isinstance(value, str):
         return whole_text(value, what)
     if isinstance(value, list) and value and all(type(x) is int for x in value):
@@ -129,7 +131,7 @@ def _prompt(value: Any, what: str) -> Prompt:
             {"role": whole_text(m.role, what), "content": whole_text(m.content, what)}
             for m in messages
         ]
-    raise ValueError(
+    raise RequestError(
         sentence(f"{what} is a {type(value).__name__}: it must be text, chat messages or token ids")
     )
 
@@ -158,7 +160,7 @@ BUILT_IN = (
     Row(
         "Rename the function `f` to `mean` and the argument `xs` to `values`, and write the whole file again.\n\n"
         '```python\ndef f(xs):\n    """The arithmetic mean of a list of numbers."""\n    if not xs:\n'
-        '        raise ValueError("the list is empty")\n    total = 0.0\n    for x in xs:\n        total = total + x\n'
+        '        raise RequestError("the list is empty")\n    total = 0.0\n    for x in xs:\n        total = total + x\n'
         "    return total / len(xs)\n\n\nprint(f([1, 2, 3]))\nprint(f([4.5, 5.5]))\n```",
         "code edit",
     ),

@@ -12,12 +12,14 @@ from typing import Annotated
 
 from typer import Option
 
-from polydec import api, registry
-from polydec.ask import plan
+from polydec import api
+from polydec.base.edge import check_threads, whole
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.cli.generate import note
-from polydec.edge import check_threads, whole
-from polydec.models.costs import Costs
-from polydec.options import shown
+from polydec.drafting.costs import Costs
+from polydec.methods import registry
+from polydec.request.ask import plan
 
 MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
 KEY = "POLYDEC_API_KEY"
@@ -170,7 +172,7 @@ def serve(
     """Serve models over HTTP: OpenAI's API under /v1, a page at /. SIGTERM lets requests under way end."""
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
-        raise ValueError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
+        raise RequestError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
     from polydec.serve.app import create_app
     from polydec.serve.gate import read_keys
     from polydec.serve.limits import Limits
@@ -180,7 +182,7 @@ def serve(
     whole("replicas", replicas, 1, 64)
     missing = [name for name in RAY_NEEDS if replicas > 1 and find_spec(name) is None]
     if missing:
-        raise ValueError(
+        raise RequestError(
             f"replicas is {replicas}: that needs {', '.join(missing)}: pip install 'polydec[ray]'"
         )
     check_threads(threads)
@@ -188,7 +190,7 @@ def serve(
     whole("port", port, 0, 65535)
     whole("keep", keep, 0, 1024)
     if not 0 <= drain <= 3600:
-        raise ValueError(f"drain is {drain:g}: it must lie in 0 to 3600 seconds")
+        raise RequestError(f"drain is {drain:g}: it must lie in 0 to 3600 seconds")
     limits = Limits(
         max_running,
         max_waiting,
@@ -251,7 +253,7 @@ def serve(
 def _lenient(given: str) -> bool:
     """--unknown-fields."""
     if given not in ("refuse", "ignore"):
-        raise ValueError(f"unknown_fields is {shown(given)}: it must be refuse or ignore")
+        raise RequestError(f"unknown_fields is {shown(given)}: it must be refuse or ignore")
     return given == "ignore"
 
 
@@ -259,7 +261,7 @@ def _origins(given: list[str]) -> tuple[str, ...]:
     """--cors: as browsers write an origin."""
     for origin in given:
         if origin != "*" and not ORIGIN.fullmatch(origin):
-            raise ValueError(
+            raise RequestError(
                 f"cors is {shown(origin)}: it must be an origin, such as https://example.org or "
                 "http://localhost:3000 (without a path), or *"
             )
@@ -271,7 +273,7 @@ def _positions(given: str) -> int:
     if given == "auto":
         return 0
     if not given.isdecimal() or int(given[:10]) < 1:
-        raise ValueError(
+        raise RequestError(
             f"max_positions is {given!r}: it must be auto or a whole number of at least 1"
         )
     return int(given[:10])
@@ -285,7 +287,7 @@ def _named(models: list[str]) -> dict[str, str]:
         # where it lies on this machine is nothing that clients need to know
         name = name or (Path(source).resolve().name if _here(source) else source)
         if name in out:
-            raise ValueError(
+            raise RequestError(
                 f"model {name!r} is given twice: NAME=MODEL gives one of them another name"
             )
         out[name] = source
@@ -308,7 +310,7 @@ def _trained(given: list[str], names: Mapping[str, str]) -> dict[str, list[str]]
         if not name and len(names) == 1:
             name = next(iter(names))
         if name not in out:
-            raise ValueError(
+            raise RequestError(
                 f"with is {one!r}: of {len(names)} models it must say which one it is for, as "
                 f"NAME={source or one}; NAME is one of {', '.join(names)}"
             )

@@ -9,7 +9,8 @@ from io import StringIO
 from rich.console import Console
 from rich.text import Text
 
-from polydec.edge import printable
+from polydec.base.edge import printable
+from polydec.base.errors import RequestError
 
 
 def fit(text: str) -> str:
@@ -46,6 +47,6 @@ def emit(text: str) -> None:
         raise
     except OSError as error:
         sys.stderr.write(f"{text}\n")
-        raise ValueError(
+        raise RequestError(
             f"standard output cannot be written ({error.strerror}): what it should hold stands above"
         ) from None

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from polydec import steer
 from polydec.cli.methods import in_full
 from polydec.cli.shown import emit_drawn
+from polydec.methods import steer
 
 
 def steerings(

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polydec import files
+from polydec.base import files
+from polydec.base.edge import parse_object, printable, read_bytes, sentence, whole
+from polydec.base.errors import RequestError
 from polydec.cli import canvas
 from polydec.cli.shown import emit, emit_drawn
 from polydec.core.trace import Edited, Event, Finished, Opened, from_json
-from polydec.edge import parse_object, printable, read_bytes, sentence, whole
 from polydec.families.ar.events import Proposed, Verified
 from polydec.families.diffusion.events import Unmasked
 
@@ -75,7 +76,7 @@ def show(
     a line a pass, with its gaps as dots."""
     whole("rounds", rounds, 0, 1_000_000_000)
     if not 0 <= delay <= 60:
-        raise ValueError(f"delay is {delay}: it must lie in 0 to 60 seconds")
+        raise RequestError(f"delay is {delay}: it must lie in 0 to 60 seconds")
     stories = read(file)
     if page is not None or watch:
         _canvases(stories, file, page, delay)
@@ -115,14 +116,14 @@ def show(
 
 
 def _canvases(stories: Mapping[int, Story], file: Path, page: Path | None, delay: float) -> None:
-    """Canvases as a page, or played on the terminal. Raises ValueError where the trace has none."""
+    """Canvases as a page, or played on the terminal. Raises RequestError where the trace has none."""
     shown = [
         (f"choice {c}: {s.method}, {summary(s)}", list(canvas.frames(s.prompt, s.canvas)))
         for c, s in stories.items()
         if s.canvas
     ]
     if not shown:
-        raise ValueError(
+        raise RequestError(
             sentence(f"trace {str(file)!r} has no canvas: only masked-diffusion models fill one")
         )
     if page is not None:
@@ -168,13 +169,13 @@ def summary(story: Story) -> str:
 
 
 def read(path: Path) -> dict[int, Story]:
-    """Of each choice what the file tells. Raises ValueError with one sentence where a line is no event, or there is none."""
+    """Of each choice what the file tells. Raises RequestError with one sentence where a line is no event, or there is none."""
     stories: dict[int, Story] = {}
     for event, method in _events(path):
         story = stories.setdefault(event.choice, Story())
         _tell(story, event, method)
     if not stories:
-        raise ValueError(sentence(f"trace {str(path)!r} holds no event"))
+        raise RequestError(sentence(f"trace {str(path)!r} holds no event"))
     return dict(sorted(stories.items()))
 
 
@@ -218,13 +219,13 @@ def _events(path: Path) -> Iterator[tuple[Event, str]]:
             content = parse_object(line, what)
             yield _checked(from_json(content), what), _method(content.get("method"))
         except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-            raise ValueError(
+            raise RequestError(
                 sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")
             ) from None
         except ValueError as error:
             if n == len(lines) and n > 1:
                 continue
-            raise ValueError(
+            raise RequestError(
                 sentence(error if what in str(error) else f"{what}: {error}")
             ) from None
 
@@ -274,7 +275,7 @@ def _checked(event: Event, what: str) -> Event:
         case Finished():
             good &= isinstance(event.finish_reason, str)
     if not good:
-        raise ValueError(f"{what}: an event {type(event).__name__} with fields of other kinds")
+        raise RequestError(f"{what}: an event {type(event).__name__} with fields of other kinds")
     return event
 
 

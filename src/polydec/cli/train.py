@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from polydec.base.errors import RequestError
 from polydec.train.tasks import LONG, SHIPPED
 
 app = typer.Typer(
@@ -92,7 +93,9 @@ def lm(
     try:
         megabytes = tuple(float(x) for x in train_mb.split(","))
     except ValueError:
-        raise ValueError(f"train_mb is {train_mb!r}: it must be numbers, such as 10,8,6") from None
+        raise RequestError(
+            f"train_mb is {train_mb!r}: it must be numbers, such as 10,8,6"
+        ) from None
     spec = LMSpec(
         out=str(out),
         data=None if data is None else str(data),
@@ -694,7 +697,7 @@ def nested(
     try:
         depths = tuple(int(x) for x in exits.split(",") if x)
     except ValueError:
-        raise ValueError(f"exits is {exits!r}: it must be depths, such as 2,4,6") from None
+        raise RequestError(f"exits is {exits!r}: it must be depths, such as 2,4,6") from None
     result = train_sorted(
         SortedSpec(
             str(out),

@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 
 from polydec import api
-from polydec.bench import machine, profile
-from polydec.edge import check_threads
+from polydec.base.edge import check_threads
+from polydec.base.errors import RequestError
+from polydec.request import machine, profile
 
 
 def tune(
@@ -33,7 +34,7 @@ def tune(
 ) -> None:
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
     if not 1 <= seconds <= 100:
-        raise ValueError(f"seconds is {seconds:g}: it must lie in 1 to 100")
+        raise RequestError(f"seconds is {seconds:g}: it must lie in 1 to 100")
     check_threads(threads)
     writable()
     lm = api.load(
@@ -81,14 +82,14 @@ def tune(
 
 
 def writable() -> None:
-    """Raise ValueError where a profile could not be kept: it is what this command is for."""
+    """Raise RequestError where a profile could not be kept: it is what this command is for."""
     folder = profile.path().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ValueError(
+        raise RequestError(
             f"a profile cannot be kept in {str(folder)!r}: {error.strerror} (XDG_CACHE_HOME names another "
             "place)"
         ) from None

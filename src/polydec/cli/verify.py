@@ -12,15 +12,17 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from polydec import api, registry
-from polydec.bench import machine
+from polydec import api
+from polydec.base.edge import printable
+from polydec.base.errors import RequestError
 from polydec.bench.certify import Comparison, compare
 from polydec.bench.drift import drift
 from polydec.cli import asking, prompts
 from polydec.cli.flags import BENT, LOADED, Flags, shared
 from polydec.cli.shown import cell, emit
-from polydec.edge import printable
-from polydec.kit import family_of
+from polydec.methods import registry
+from polydec.methods.kit import family_of
+from polydec.request import machine
 
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
 ENDED = {
@@ -55,7 +57,7 @@ def verify(
     registry.get(method)
     flags.only("verify", {*TAKEN, *ENDED})
     if flags.temperature:
-        raise ValueError(
+        raise RequestError(
             f"temperature is {flags.temperature}: verify compares greedy texts, so it must be 0"
         )
     lm = flags.load()

@@ -11,10 +11,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.constraints import pieces
 from polydec.core.types import Vocab
-from polydec.edge import whole_text
-from polydec.options import shown
 
 MOST, LONGEST = 10_000, 200_000
 """Texts of a constraint, and characters of all of them together: each takes a few hundred bytes while it is kept to."""
@@ -33,15 +34,15 @@ class AnyOf:
 
     def __post_init__(self) -> None:
         if isinstance(self.texts, str) or not 1 <= len(self.texts) <= MOST:
-            raise ValueError(f"choice is {shown(self.texts)}: it must be 1 to {MOST} texts")
+            raise RequestError(f"choice is {shown(self.texts)}: it must be 1 to {MOST} texts")
         for i, text in enumerate(self.texts):
             if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError(
+                raise RequestError(
                     f"choice[{i}] is {shown(text)}: it must be a text of at least one character"
                 )
             whole_text(text, f"choice[{i}]")
         if sum(map(len, self.texts)) > LONGEST:
-            raise ValueError(
+            raise RequestError(
                 f"choice has {sum(map(len, self.texts))} characters: all texts together may have {LONGEST}"
             )
 
@@ -50,7 +51,7 @@ class AnyOf:
         found = Choices(Trie.of(strings), pieces.of(vocab, ends), ends)
         for i, string in enumerate(strings):
             if not found.spells(string):
-                raise ValueError(
+                raise RequestError(
                     f"choice[{i}] is {shown(self.texts[i])}: no tokens of this model spell it"
                 )
         _ = found._open  # here, where nobody waits, and not with the first token

@@ -13,6 +13,8 @@ from copy import deepcopy
 from math import isfinite
 from typing import Any
 
+from polydec.base.errors import RequestError
+
 LIMIT = 2**53
 """All whole numbers up to this one are doubles."""
 
@@ -35,7 +37,7 @@ TURNED = frozenset({"not", "if", "oneOf", "dependencies", "dependentRequired", "
 
 
 def bounded(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that allows nothing that `schema` does not, of which the library rounds no number. Raises ValueError, saying
+    """A schema that allows nothing that `schema` does not, of which the library rounds no number. Raises RequestError, saying
     where, for one that cannot be kept to exactly, and where what is required is no name."""
     out = deepcopy(dict(schema))
     parts = list(_schemas(out, "#"))
@@ -71,13 +73,13 @@ def _schemas(value: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _check_names(where: str, names: Any) -> None:
     if isinstance(names, list) and not all(isinstance(x, str) for x in names):
         wrong = next(x for x in names if not isinstance(x, str))
-        raise ValueError(
+        raise RequestError(
             f"json_schema at {where}: required holds {repr(wrong)[:60]}: it must be a list of names, which are texts"
         )
 
 
 def _bound(key: str, value: Any, where: str, turned: bool) -> Any:
-    """The bound, or a closer one where that leaves values out only. Raises ValueError where neither is exact, or what is left
+    """The bound, or a closer one where that leaves values out only. Raises RequestError where neither is exact, or what is left
     out would be all that lies between the bound and 0."""
     if type(value) not in (int, float) or value != value or abs(value) <= LIMIT:
         return _exact(value, f"{where}: {key}")
@@ -85,14 +87,14 @@ def _bound(key: str, value: Any, where: str, turned: bool) -> Any:
     if abs(value) <= WIDEST and not strict and _survives(value) and float(value) == value:
         return int(value)
     if turned or sign * value < 0:
-        raise ValueError(_beyond(value, f"{where}: {key}"))
+        raise RequestError(_beyond(value, f"{where}: {key}"))
     inner = WIDEST if abs(value) > WIDEST else abs(int(value)) - strict
     tens, twos = len(str(inner)) - DIGITS, inner.bit_length() - 53
     return sign * (inner - inner % (10**tens << max(0, twos - tens)))  # so that it is a double
 
 
 def _exact(value: Any, where: str) -> Any:
-    """The value, whole numbers written as such. Raises ValueError for what the library would round."""
+    """The value, whole numbers written as such. Raises RequestError for what the library would round."""
     if isinstance(value, list):
         return [_exact(x, where) for x in value]
     if isinstance(value, dict):
@@ -100,7 +102,7 @@ def _exact(value: Any, where: str) -> Any:
     if type(value) not in (int, float):
         return value
     if not _survives(value):
-        raise ValueError(_beyond(value, where))
+        raise RequestError(_beyond(value, where))
     return int(value) if float(value).is_integer() else value
 
 

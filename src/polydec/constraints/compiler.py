@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.constraints import pieces
 
 PLAIN = '%llguidance {"no_forcing": true}\n'
@@ -14,16 +15,16 @@ STATES = 50_000
 """Of a lexer, one or two kilobytes each: they are made while an answer is written, and what needs more is given up there."""
 
 
-class Malformed(ValueError):
+class Malformed(RequestError):
     """What the library says of a grammar, with the place in it."""
 
 
 def library() -> Any:
-    """Raises ValueError where llguidance is not installed."""
+    """Raises RequestError where llguidance is not installed."""
     try:
         import llguidance
     except ImportError:
-        raise ValueError(
+        raise RequestError(
             "regex, JSON schema and grammar constraints need llguidance: pip install 'polydec[grammar]'"
         ) from None
     return llguidance

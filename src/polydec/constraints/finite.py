@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from polydec.base.errors import RequestError
+
 DEEPEST = 200
 """Values inside one another."""
 
@@ -56,9 +58,9 @@ def _ends(schema: Any, fruitful: set[str]) -> bool:
 
 
 def references(value: Any, depth: int = 0) -> set[str]:
-    """All that is referred to, anywhere. Raises ValueError for a schema that is nested too deeply."""
+    """All that is referred to, anywhere. Raises RequestError for a schema that is nested too deeply."""
     if depth > DEEPEST:
-        raise ValueError(f"json_schema is nested more than {DEEPEST} deep")
+        raise RequestError(f"json_schema is nested more than {DEEPEST} deep")
     if isinstance(value, list):
         return set[str]().union(*(references(x, depth + 1) for x in value))
     if not isinstance(value, Mapping):

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from polydec.base.edge import sentence
+from polydec.base.errors import RequestError
 from polydec.constraints import guidance
-from polydec.edge import sentence
 
 LONGEST = 1 << 16
 """Characters of a grammar."""
 
 
 def lark_of(grammar: str) -> str:
-    """A grammar in GBNF (`root ::= …`) as Lark has it. Raises ValueError with one sentence where it is none."""
+    """A grammar in GBNF (`root ::= …`) as Lark has it. Raises RequestError with one sentence where it is none."""
     if not isinstance(grammar, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError('a grammar must be a text in GBNF, such as root ::= "yes" | "no"')
+        raise RequestError('a grammar must be a text in GBNF, such as root ::= "yes" | "no"')
     if len(grammar) > LONGEST:
-        raise ValueError(
+        raise RequestError(
             f"the grammar has {len(grammar)} characters: in GBNF it may have {LONGEST}"
         )
     if "::=" not in grammar:
-        raise ValueError(
+        raise RequestError(
             "the grammar has no rule (root ::= …): it must be GBNF, as llama.cpp has it; one in Lark's form goes into "
             "structured_outputs or guided_grammar"
         )
@@ -28,10 +29,10 @@ def lark_of(grammar: str) -> str:
     try:
         return gbnf_to_lark(grammar)
     except RecursionError:
-        raise ValueError("the grammar is nested too deeply") from None
+        raise RequestError("the grammar is nested too deeply") from None
     except (
         Exception
     ) as error:  # the library's reader has its own, and others' where a text ends early
-        raise ValueError(
+        raise RequestError(
             sentence(f"the grammar is not GBNF: {error or type(error).__name__}")
         ) from None

@@ -29,11 +29,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.apart import Ended, Limits, Worker
+from polydec.base.apart import Ended, Limits, Worker
+from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError, RequestError
 from polydec.constraints import compiler, pieces
 from polydec.constraints.compiler import library
 from polydec.core.types import Vocab
-from polydec.edge import sentence
 
 MEMORY, SECONDS, STACK = 768 << 20, 5.0, 2 << 20
 """Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;
@@ -68,7 +69,7 @@ class State:
         bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
         error = self.matcher.get_error()
         if error and not error.startswith("NoExtension"):
-            raise ValueError(
+            raise RequestError(
                 sentence(
                     f"constraint became too complex to follow, so make it simpler: {compiler.first_line(error)}"
                 )
@@ -127,7 +128,7 @@ class Grammar:
 
 def language(kind: str, text: str, called: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
     """The language of a constraint: a "regex", a "json_schema" or a "grammar" in llguidance's form of Lark. called: how errors
-    name it. Raises ValueError where it is malformed, goes beyond the limits above, or holds no text that tokens can spell, or
+    name it. Raises RequestError where it is malformed, goes beyond the limits above, or holds no text that tokens can spell, or
     the library is missing."""
     library()  # so that it is said at once where it is missing
     spelled = pieces.of(vocab, ends)
@@ -137,7 +138,7 @@ def language(kind: str, text: str, called: str, vocab: Vocab, ends: frozenset[in
         (kind, text, called, known.number), lambda: _compiled(kind, text, called, known)
     )
     if found.wrong:
-        raise ValueError(sentence(found.wrong))
+        raise RequestError(sentence(found.wrong))
     return Grammar(found.root, spelled, last, found.lark)
 
 
@@ -178,7 +179,7 @@ class _Compiled:
 
 
 def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Compiled:
-    """In the worker, and then here. Raises ValueError for what may go well another time."""
+    """In the worker, and then here. Raises RequestError for what may go well another time."""
     asked = {"number": vocabulary.number, "kind": kind, "text": text, "called": called}
     request = json.dumps(asked).encode() + b"\n"
     try:
@@ -189,18 +190,18 @@ def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Co
                 answer = _WORKER.ask(request)
     except Ended as error:
         if error.again:
-            raise ValueError(sentence(f"{called}: {error}")) from None
+            raise RequestError(sentence(f"{called}: {error}")) from None
         return _Compiled(wrong=f"{called}: {error}, so make it simpler")
-    except ValueError as error:
-        raise ValueError(sentence(f"constraint cannot be compiled: {error}")) from None
+    except PolydecError as error:
+        raise RequestError(sentence(f"constraint cannot be compiled: {error}")) from None
     if "unknown" in answer:
-        raise ValueError("constraint cannot be compiled: its process ends again and again")
+        raise RequestError("constraint cannot be compiled: its process ends again and again")
     if "error" in answer:
         return _Compiled(wrong=answer["error"])
     try:
         matcher = compiler.matcher(vocabulary.tokens, answer["lark"])
     except compiler.Malformed as error:  # the worker has just taken it
-        raise ValueError(sentence(f"{called}: {compiler.first_line(str(error))}")) from None
+        raise RequestError(sentence(f"{called}: {compiler.first_line(str(error))}")) from None
     return _Compiled(State(matcher), answer["lark"], answer["held"])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.base.errors import PolydecError, RequestError
 from polydec.constraints.protocols import Language
 from polydec.constraints.ways import Ways
 
@@ -109,7 +110,7 @@ class InTime:
         """A way out of at most so many tokens."""
         try:
             return self.ways.out(self.inner, inner, self.ends, min(left, LONGEST), self.known)
-        except ValueError:  # a grammar may become too complex there, where the answer need not go
+        except PolydecError:  # a grammar may become too complex there, where the answer need not go
             return None
 
     @cached_property
@@ -134,10 +135,10 @@ class InTime:
 def in_time(
     inner: Language[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]
 ) -> InTime:
-    """The language, ended within so many tokens. Raises ValueError where no way out of its very beginning is so short."""
+    """The language, ended within so many tokens. Raises RequestError where no way out of its very beginning is so short."""
     found = InTime(inner, most, Ways.of(pieces), tuple(ends))
     if not found.whole:
-        raise ValueError(
+        raise RequestError(
             f"max_tokens is {most}: no text of the constraint was found that ends within so many tokens, so give "
             "more, or leave finish out"
         )

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from polydec.base.edge import parse_object, sentence, whole_text
+from polydec.base.errors import RequestError
 from polydec.constraints import guidance
 from polydec.constraints.json_lark import START
 from polydec.core.types import Vocab
-from polydec.edge import parse_object, sentence, whole_text
 
 LONGEST = 4_000_000
 """Characters of a schema."""
@@ -30,23 +31,25 @@ class JsonSchema:
 
     def __post_init__(self) -> None:
         if len(self.text) > LONGEST:
-            raise ValueError(f"json_schema has {len(self.text)} characters: it may have {LONGEST}")
+            raise RequestError(
+                f"json_schema has {len(self.text)} characters: it may have {LONGEST}"
+            )
         parse_object(whole_text(self.text, "json_schema"), "json_schema")
 
     @staticmethod
     def of(schema: Mapping[str, Any]) -> JsonSchema:
-        """Of a schema that has been read already. Raises ValueError for what is no JSON."""
+        """Of a schema that has been read already. Raises RequestError for what is no JSON."""
         try:
             return JsonSchema(json.dumps(schema))
         except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(sentence(f"json_schema is not a JSON object: {error}")) from None
+            raise RequestError(sentence(f"json_schema is not a JSON object: {error}")) from None
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
         return guidance.language("json_schema", self.text, "json_schema", vocab, ends)
 
     def followed(self, vocab: Vocab, ends: frozenset[int]) -> Mapping[str, Any]:
-        """The schema as it is followed: closed, and narrowed where need be, with its own `x-guidance` alone. Raises ValueError
-        where it cannot be."""
+        """The schema as it is followed: closed, and narrowed where need be, with its own `x-guidance` alone. Raises
+        RequestError where it cannot be."""
         found = json.loads(self.language(vocab, ends).lark.removeprefix(f"{START}%json "))
         own = parse_object(self.text, "json_schema").get("x-guidance")
         del found["x-guidance"]

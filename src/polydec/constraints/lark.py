@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.constraints import guidance
 from polydec.core.types import Vocab
-from polydec.edge import whole_text
-from polydec.options import shown
 
 LONGEST = 1_000_000
 """Characters of a grammar."""
@@ -26,7 +27,7 @@ class Lark:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not 1 <= len(self.text) <= LONGEST:  # pyright: ignore
-            raise ValueError(
+            raise RequestError(
                 f"grammar is {shown(self.text)}: it must be a text of 1 to {LONGEST} characters"
             )
         whole_text(self.text, "grammar")

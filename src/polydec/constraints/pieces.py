@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from polydec.base.errors import RequestError
+
 if TYPE_CHECKING:  # a worker that knows bytes and no tensors reads this file as well
     from polydec.core.types import Vocab, Words
 
 
 def of(vocab: Vocab, ends: frozenset[int]) -> tuple[bytes | None, ...]:
-    """Of every id its bytes; None for those that write nothing, and for those that end a text. Raises ValueError where nothing
-    is known of them."""
+    """Of every id its bytes; None for those that write nothing, and for those that end a text. Raises RequestError where
+    nothing is known of them."""
     if vocab.words is None or not any(vocab.words.pieces):
-        raise ValueError(
+        raise RequestError(
             "constraint cannot be kept: what bytes the tokens of this model's tokenizer stand for is not known "
             "token by token, so leave it out"
         )

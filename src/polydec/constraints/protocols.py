@@ -44,6 +44,6 @@ class Constraint(Protocol):
     """What a user asks for, as a value."""
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> Language[Any]:
-        """What it means to this vocabulary. ends: the ids that may end an answer, at least one. Raises ValueError, saying
+        """What it means to this vocabulary. ends: the ids that may end an answer, at least one. Raises PolydecError, saying
         where, for what is malformed, not supported, or holds no text."""
         ...

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.constraints import guidance
 from polydec.core.types import Vocab
-from polydec.edge import whole_text
-from polydec.options import shown
 
 LONGEST = 100_000
 """Characters of an expression."""
@@ -21,7 +22,7 @@ class Regex:
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not 1 <= len(self.pattern) <= LONGEST:  # pyright: ignore
-            raise ValueError(
+            raise RequestError(
                 f"regex is {shown(self.pattern)}: it must be a text of 1 to {LONGEST} characters"
             )
         whole_text(self.pattern, "regex")

@@ -10,10 +10,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.constraints import pieces
 from polydec.core.types import Vocab
-from polydec.edge import whole_text
-from polydec.options import shown
 
 LONGEST = 1_000_000
 """Characters of a text."""
@@ -33,7 +34,7 @@ class SpanOf:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not 1 <= len(self.text) <= LONGEST:  # pyright: ignore
-            raise ValueError(
+            raise RequestError(
                 f"span is of {shown(self.text)}: it must be a text of 1 to {LONGEST} characters"
             )
         whole_text(self.text, "span_of")
@@ -43,7 +44,7 @@ class SpanOf:
         assert vocab.words is not None, "pieces.of has looked"
         found = Spans.of(vocab.words.encode(self.text, special=False), spelled, ends)
         if not found.mask(found.start()).any():
-            raise ValueError(
+            raise RequestError(
                 f"span is of {shown(self.text)}: no token of this model writes any of it"
             )
         return found

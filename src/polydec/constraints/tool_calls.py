@@ -6,12 +6,13 @@ import json
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import shown
 from polydec.constraints import guidance
 from polydec.constraints.json_lark import values
 from polydec.constraints.json_schema import JsonSchema
 from polydec.core.types import Vocab
-from polydec.edge import sentence
-from polydec.options import shown
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class ToolCalls:
             head = f'{{"name": {_json(function.name)}, "{self.form.key}": '
             try:
                 schema = function.arguments.followed(vocab, ends)
-            except ValueError as error:
-                raise ValueError(sentence(f"function {shown(function.name)}: {error}")) from None
+            except PolydecError as error:
+                raise RequestError(sentence(f"function {shown(function.name)}: {error}")) from None
             rules.append(f"f{at}: {_json(head)} a{at}\na{at}: {values(schema, SPACED)}")
         if self.said is not None:
             rules.append(f"said: {values(self.said.followed(vocab, ends))}")

@@ -1,4 +1,4 @@
-"""A constraint compiled in a process of its own first: the script of a `polydec.apart.Worker` (see `guidance`).
+"""A constraint compiled in a process of its own first: the script of a `polydec.base.apart.Worker` (see `guidance`).
 
 It answers by the grammar that came through, which the server then compiles from the same text with the same library, or by
 what is wrong. What is worked out of a schema before (what may stay open, what can be said without a keyword) is worked out
@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.constraints import compiler
 from polydec.constraints.bounded import bounded
 from polydec.constraints.closed import closed
@@ -32,7 +33,7 @@ Compile = Callable[[str], None]
 """Compile a grammar. Raises Malformed, or Empty where it holds no text that the tokens can spell."""
 
 
-class Empty(ValueError):
+class Empty(RequestError):
     """No token can begin a text."""
 
     def __init__(self) -> None:
@@ -120,7 +121,7 @@ def _regex(pattern: str, called: str, compiles: Compile) -> str:
     try:
         compiles(found)
     except Malformed as error:
-        raise ValueError(f"{called}: {said(str(error))}") from None
+        raise RequestError(f"{called}: {said(str(error))}") from None
     return found
 
 
@@ -136,13 +137,13 @@ def said(problem: str) -> str:
 def _lark(text: str, called: str, compiles: Compile) -> str:
     why = refused(text)
     if why:
-        raise ValueError(f"{called}: {why}")
+        raise RequestError(f"{called}: {why}")
     try:
         compiles(text)
     except Malformed as error:
-        raise ValueError(f"{called}: {_placed(str(error))}") from None
+        raise RequestError(f"{called}: {_placed(str(error))}") from None
     if "start" in endless(text):
-        raise ValueError(
+        raise RequestError(
             f"{called}: rule start derives no text that ends, as it always needs itself again"
         )
     return text
@@ -161,7 +162,7 @@ def _json_schema(text: str, called: str, compiles: Compile) -> str:
     references(given)  # raises where it is nested too deeply
     schema = bounded(given)
     if not finite(schema):
-        raise ValueError(f"{called} holds no finite value: it always needs itself again")
+        raise RequestError(f"{called} holds no finite value: it always needs itself again")
     try:
         return _grammar(schema, compiles)
     except Malformed as error:
@@ -169,7 +170,7 @@ def _json_schema(text: str, called: str, compiles: Compile) -> str:
         if narrower:
             return narrower
         where, problem = _place(schema, str(error), compiles)
-        raise ValueError(f"{called} at {where}: {compiler.first_line(problem)}") from None
+        raise RequestError(f"{called} at {where}: {compiler.first_line(problem)}") from None
 
 
 def _narrowed(schema: Mapping[str, Any], compiles: Compile) -> str:
@@ -185,7 +186,7 @@ def _grammar(schema: Mapping[str, Any], compiles: Compile) -> str:
     try:
         found = lark(closed(schema, lambda ref: follow(schema, ref)))
         compiles(found)
-    except ValueError:
+    except RequestError:
         found = lark(schema)
         compiles(found)
     return found
@@ -233,7 +234,7 @@ def _place(schema: Mapping[str, Any], problem: str, compiles: Compile) -> tuple[
                 if _reason(str(error)) == reason:
                     schema, where, looking = part, f"{where}/{path}", True
                     break
-            except ValueError:
+            except RequestError:
                 continue
     return where, reason
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.contrasts._rows import floored, within
 from polydec.core.law import divergence
 
@@ -23,7 +24,7 @@ class Adaptive:
     in the published runs.
 
     Exact: the law is the definition; a pure function of two rows.
-    Reduces to: the first law where both laws are the same (without a head). Raises ValueError outside the ranges.
+    Reduces to: the first law where both laws are the same (without a head). Raises RequestError outside the ranges.
     Source: Wang et al., "AdaCAD: adaptively decoding to balance conflicts between contextual and parametric knowledge", 2024.
     """
 
@@ -36,7 +37,7 @@ class Adaptive:
     def __post_init__(self) -> None:
         for name, low, high in (("floor", 0.0, 10.0), ("head", 0.0, 1.0), ("base", 1.01, 10.0)):
             if not low <= getattr(self, name) <= high:
-                raise ValueError(
+                raise RequestError(
                     f"{name} is {getattr(self, name)}: it must lie in {low:g} to {high:g}"
                 )
 

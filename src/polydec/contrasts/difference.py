@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.contrasts._rows import floored, within
 
 
@@ -22,7 +23,7 @@ class Difference:
 
     Exact: the law is the definition; a pure function of two rows.
     Reduces to: the first law at plus 1 and minus 0, and where both laws are the same and plus - minus = 1 (without a head); its
-    likeliest token at head 1. Raises ValueError outside the ranges.
+    likeliest token at head 1. Raises RequestError outside the ranges.
     Source: Li et al., "Contrastive decoding", 2022; Shi et al., "Trusting your evidence" (CAD), 2023; Sanchez et al., "Stay on
     topic with classifier-free guidance", 2023.
     """
@@ -37,11 +38,11 @@ class Difference:
     def __post_init__(self) -> None:
         for name, low, high in (("plus", 0.0, 100.0), ("minus", -100.0, 100.0), ("head", 0.0, 1.0)):
             if not low <= getattr(self, name) <= high:
-                raise ValueError(
+                raise RequestError(
                     f"{name} is {getattr(self, name)}: it must lie in {low:g} to {high:g}"
                 )
         if not 0.00001 <= self.temperature <= 1000.0:
-            raise ValueError(
+            raise RequestError(
                 f"temperature of the other law is {self.temperature}: it must lie in 0.00001 to 1000"
             )
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.law import probs
 
 
@@ -21,7 +22,7 @@ class Gated:
     rule: a contrast of two laws; threshold: 0 (never unsure) to 2 (always, above 1).
 
     Exact: the law is the definition; a pure function of the rows.
-    Reduces to: the first law at threshold 0, `rule` at a threshold above 1. Raises ValueError outside the range.
+    Reduces to: the first law at threshold 0, `rule` at a threshold above 1. Raises RequestError outside the range.
     Source: Wang et al., "Improving code generation of LLMs by uncertainty-aware selective contrastive decoding" (USCD), 2024,
     which speaks of the uncertainty of the prediction; this measure of it and the threshold are our choice.
     """
@@ -33,11 +34,11 @@ class Gated:
 
     def __post_init__(self) -> None:
         if self.rule.laws != self.laws:
-            raise ValueError(
+            raise RequestError(
                 f"rule is {type(self.rule).__name__}: a gate stands before a contrast of two laws"
             )
         if not 0.0 <= self.threshold <= 2.0:
-            raise ValueError(f"threshold is {self.threshold}: it must lie in 0 to 2")
+            raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 2")
 
     def opens(self, logp_V: Tensor) -> bool:
         return sureness(logp_V) < self.threshold

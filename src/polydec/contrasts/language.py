@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.contrasts._rows import floored, within
 
 
@@ -19,7 +20,7 @@ class Language:
 
     Exact: the law is the definition; a pure function of three rows.
     Reduces to: classifier-free guidance by `scale` where q is m and share is 1; the first law at scale 1 there. Raises
-    ValueError outside the ranges.
+    RequestError outside the ranges.
     Source: Kornblith et al., "Guiding image captioning models toward more specific captions", 2023.
     """
 
@@ -32,7 +33,7 @@ class Language:
     def __post_init__(self) -> None:
         for name, high in (("scale", 100.0), ("share", 100.0), ("head", 1.0)):
             if not 0.0 <= getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to {high:g}")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to {high:g}")
 
     def opens(self, logp_V: Tensor) -> bool:
         return True

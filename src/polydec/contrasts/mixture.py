@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.law import NEG_INF
 
 
@@ -20,8 +21,8 @@ class Mixture:
     share: 0 to 1, what the other law contributes.
 
     Exact: the law is the definition; a pure function of two rows.
-    Reduces to: the first law at share 0, the other one at 1 (where the first rules nothing out). Raises ValueError outside the
-    range.
+    Reduces to: the first law at share 0, the other one at 1 (where the first rules nothing out). Raises RequestError outside
+    the range.
     Source: the linear interpolation of language models, Jelinek and Mercer, 1980.
     """
 
@@ -31,7 +32,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share <= 1.0:
-            raise ValueError(f"share is {self.share}: it must lie in 0 to 1")
+            raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
 
     def opens(self, logp_V: Tensor) -> bool:
         return True

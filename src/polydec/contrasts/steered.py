@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.contrasts._rows import floored, within
 from polydec.core.law import NEG_INF, probs
 
@@ -22,7 +23,7 @@ class Steered:
     strength: mu, 0 to 1000 (`polydec train strength` finds it); head: 0 (all tokens) to 1.
 
     Exact: the law is the definition; a pure function of two rows.
-    Reduces to: the first law at strength 0, and where both laws are the same. Raises ValueError outside the ranges.
+    Reduces to: the first law at strength 0, and where both laws are the same. Raises RequestError outside the ranges.
     Source: "Distribution-aligned decoding for efficient LLM task adaptation" (SVDecode), 2025; the head is our choice.
     """
 
@@ -34,7 +35,7 @@ class Steered:
     def __post_init__(self) -> None:
         for name, high in (("strength", 1000.0), ("head", 1.0)):
             if not 0.0 <= getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to {high:g}")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to {high:g}")
 
     def opens(self, logp_V: Tensor) -> bool:
         return True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Model
 
 Coro = Coroutine[Any, Any, Any]
@@ -57,5 +58,5 @@ async def gather(*coros: Coro) -> list[Any]:
 async def race(*coros: Coro) -> tuple[int, Any]:
     """(index, result) of the first to finish (lowest index on a tie); the others are closed."""
     if not coros:
-        raise ValueError("race needs at least one coroutine")
+        raise RequestError("race needs at least one coroutine")
     return await Join(coros, True)

@@ -100,7 +100,7 @@ class Session(Protocol):
         """Of the draft that was scored last only `nodes` stay (ascending, each node's parent among them). The path from the old
         root down to the node above `root` is committed; `root` is the new root, and what does not lie below it goes as
         well. Returns the draft as it now stands: a score of a draft that extends it feeds the new nodes only. Raises
-        ValueError where nothing was scored, or for nodes that are no tree."""
+        PolydecError where nothing was scored, or for nodes that are no tree."""
         ...
 
     def rewind(self, n: int) -> None:
@@ -114,22 +114,22 @@ class Session(Protocol):
 
     def states(self, hidden_NH: Tensor) -> Scores:
         """The target's own final norm and head over states as `Scores.hidden_NH` gives them: they lie before that norm. Of a
-        shaped target the model's own law. Raises ValueError where the target has no such states."""
+        shaped target the model's own law. Raises PolydecError where the target has no such states."""
         ...
 
     def normed(self, hidden_NH: Tensor) -> Tensor:
-        """States as `Scores.hidden_NH` gives them, behind the target's own final norm: what its head reads. Raises ValueError
+        """States as `Scores.hidden_NH` gives them, behind the target's own final norm: what its head reads. Raises PolydecError
         where the target has no such states."""
         ...
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        """What enters the first layer for these tokens, NH. Raises ValueError where the target has no table of its own."""
+        """What enters the first layer for these tokens, NH. Raises PolydecError where the target has no table of its own."""
         ...
 
     def memory(self) -> tuple[Tensor, Tensor]:
         """Keys and values, each [kv heads, N, head], that the target's last layer holds of the first N committed tokens: of all
         of them behind a score or a whole prefill, of fewer where some wait for a pass. Keys are turned to their positions, a
-        pair's halves head / 2 apart; to be read before this session's next verb. Raises ValueError where the target shows
+        pair's halves head / 2 apart; to be read before this session's next verb. Raises PolydecError where the target shows
         none."""
         ...
 
@@ -149,7 +149,7 @@ class Session(Protocol):
         """The same cache under these layers only: the first ones (early exit: what they computed is not computed again),
         or any (layer skip), without some halves (2 i: the attention of layer i; 2 i + 1: its MLP), or with the
         attentions of `together` consecutive layers, the first and the last apart, reading the same input. Else raises
-        ValueError."""
+        PolydecError."""
         ...
 
     def close(self) -> None: ...

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from polydec.base.errors import RequestError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -51,7 +53,7 @@ class Guard(Protocol):
 
     def start(self, prompt: Sequence[int]) -> Any: ...
     def step(self, states: Any, token: int) -> Any:
-        """The state after one more token of the answer. Raises ValueError where it must not be written."""
+        """The state after one more token of the answer. Raises RequestError where it must not be written."""
         ...
 
     def kept(self, states: Any, logp_V: Tensor) -> float:
@@ -86,16 +88,16 @@ class Request:
 
     def __post_init__(self) -> None:
         if not self.prompt:
-            raise ValueError("prompt is empty: at least one token (such as BOS) is needed")
+            raise RequestError("prompt is empty: at least one token (such as BOS) is needed")
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}: it must be at least 1")
+            raise RequestError(f"max_tokens is {self.max_tokens}: it must be at least 1")
         if self.n < 1:
-            raise ValueError(f"n is {self.n}: it must be at least 1")
+            raise RequestError(f"n is {self.n}: it must be at least 1")
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None and not 0 <= count <= 64:
-                raise ValueError(f"{name} is {count}: it must lie in 0 to 64")
+                raise RequestError(f"{name} is {count}: it must lie in 0 to 64")
         if self.given and len(self.given) != self.max_tokens:
-            raise ValueError(
+            raise RequestError(
                 f"given has {len(self.given)} positions: max_tokens is {self.max_tokens}"
             )
 

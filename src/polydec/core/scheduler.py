@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.core.effects import Coro, Forward, Join, Pause
 from polydec.core.protocols import Model
 
@@ -114,7 +115,7 @@ def _forward(model: Model, group: Group) -> Answers:
     try:
         answers = model.forward([f.query for _, f in group])
         if len(answers) != len(group):
-            raise ValueError(f"the model gave {len(answers)} answers to {len(group)} queries")
+            raise RequestError(f"the model gave {len(answers)} answers to {len(group)} queries")
     except Exception as error:
         return error, start, 0.0
     return answers, start, time.perf_counter() - start

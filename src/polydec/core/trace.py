@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_type_hints
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Edit
 
 _KINDS: dict[str, type[Event]] = {}
@@ -65,10 +66,10 @@ def _tuples(x: Any) -> Any:
 
 
 def from_json(line: Mapping[str, Any]) -> Event:
-    """The event that `to_json` wrote. Raises ValueError for an unknown kind."""
+    """The event that `to_json` wrote. Raises RequestError for an unknown kind."""
     kind = _KINDS.get(line.get("event", ""))
     if kind is None:
-        raise ValueError(
+        raise RequestError(
             f"trace event {line.get('event')!r} is unknown: it must be one of {', '.join(_KINDS)}"
         )
     fields = {k: _tuples(line[k]) for k in get_type_hints(kind) if k != "edit"}

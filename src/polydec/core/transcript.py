@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores
 from polydec.core.request import PromptLogprob, Request, Result, Stats, TokenLogprob, Writer
 from polydec.core.trace import Edited, Event, Finished, Observer, Opened, apply, ignore
@@ -114,11 +115,13 @@ class Text:
         self, tokens: Sequence[int], notes: Sequence[TokenLogprob] = (), accepted: int = 0
     ) -> int:
         """Append final tokens up to and including the one that ends the answer; how many those are. accepted: how many of
-        them, from the first, were drafted. Raises ValueError where the answer has ended or a canvas is open."""
+        them, from the first, were drafted. Raises RequestError where the answer has ended or a canvas is open."""
         if self.finish_reason is not None:
-            raise ValueError("the answer has ended: nothing can be written to it")
+            raise RequestError("the answer has ended: nothing can be written to it")
         if self._ahead:
-            raise ValueError("tokens stand behind a gap: edit the text instead of appending to it")
+            raise RequestError(
+                "tokens stand behind a gap: edit the text instead of appending to it"
+            )
         at = self.position
         pieces = self._take(tokens, notes)
         count = len(pieces)
@@ -139,13 +142,13 @@ class Text:
 
         final: tokens before this position never change again; None: every token before the first gap. notes: of positions
         that become final now. Returns how many tokens became final. Where one of them ends the answer, what stands behind it
-        is erased. Raises ValueError for a position that is final already, or beyond the request's room.
+        is erased. Raises RequestError for a position that is final already, or beyond the request's room.
         """
         self._check(edit)
         apply(edit, self._ahead, self.position)
         if len(self._ahead) > self.room:
             last = self.position + len(self._ahead) - 1
-            raise ValueError(f"position {last} lies beyond the {self.limit} tokens of the answer")
+            raise RequestError(f"position {last} lies beyond the {self.limit} tokens of the answer")
         ready = 0
         stop = (
             len(self._ahead)
@@ -178,7 +181,7 @@ class Text:
         have = len(self.tokens)
         stop = len(other.tokens) if length is None else length
         if other.tokens[:have] != self.tokens:
-            raise ValueError("the text to follow begins otherwise")
+            raise RequestError("the text to follow begins otherwise")
         if length is None:
             self.score = other.score
         if stop > have:
@@ -187,7 +190,7 @@ class Text:
     def result(self, stats: Stats) -> Result:
         """The finished answer."""
         if self.finish_reason is None:
-            raise ValueError("the answer has not ended")
+            raise RequestError("the answer has not ended")
         notes = tuple(self.notes) if self._asked else None
         return Result(
             tuple(self.tokens),
@@ -221,11 +224,11 @@ class Text:
 
     def _check(self, edit: Edit) -> None:
         if self.finish_reason is not None:
-            raise ValueError("the answer has ended: it cannot be edited")
+            raise RequestError("the answer has ended: it cannot be edited")
         first = self.position
         for at in (*edit.erase, *(p for p, _ in edit.insert), *(p for p, _ in edit.write)):
             if at < first:
-                raise ValueError(f"position {at} is final: edits begin at {first}")
+                raise RequestError(f"position {at} is final: edits begin at {first}")
 
     def _tell(
         self, edit: Edit, new: tuple[int, ...], pieces: tuple[str, ...], accepted: int

@@ -11,6 +11,8 @@ from enum import Enum, IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from polydec.base.errors import PolydecError, RequestError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -52,7 +54,7 @@ class Words(Protocol):
         ...
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
-        """special: with the marks that the tokenizer adds itself. Raises ValueError for a text that it cannot spell."""
+        """special: with the marks that the tokenizer adds itself. Raises RequestError for a text that it cannot spell."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -78,27 +80,27 @@ class Vocab:
 
     def spelled(self, text: str, said: str) -> tuple[int, ...]:
         """The tokens of a text, without marks; none of an empty one. said: how a message begins that tells of it. Raises
-        ValueError where there is no tokenizer, or it cannot spell the text."""
+        RequestError where there is no tokenizer, or it cannot spell the text."""
         if not text:
             return ()
         if self.words is None:
-            raise ValueError(
+            raise RequestError(
                 f"{said}: this model has no tokenizer to spell it with, so leave it empty"
             )
         try:
             return self.words.encode(text, special=False)
-        except ValueError as why:
-            raise ValueError(f"{said}: the model's tokenizer cannot spell it ({why})") from None
+        except PolydecError as why:
+            raise RequestError(f"{said}: the model's tokenizer cannot spell it ({why})") from None
 
     def require_same(self, other: Vocab, who: str) -> None:
-        """Raise ValueError where tokens of `other` do not mean what they mean here."""
+        """Raise RequestError where tokens of `other` do not mean what they mean here."""
         if self.size != other.size:
-            raise ValueError(
+            raise RequestError(
                 f"{who} has a vocabulary of {other.size} tokens, the target one of {self.size}: "
                 "they must be the same"
             )
         if not self.same(other):
-            raise ValueError(
+            raise RequestError(
                 f"{who} was made for another tokenizer than the target: ids of one mean other text in the other"
             )
 
@@ -117,7 +119,7 @@ class Draft:
     reads it. None: it does not say.
     state: of probes, what is fed in place of the token's embedding (H). enter: the index of the layer that these states enter;
     layers below do not run there. Nodes with a state stand behind all others. adapter: what changes the target's matrices
-    at the rows of nodes with a state, and at no others (see models/gated.py); None: nothing does.
+    at the rows of nodes with a state, and at no others (see nets/gated.py); None: nothing does.
     """
 
     token: tuple[int, ...]
@@ -217,16 +219,16 @@ class Draft:
         self, root: int, nodes: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...], Draft]:
         """What is left of these nodes (ascending, every node's ancestors among them) where `root` becomes the root: the path
-        from the old root to the node above the new one, the nodes that stay, and their draft. Raises ValueError where the
+        from the old root to the node above the new one, the nodes that stay, and their draft. Raises RequestError where the
         nodes are not closed or `root` is a probe or not among them."""
         some = set(nodes)
         closed = all(0 <= i < len(self.token) and (i == 0 or self.parent[i] in some) for i in some)
         if list(nodes) != sorted(some) or not closed or root not in some:
-            raise ValueError(
+            raise RequestError(
                 f"nodes is {list(nodes)[:8]}, root is {root}: nodes must ascend, with root and all parents"
             )
         if self.probe is not None and self.probe[root]:
-            raise ValueError(f"root is {root}: a probe is never committed")
+            raise RequestError(f"root is {root}: a probe is never committed")
         below = {root}
         for i in nodes:  # ascending: parents come first
             if self.parent[i] in below:

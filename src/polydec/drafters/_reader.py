@@ -6,23 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.protocols import Session, Target
 from polydec.core.types import Reads, Vocab, Want, Words
 
 
 def words_of(vocab: Vocab, who: str) -> Words:
-    """Raises ValueError where a vocabulary has no spelling."""
+    """Raises RequestError where a vocabulary has no spelling."""
     if vocab.words is None:
-        raise ValueError(f"{who} has no tokenizer: a draft of another tokenizer is given the text")
+        raise RequestError(
+            f"{who} has no tokenizer: a draft of another tokenizer is given the text"
+        )
     return vocab.words
 
 
 def check(draft: Target, vocab: Vocab, context: int) -> None:
-    """Raise ValueError unless the draft's vocabulary and the target's, `vocab`, have words, and context lies in 16 to 65536."""
+    """Raise RequestError unless the draft's vocabulary and the target's, `vocab`, have words, and context lies in 16 to
+    65536."""
     words_of(vocab, "the target")
     words_of(draft.vocab, "the draft")
     if not 16 <= context <= 65536:
-        raise ValueError(f"context is {context}: it must lie in 16 to 65536")
+        raise RequestError(f"context is {context}: it must lie in 16 to 65536")
 
 
 @dataclass
@@ -51,7 +55,7 @@ class Reader:
             return None
         try:
             ids = words_of(self.draft.vocab, "the draft").encode(string)
-        except ValueError:
+        except PolydecError:
             return None
         if len(ids) - self.start > self.context:  # begin again with the last half
             self.start = len(ids) - self.context // 2
@@ -119,5 +123,5 @@ def translate(words: Words, before: Sequence[int], addition: str) -> tuple[int, 
             if whole[: len(head)] == head
             else words.encode(addition, special=False)
         )
-    except ValueError:
+    except PolydecError:
         return ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from polydec.base.errors import RequestError
+
 Path = tuple[int, ...]
 Template = tuple[tuple[int, int], ...]
 """Of each node below the root (its parent's index, its rank), breadth first."""
@@ -18,17 +20,17 @@ def template(paths: Sequence[Path]) -> Template:
 
 def of_counts(shape: Sequence[int]) -> Template:
     """shape[i] is how many children node i has, breadth first from the root (node 0); nodes past its end have none.
-    Raises ValueError for a count that is not 0 to 64, for counts of nodes that do not exist, or of more than 256."""
+    Raises RequestError for a count that is not 0 to 64, for counts of nodes that do not exist, or of more than 256."""
     out: list[tuple[int, int]] = []
     for i, n in enumerate(shape):
         if not 0 <= n <= 64 or i > len(out):
-            raise ValueError(
+            raise RequestError(
                 f"shape is {','.join(map(str, shape))}: it must be the child counts (0 to 64) of the nodes, "
                 "breadth first, such as 3,2,1"
             )
         out += [(i, rank) for rank in range(n)]
     if not 1 <= len(out) <= 256:
-        raise ValueError(f"shape has {len(out)} nodes: it must have 1 to 256")
+        raise RequestError(f"shape has {len(out)} nodes: it must have 1 to 256")
     return tuple(out)
 
 

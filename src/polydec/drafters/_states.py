@@ -9,14 +9,15 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.effects import Forward
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.protocols import Tree
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.query import Answer, Query
-from polydec.models.scores import LogitScores
+from polydec.nets.query import Answer, Query
+from polydec.nets.scores import LogitScores
 
 LAYER = Want(law=Reads.ROW, hidden=True)
 """What is read of a layer: its states, and its laws where it has a head."""
@@ -72,14 +73,14 @@ class StateLaws:
 
 
 def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = ()) -> Tensor:
-    """The target's states after nodes, or those at these depths, one behind another. Raises ValueError where the target shows
+    """The target's states after nodes, or those at these depths, one behind another. Raises RequestError where the target shows
     none."""
     if depths:
         return torch.cat(
             [states_after(scores.exit(depth, nodes), range(len(nodes))) for depth in depths], -1
         )
     if scores.hidden_NH is None:
-        raise ValueError(
+        raise RequestError(
             "the target shows no hidden states: what was trained on them cannot draft for it"
         )
     return scores.hidden_NH[list(nodes)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Want
@@ -28,7 +29,7 @@ class Capped:
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= 64:
-            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
 
     def open(self, prompt: Sequence[int], session: Session) -> CappedGuess:
         return CappedGuess(self, self.drafter.open(prompt, session))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -12,8 +13,8 @@ from polydec.drafters._walk import likeliest_first
 from polydec.drafters.suffix import PRIOR, Suffix, SuffixGuess
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.cpu.copies import Copies
-from polydec.models.learned.ngrams import NGrams
+from polydec.learned.kinds.ngrams import NGrams
+from polydec.native.copies import Copies
 
 Place = tuple[int, int, list[int]]
 """Of a node: state and length of its match in the text, and the last tokens."""
@@ -41,9 +42,9 @@ class CopyNGramMixture:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.floor <= 1.0:
-            raise ValueError(f"floor is {self.floor}: it must lie in 0 to 1")
+            raise RequestError(f"floor is {self.floor}: it must lie in 0 to 1")
         if not 1 <= self.width <= 16:
-            raise ValueError(f"width is {self.width}: it must lie in 1 to 16")
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 16")
 
     def open(self, prompt: Sequence[int], session: Session) -> Guess:
         compiled, copy = self.table.compiled, self.copy

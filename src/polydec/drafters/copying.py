@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -48,19 +49,19 @@ class Copying:
 
     def __post_init__(self) -> None:
         if self.gamma is not None and self.adapt:
-            raise ValueError(
+            raise RequestError(
                 f"adapt is true: it chooses how many tokens must match, so gamma ({self.gamma}) must be left out"
             )
         if self.cost is not None and not self.adapt:
-            raise ValueError(
+            raise RequestError(
                 f"adapt is false: cost ({self.cost}) belongs to it and must be left out"
             )
         if self.gamma is not None and not 1 <= self.gamma <= 16:
-            raise ValueError(f"gamma is {self.gamma}: it must lie in 1 to 16")
+            raise RequestError(f"gamma is {self.gamma}: it must lie in 1 to 16")
         if not 0 <= self.block <= 64:
-            raise ValueError(f"block is {self.block}: it must lie in 0 to 64")
+            raise RequestError(f"block is {self.block}: it must lie in 0 to 64")
         if self.cost is not None and not 0.0 <= self.cost <= 1.0:
-            raise ValueError(f"cost is {self.cost}: it must lie in 0 to 1")
+            raise RequestError(f"cost is {self.cost}: it must lie in 0 to 1")
 
     @property
     def lengths(self) -> tuple[int, ...]:

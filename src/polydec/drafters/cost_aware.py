@@ -12,12 +12,12 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._several import price, reads_prompt, wanted
 from polydec.drafters.priced import Priced
+from polydec.drafting.calibration import Calibration, bin_of
+from polydec.drafting.costs import Costs
+from polydec.drafting.goodput import while_it_pays
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration, bin_of
-from polydec.models.costs import Costs
-from polydec.models.goodput import while_it_pays
-from polydec.models.tree_builder import TreeBuilder
 
 BINS = 12
 """Chances are told apart to 1 / BINS."""

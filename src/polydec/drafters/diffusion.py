@@ -9,6 +9,7 @@ from math import log
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.law import normalise
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
@@ -50,10 +51,10 @@ class Diffusion:
     def __post_init__(self) -> None:
         for name in ("weight", "mass"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
         for name in ("top", "beam"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
     def open(self, prompt: Sequence[int], session: Session) -> DiffusionGuess:
         guess = DiffusionGuess(self)

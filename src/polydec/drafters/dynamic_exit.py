@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import exp
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -45,17 +46,17 @@ class DynamicExit:
 
     def __post_init__(self) -> None:
         if not 1 <= self.every <= max(1, self.layers - 1):
-            raise ValueError(
+            raise RequestError(
                 f"every is {self.every}: it must lie in 1 to {max(1, self.layers - 1)}, the layers below the last"
             )
         if not 0 <= self.depth <= 64:
-            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
         if not 0.0 <= self.omega <= 1.0:
-            raise ValueError(f"omega is {self.omega}: it must lie in 0 to 1")
+            raise RequestError(f"omega is {self.omega}: it must lie in 0 to 1")
         if not 0 <= self.prompt <= 4096:
-            raise ValueError(f"prompt is {self.prompt}: it must lie in 0 to 4096")
+            raise RequestError(f"prompt is {self.prompt}: it must lie in 0 to 4096")
         if not self.head >= 0.0:
-            raise ValueError(f"head is {self.head}: it must be at least 0")
+            raise RequestError(f"head is {self.head}: it must be at least 0")
 
     @property
     def exits(self) -> tuple[int, ...]:

@@ -13,11 +13,11 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._states import StateGuess, StateLaws, Weights, at_work, last
 from polydec.families.ar.protocols import Tree
-from polydec.models.query import Answer
+from polydec.nets.query import Answer
 
 
 class Layered(Weights, Protocol):
-    """A layer that reads true states and then drafted tokens: see models/learned/eagle.py."""
+    """A layer that reads true states and then drafted tokens: see learned/kinds/eagle.py."""
 
     @property
     def depths(self) -> tuple[int, ...]: ...

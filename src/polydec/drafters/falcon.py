@@ -12,7 +12,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._states import StateGuess, StateLaws, at_work
 from polydec.families.ar.protocols import Tree
-from polydec.models.learned.falcon import Falcon
+from polydec.learned.kinds.falcon import Falcon
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Want
@@ -28,7 +29,7 @@ class FirstOf:
 
     def __post_init__(self) -> None:
         if not self.drafters:
-            raise ValueError("drafters is empty: at least one is needed")
+            raise RequestError("drafters is empty: at least one is needed")
 
     def open(self, prompt: Sequence[int], session: Session) -> FirstOfGuess:
         return FirstOfGuess(tuple(d.open(prompt, session) for d in self.drafters))

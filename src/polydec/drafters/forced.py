@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from polydec.base.errors import PolydecError
 from polydec.constraints.protocols import Language
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
@@ -77,7 +78,7 @@ def _spelled(words: Any, text: bytes) -> tuple[int, ...]:
     """The tokenizer's own tokens of some bytes, as far as they are whole characters."""
     try:
         return words.encode(text.decode(errors="ignore"), special=False)
-    except ValueError:
+    except PolydecError:
         return ()
 
 

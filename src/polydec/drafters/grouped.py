@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -33,14 +34,14 @@ class FromGrouped:
 
     def __post_init__(self) -> None:
         if not 1 <= self.together <= 64:
-            raise ValueError(f"together is {self.together}: it must lie in 1 to 64")
+            raise RequestError(f"together is {self.together}: it must lie in 1 to 64")
 
     def open(self, prompt: Sequence[int], session: Session) -> GroupedGuess:
-        """Raises ValueError where the draft's layers cannot read together."""
+        """Raises RequestError where the draft's layers cannot read together."""
         guess = GroupedGuess(self, self.draft.open(prompt))
         try:
             _ = guess.fuzzy
-        except ValueError:
+        except PolydecError:
             guess.close()
             raise
         return guess

@@ -18,7 +18,7 @@ from polydec.families.ar.protocols import Tree
 
 
 class Stepped(Weights, Model, Protocol):
-    """Heads of which each goes on where the one before it stopped: see models/learned/heads.py."""
+    """Heads of which each goes on where the one before it stopped: see learned/kinds/heads.py."""
 
     @property
     def reads(self) -> bool: ...

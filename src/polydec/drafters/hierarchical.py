@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
@@ -37,9 +38,9 @@ class Hierarchical:
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= 64:
-            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
         if not 0 <= self.inner_nodes <= 256:
-            raise ValueError(f"inner_nodes is {self.inner_nodes}: it must lie in 0 to 256")
+            raise RequestError(f"inner_nodes is {self.inner_nodes}: it must lie in 0 to 256")
 
     def open(self, prompt: Sequence[int], session: Session) -> HierarchicalGuess:
         small = self.small.open(prompt)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.drafting.calibration import Calibration
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration
 
 LONGEST = 3
 """A place is looked for by the last 1 to LONGEST tokens of the output."""
@@ -49,10 +50,10 @@ class InputGuided:
 
     def __post_init__(self) -> None:
         if not 1 <= self.block <= 64:
-            raise ValueError(f"block is {self.block}: it must lie in 1 to 64")
+            raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
         start, stop = self.start, self.stop
         if stop is not None and (stop == 0 or (stop <= start and (stop < 0) == (start < 0))):
-            raise ValueError(f"stop is {stop}: it must lie behind start, which is {start}")
+            raise RequestError(f"stop is {stop}: it must lie behind start, which is {start}")
 
     def open(self, prompt: Sequence[int], session: Session) -> InputGuidedGuess:
         source, ends = tuple(prompt[self.start : self.stop]), dict[tuple[int, ...], list[int]]()

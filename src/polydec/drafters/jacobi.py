@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -30,7 +31,7 @@ class Jacobi:
 
     def __post_init__(self) -> None:
         if not 1 <= self.block <= 64:
-            raise ValueError(f"block is {self.block}: it must lie in 1 to 64")
+            raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
 
     def open(self, prompt: Sequence[int], session: Session) -> JacobiGuess:
         return JacobiGuess(tuple(prompt), list(spread(prompt, self.block)))

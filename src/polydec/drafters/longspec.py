@@ -15,7 +15,7 @@ from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._states import StateLaws
 from polydec.families.ar.protocols import Tree
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.learned.longspec import Asked, LongSpec, Made
+from polydec.learned.kinds.longspec import Asked, LongSpec, Made
 
 MOST = 64
 """Most levels of a draft: nothing that the layer reads is its own guess."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters.jacobi import spread
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.tree_builder import TreeBuilder
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class Lookahead:
         ):
             value = getattr(self, name)
             if not low <= value <= high:
-                raise ValueError(f"{name} is {value}: it must lie in {low} to {high}")
+                raise RequestError(f"{name} is {value}: it must lie in {low} to {high}")
         if self.pool < self.guesses:
-            raise ValueError(
+            raise RequestError(
                 f"pool is {self.pool}: it must be at least guesses, which is {self.guesses}"
             )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._windows import Windows
+from polydec.drafting.calibration import Calibration
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration
 
 PRIOR = (0.24, 0.5, 0.65, 0.72, 0.75, 0.8, 0.82, 0.86, 0.9)
 """How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this text: measured on
@@ -43,13 +44,13 @@ class Lookup:
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_ngram <= 16:
-            raise ValueError(f"max_ngram is {self.max_ngram}: it must lie in 1 to 16")
+            raise RequestError(f"max_ngram is {self.max_ngram}: it must lie in 1 to 16")
         if not 1 <= self.min_ngram <= self.max_ngram:
-            raise ValueError(
+            raise RequestError(
                 f"min_ngram is {self.min_ngram}: it must lie in 1 to max_ngram, which is {self.max_ngram}"
             )
         if not 0 <= self.growth <= 16:
-            raise ValueError(
+            raise RequestError(
                 f"growth is {self.growth}: it must lie in 0 (copies of the full depth) to 16"
             )
 

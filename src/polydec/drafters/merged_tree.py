@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Want
 from polydec.drafters._several import price, tell, wanted
+from polydec.drafting.calibration import Calibration
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration
-from polydec.models.tree_builder import TreeBuilder
 
 BUCKETS = 16
 """Chances are told apart to 1 / BUCKETS."""
@@ -53,11 +54,11 @@ class MergedTree:
 
     def __post_init__(self) -> None:
         if not self.drafters:
-            raise ValueError("drafters is empty: at least one is needed")
+            raise RequestError("drafters is empty: at least one is needed")
         if not self.trust > 0.0:
-            raise ValueError(f"trust is {self.trust}: it must be above 0")
+            raise RequestError(f"trust is {self.trust}: it must be above 0")
         if not 0.0 <= self.floor <= 1.0:
-            raise ValueError(f"floor is {self.floor}: it must lie in 0 to 1")
+            raise RequestError(f"floor is {self.floor}: it must lie in 0 to 1")
 
     def open(self, prompt: Sequence[int], session: Session) -> MergedTreeGuess:
         cells = len(self.drafters) * (BUCKETS + 1)

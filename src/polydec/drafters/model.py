@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -13,9 +14,11 @@ from polydec.families.ar.types import Budget, Verdict
 
 
 def required_draft(draft: Target | None, asked: str) -> Target:
-    """The draft model that an option asks for (`asked`: which one, and its value). Raises ValueError where there is none."""
+    """The draft model that an option asks for (`asked`: which one, and its value). Raises RequestError where there is none."""
     if draft is None:
-        raise ValueError(f"{asked}: there is no draft model, so name one (--draft) or leave it out")
+        raise RequestError(
+            f"{asked}: there is no draft model, so name one (--draft) or leave it out"
+        )
     return draft
 
 
@@ -35,7 +38,7 @@ class FromModel:
 
     def __post_init__(self) -> None:
         if self.last is not None and self.last < 1:
-            raise ValueError(f"last is {self.last}: it must be at least 1")
+            raise RequestError(f"last is {self.last}: it must be at least 1")
 
     def open(self, prompt: Sequence[int], session: Session) -> ModelGuess:
         return ModelGuess(

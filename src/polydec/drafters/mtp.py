@@ -16,7 +16,7 @@ from polydec.drafters._states import StateLaws
 from polydec.drafters.probes import LevelLaws, states_behind
 from polydec.families.ar.protocols import Tree
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.learned.mtp import Mtp
+from polydec.learned.kinds.mtp import Mtp
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.law import NEG_INF
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters._shape import Template, of_counts
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.tree_builder import TreeBuilder
 
 Row = tuple[int, tuple[int, ...], tuple[float, ...]]
 """How many rows were averaged, and of the likeliest tokens id and probability, best first."""
@@ -62,15 +63,15 @@ class NgramRows:
     def __post_init__(self) -> None:
         of_counts(self.shape)
         if not 1 <= self.longest <= 16:
-            raise ValueError(f"longest is {self.longest}: it must lie in 1 to 16")
+            raise RequestError(f"longest is {self.longest}: it must lie in 1 to 16")
         if not 1 <= self.shortest <= self.longest:
-            raise ValueError(
+            raise RequestError(
                 f"shortest is {self.shortest}: it must lie in 1 to longest, which is {self.longest}"
             )
         if not 1 <= self.keep <= 64:
-            raise ValueError(f"keep is {self.keep}: it must lie in 1 to 64")
+            raise RequestError(f"keep is {self.keep}: it must lie in 1 to 64")
         if self.most < 1:
-            raise ValueError(f"most is {self.most}: it must be at least 1")
+            raise RequestError(f"most is {self.most}: it must be at least 1")
 
     @cached_property
     def template(self) -> Template:

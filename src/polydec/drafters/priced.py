@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Want
@@ -30,7 +31,7 @@ class Priced:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.ms < inf:
-            raise ValueError(f"ms is {self.ms}: it must be finite and at least 0")
+            raise RequestError(f"ms is {self.ms}: it must be finite and at least 0")
 
     def open(self, prompt: Sequence[int], session: Session) -> PricedGuess:
         return PricedGuess(self, self.drafter.open(prompt, session))

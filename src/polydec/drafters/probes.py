@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters._states import StateLaws
 from polydec.families.ar.protocols import Tree
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.learned.probes import Probes
+from polydec.learned.kinds.probes import Probes
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class FromProbes:
 
     def __post_init__(self) -> None:
         if not 1 <= self.rows <= 1024:
-            raise ValueError(f"rows is {self.rows}: it must lie in 1 to 1024")
+            raise RequestError(f"rows is {self.rows}: it must lie in 1 to 1024")
 
     def open(self, prompt: Sequence[int], session: Session) -> ProbesGuess:
         return ProbesGuess(self, session)
@@ -137,7 +138,7 @@ def states_behind(draft: Draft, scores: Scores, verdict: Verdict) -> Tensor | No
         if probe[i] and draft.parent[i] == (found[-1] if found else node):
             found.append(i)
     if scores.hidden_NH is None:
-        raise ValueError(
+        raise RequestError(
             "the target shows no hidden states: what was trained on them cannot draft for it"
         )
     return scores.hidden_NH[found] if found else None

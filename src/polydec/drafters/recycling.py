@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._shape import Template, of_counts, template
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.tree_builder import TreeBuilder
 
 RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
 """How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
@@ -64,20 +65,20 @@ class Recycling:
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= 64:
-            raise ValueError(f"k is {self.k}: it must lie in 1 to 64")
+            raise RequestError(f"k is {self.k}: it must lie in 1 to 64")
         if self.shape and self.nodes is not None:
-            raise ValueError(
+            raise RequestError(
                 f"shape is {','.join(map(str, self.shape))}: it says how many tokens a tree has, so nodes "
                 f"({self.nodes}) must be left out"
             )
         if self.nodes is not None and not 1 <= self.nodes <= 256:
-            raise ValueError(f"nodes is {self.nodes}: it must lie in 1 to 256")
+            raise RequestError(f"nodes is {self.nodes}: it must lie in 1 to 256")
         if (
             not self.rates
             or not all(0.0 < r < 1.0 for r in self.rates)
             or list(self.rates) != sorted(self.rates)[::-1]
         ):
-            raise ValueError(
+            raise RequestError(
                 f"rates is {self.rates}: it must hold numbers between 0 and 1 that never rise"
             )
         if self.shape:

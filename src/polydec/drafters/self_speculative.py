@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -32,13 +33,13 @@ class SelfSpeculative:
 
     def __post_init__(self) -> None:
         if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:
-            raise ValueError(
+            raise RequestError(
                 f"layers is {self.layers}: it must hold ascending indices, at least one"
             )
         if not {h // 2 for h in self.without} <= set(self.layers) or any(
             h ^ 1 in self.without for h in self.without
         ):
-            raise ValueError(
+            raise RequestError(
                 f"without is {sorted(self.without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i "
                 f"in {self.layers}, not both of one"
             )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -37,23 +38,25 @@ class SortedExits:
 
     def __post_init__(self) -> None:
         if not self.exits or list(self.exits) != sorted(set(self.exits)) or self.exits[0] < 1:
-            raise ValueError(f"exits is {self.exits}: it must hold ascending depths of 1 and more")
+            raise RequestError(
+                f"exits is {self.exits}: it must hold ascending depths of 1 and more"
+            )
         if len(self.thresholds) != len(self.exits) - 1 or not all(
             t >= 0.0 for t in self.thresholds
         ):
-            raise ValueError(
+            raise RequestError(
                 f"thresholds is {self.thresholds}: it must hold a number of at least 0 for each exit but the last"
             )
         if not 0.0 <= self.stop <= 1.0:
-            raise ValueError(f"stop is {self.stop}: it must lie in 0 to 1")
+            raise RequestError(f"stop is {self.stop}: it must lie in 0 to 1")
 
     @staticmethod
     def of(draft: Target, exits: Sequence[int], stop: float, **thresholds: float) -> SortedExits:
         """Where depths coincide (a draft of few layers), or none is left, the deeper exit's threshold counts. Raises
-        ValueError with the name of a threshold below 0."""
+        RequestError with the name of a threshold below 0."""
         bad = next((name for name, bar in thresholds.items() if not bar >= 0.0), None)
         if bad is not None:
-            raise ValueError(f"{bad} is {thresholds[bad]}: it must be at least 0")
+            raise RequestError(f"{bad} is {thresholds[bad]}: it must be at least 0")
         at = dict(zip(exits, (*thresholds.values(), 0.0), strict=True))
         at.pop(0, None)
         return SortedExits(draft, tuple(at), tuple(at.values())[:-1], stop)

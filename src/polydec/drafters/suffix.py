@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._walk import likeliest_first
 from polydec.drafters.automaton import Automaton, Store
+from polydec.drafting.calibration import Calibration
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration
 
 PRIOR = (0.28, 0.49, 0.66, 0.73, 0.77, 0.8, 0.82, 0.86, 0.93)
 """How often the only token that followed a match of length 1, 2, … comes back, before anything is known of this text:
@@ -47,13 +48,13 @@ class Suffix:
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_match <= 64:
-            raise ValueError(f"min_match is {self.min_match}: it must lie in 1 to 64")
+            raise RequestError(f"min_match is {self.min_match}: it must lie in 1 to 64")
         if not 0.0 <= self.floor <= 1.0:
-            raise ValueError(f"floor is {self.floor}: it must lie in 0 to 1")
+            raise RequestError(f"floor is {self.floor}: it must lie in 0 to 1")
         if not 1 <= self.width <= 16:
-            raise ValueError(f"width is {self.width}: it must lie in 1 to 16")
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 16")
         if not self.trust > 0.0:
-            raise ValueError(f"trust is {self.trust}: it must be above 0")
+            raise RequestError(f"trust is {self.trust}: it must be above 0")
 
     def open(self, prompt: Sequence[int], session: Session) -> SuffixGuess:
         guess = SuffixGuess(self, Automaton(), [], [0, 0], Calibration(len(PRIOR), self.trust))

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import log, sqrt
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.tree_builder import TreeBuilder
 
 Pair = tuple[int, int]
 Sentence = tuple[float, tuple[int, ...]]
@@ -97,13 +98,17 @@ class Trigram:
             ("window", 0, 1024),
         ):
             if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {low} to {high}")
+                raise RequestError(
+                    f"{name} is {getattr(self, name)}: it must lie in {low} to {high}"
+                )
         if self.rate == 0.0 and (self.window, self.decay) != (0, 1.0):
-            raise ValueError("rate is 0: nothing adapts then, so window and decay must be left out")
+            raise RequestError(
+                "rate is 0: nothing adapts then, so window and decay must be left out"
+            )
         if not self.cap > 0.0:
-            raise ValueError(f"cap is {self.cap}: it must be above 0")
+            raise RequestError(f"cap is {self.cap}: it must be above 0")
         if not 0.0 < self.decay <= 1.0:
-            raise ValueError(f"decay is {self.decay}: it must be above 0 and at most 1")
+            raise RequestError(f"decay is {self.decay}: it must be above 0 and at most 1")
 
     def open(self, prompt: Sequence[int], session: Session) -> TrigramGuess:
         own = Trigrams.of([prompt], self.top).after if self.prompt else {}

@@ -12,13 +12,14 @@ from weakref import WeakSet
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.effects import Forward
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads, Vocab, Want
-from polydec.models import edge, fields
-from polydec.models.cache import nbytes
-from polydec.models.query import Answer, Network, Query
-from polydec.models.scores import finite
+from polydec.formats import edge, fields
+from polydec.nets.cache import nbytes
+from polydec.nets.query import Answer, Network, Query
+from polydec.nets.scores import finite
 
 _ROWS = Want()
 _STATES = Want(law=Reads.NOTHING, hidden=True)
@@ -37,7 +38,7 @@ class Masked:
         self, network: Network, vocab: Vocab, mask: int, *, shifted: bool = False, block: int = 0
     ) -> None:
         if not 0 <= mask < vocab.size:
-            raise ValueError(f"the mask token is {mask}: it must lie in 0 to {vocab.size - 1}")
+            raise RequestError(f"the mask token is {mask}: it must lie in 0 to {vocab.size - 1}")
         self.network, self.vocab, self.mask, self.shifted, self.block = (
             network,
             vocab,
@@ -66,16 +67,16 @@ class Masked:
         return self.unmasked(self.network.head(state_RH))
 
     def unmasked(self, logits_RV: Tensor) -> Tensor:
-        """Float64, without the mask. Raises ValueError where a number is not finite."""
+        """Float64, without the mask. Raises RequestError where a number is not finite."""
         logw_RV = logits_RV.double().cpu()
         logw_RV[:, self.mask] = NEG_INF
         finite(logw_RV.max(-1).values.tolist())
         return logw_RV
 
     def open(self, length: int, prompt: int = 0) -> MaskedBoard:
-        """Raises ValueError where the canvas is longer than the model's context."""
+        """Raises RequestError where the canvas is longer than the model's context."""
         if length > self.network.context:
-            raise ValueError(
+            raise RequestError(
                 f"the canvas has {length} positions: the model's context holds {self.network.context}"
             )
         board = MaskedBoard(self)
@@ -128,7 +129,7 @@ class MaskedBoard:
             self.cache.truncate(length)
         new = range(held, length if not self._model.block else feed[-1] + 1)
         if not set(new) <= set(feed):
-            raise ValueError(
+            raise RequestError(
                 f"feed is {feed[0]} to {feed[-1] + 1}: the first pass feeds all {len(new)} positions that no pass "
                 "fed before"
             )
@@ -149,7 +150,7 @@ def read(
     config: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """The same model as ours has them: config and weights under the names of the Llama skeleton, with `polydec_causal`,
-    `polydec_mask` and `polydec_shifted`. Raises ValueError for a layout that the skeleton cannot run."""
+    `polydec_mask` and `polydec_shifted`. Raises RequestError for a layout that the skeleton cannot run."""
     layout = _LAYOUTS.get(config.get("model_type", ""))
     config, weights = (dict(config), weights) if layout is None else layout(config, weights)
     edge.check(fields.MaskedFields, config, "config")
@@ -210,12 +211,12 @@ def _llada(
         ("rope", True),
     ):
         if c.get(name, legal) != legal:
-            raise ValueError(f"{name} is {c[name]!r}: of LLaDA's layouts {legal!r} is run")
+            raise RequestError(f"{name} is {c[name]!r}: of LLaDA's layouts {legal!r} is run")
     for name in ("alibi", "attention_layer_norm", "input_emb_norm", "scale_logits"):
         if c.get(name):
-            raise ValueError(f"{name} is set: of LLaDA's layouts those without it are run")
+            raise RequestError(f"{name} is set: of LLaDA's layouts those without it are run")
     if c.get("block_group_size", 1) != 1:
-        raise ValueError(
+        raise RequestError(
             f"block_group_size is {c['block_group_size']}: of LLaDA's layouts 1 is run"
         )
     heads = c["n_heads"]
@@ -245,7 +246,7 @@ def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
     edge.check(fields.LLaDAMoEFields, c, "config")
     for name in ("shared_expert_intermediate_size", "moe_router_enable_expert_bias", "clip_qkv"):
         if c.get(name):
-            raise ValueError(f"{name} is set: of LLaDA-MoE's layouts those without it are run")
+            raise RequestError(f"{name} is set: of LLaDA-MoE's layouts those without it are run")
     often, inner = (
         c.get("moe_layer_freq") or [1] * c["num_hidden_layers"],
         c["expert_intermediate_size"],

@@ -13,14 +13,15 @@ from weakref import WeakSet
 
 import torch
 
+from polydec.base.errors import RequestError
 from polydec.core.effects import Forward
 from polydec.core.law import NEG_INF
 from polydec.core.types import Vocab, Want
 from polydec.families.insertion.types import Offer
-from polydec.models import edge, fields
-from polydec.models.cache import nbytes
-from polydec.models.query import Answer, Network, Query
-from polydec.models.scores import finite
+from polydec.formats import edge, fields
+from polydec.nets.cache import nbytes
+from polydec.nets.query import Answer, Network, Query
+from polydec.nets.scores import finite
 
 FRAME = 2
 """Positions that are neither prompt nor answer: the mark before them and the end behind them."""
@@ -38,9 +39,9 @@ class Insertion:
 
     def __init__(self, network: Network, vocab: Vocab, mark: int) -> None:
         if not 0 <= mark < vocab.size:
-            raise ValueError(f"the mark is token {mark}: it must lie in 0 to {vocab.size - 1}")
+            raise RequestError(f"the mark is token {mark}: it must lie in 0 to {vocab.size - 1}")
         if not vocab.eos - {mark}:
-            raise ValueError(
+            raise RequestError(
                 "there is no EOS beside the mark: the model could not say that nothing is missing"
             )
         self.network, self.vocab, self.mark = network, vocab, mark
@@ -61,9 +62,9 @@ class Insertion:
         return nbytes(s.cache for s in self._slates if s.cache is not None)
 
     def open(self, length: int) -> InsertionSlate:
-        """Raises ValueError where the text is longer than the model's context."""
+        """Raises RequestError where the text is longer than the model's context."""
         if length > self.context:
-            raise ValueError(
+            raise RequestError(
                 f"the text has {length} tokens: the model's context holds {self.context}"
             )
         slate = InsertionSlate(self)
@@ -106,5 +107,5 @@ def is_inserter(config: Mapping[str, Any]) -> bool:
 
 
 def mark_of(config: Mapping[str, Any]) -> int:
-    """The id of the mark. Raises ValueError for a config that is damaged."""
+    """The id of the mark. Raises RequestError for a config that is damaged."""
     return edge.check(fields.InsertionFields, config, "config").polydec_insertion

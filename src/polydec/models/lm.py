@@ -11,15 +11,16 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.effects import Forward, Pause
 from polydec.core.protocols import Scores
 from polydec.core.scheduler import current_task
 from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.models.cache import nbytes
 from polydec.models.geometry import Geometry
 from polydec.models.parts import PartSession, SkipSession
-from polydec.models.query import Answer, Network, Query, Run
-from polydec.models.scores import LogitScores, exits_of, picked
+from polydec.nets.cache import nbytes
+from polydec.nets.query import Answer, Network, Query, Run
+from polydec.nets.scores import LogitScores, exits_of, picked
 
 __all__ = ["LM", "Answer", "LMSession", "LogitScores", "Network", "Query"]
 _SILENT = Want(law=Reads.NOTHING)
@@ -49,7 +50,7 @@ class LM:
 
     @property
     def adapts(self) -> bool:
-        """Whether rows of a pass can run with an adapter (models/gated.py) beside rows without."""
+        """Whether rows of a pass can run with an adapter (nets/gated.py) beside rows without."""
         return getattr(self.network, "adapts", False)
 
     @property
@@ -59,7 +60,7 @@ class LM:
 
     @cached_property
     def geometry(self) -> Geometry:
-        """Where its tokens lie to one another. What reads it raises ValueError where the network has no table of its own."""
+        """Where its tokens lie to one another. What reads it raises RequestError where the network has no table of its own."""
         size, words = self.vocab.size, self.vocab.words
         return Geometry(
             self.network.embed,
@@ -72,11 +73,11 @@ class LM:
         return nbytes([*(s.cache for s in self.live), *(cache for _, cache in self._kept)])
 
     def open(self, prompt: Sequence[int]) -> LMSession:
-        """Raises ValueError where a token is outside the vocabulary or the prompt leaves no room in the context."""
+        """Raises RequestError where a token is outside the vocabulary or the prompt leaves no room in the context."""
         if not prompt:
-            raise ValueError("prompt is empty: at least one token (such as BOS) is needed")
+            raise RequestError("prompt is empty: at least one token (such as BOS) is needed")
         if len(prompt) >= self.network.context:
-            raise ValueError(
+            raise RequestError(
                 f"prompt has {len(prompt)} tokens: the model's context holds {self.network.context}, "
                 "the answer included"
             )
@@ -87,10 +88,10 @@ class LM:
         return session
 
     def require(self, tokens: Sequence[int], who: str) -> None:
-        """Raise ValueError where an id lies outside the vocabulary."""
+        """Raise RequestError where an id lies outside the vocabulary."""
         bad = next((x for x in tokens if not 0 <= x < self.vocab.size), None)
         if bad is not None:
-            raise ValueError(f"{who} has token {bad}: ids must lie in 0 to {self.vocab.size - 1}")
+            raise RequestError(f"{who} has token {bad}: ids must lie in 0 to {self.vocab.size - 1}")
 
     def _beginning(self, text: tuple[int, ...]) -> Any:
         """A cache that holds as much of this text as any: a kept one, which goes over to the new session where all of it is of
@@ -316,7 +317,7 @@ class LMSession:
         self._settle()
         self._check(draft, want)
         if draft.enter:
-            raise ValueError(
+            raise RequestError(
                 f"enter is {draft.enter}: states cannot enter where layers are left out"
             )
         await self._restore(run)
@@ -358,39 +359,39 @@ class LMSession:
         return self._scores(run, want)
 
     def _check(self, draft: Draft | None, want: Want) -> None:
-        """Raise ValueError for what this network cannot answer, before any pass."""
+        """Raise RequestError for what this network cannot answer, before any pass."""
         net = self._lm.network
         if want.exits and not net.partial:
-            raise ValueError(
+            raise RequestError(
                 f"exits is {want.exits}: the adapter of this model runs the whole network only"
             )
         if bad := [d for d in want.exits if not 1 <= d <= net.layers]:
-            raise ValueError(f"exits has {bad[0]}: depths must lie in 1 to {net.layers}")
+            raise RequestError(f"exits has {bad[0]}: depths must lie in 1 to {net.layers}")
         if draft is None or draft.state is None:
             return
         if draft.adapter is not None and not self._lm.adapts:
-            raise ValueError(
+            raise RequestError(
                 f"adapter is {type(draft.adapter).__name__}: no row of this network runs with matrices of its own"
             )
         carries = {i: s for i, s in enumerate(draft.state) if s is not None}
         if len(draft.state) != len(draft) or any(
             draft.probe is None or not draft.probe[i] for i in carries
         ):
-            raise ValueError(
+            raise RequestError(
                 "state must have one entry a node, None but for probes: what carries a state is never committed"
             )
         if not 0 <= draft.enter < net.layers or (draft.enter and not (net.partial and net.tree)):
-            raise ValueError(
+            raise RequestError(
                 f"enter is {draft.enter}: it must lie in 0 to {net.layers - 1 if net.partial and net.tree else 0}"
             )
         if draft.enter and carries and len(carries) < len(draft) - min(carries):
-            raise ValueError(
+            raise RequestError(
                 f"enter is {draft.enter}: nodes that enter above the first layer must stand behind all others"
             )
         width = net.embed(draft.token[:1]).shape[1] if carries else 0
         for i, state_H in carries.items():
             if state_H.shape != (width,):
-                raise ValueError(
+                raise RequestError(
                     f"state {i} has shape {tuple(state_H.shape)}: it must be ({width},)"
                 )
 
@@ -620,7 +621,7 @@ class LMSession:
     def _keep(self, nodes: Sequence[int], root: int, cached: bool) -> Draft:
         tree, staged = self._tree, self._staged
         if tree is None:
-            raise ValueError(
+            raise RequestError(
                 "no draft has been scored since the last commit: there is nothing to keep"
             )
         path, stay, draft = tree.below(root, nodes)
@@ -685,7 +686,7 @@ class LMSession:
 
     def rewind(self, n: int) -> None:
         if not 0 <= n <= len(self._text):
-            raise ValueError(
+            raise RequestError(
                 f"n is {n}: it must lie in 0 to {len(self._text)}, the committed tokens"
             )
         self._settle()
@@ -742,23 +743,23 @@ class LMSession:
         together: int = 1,
     ) -> PartSession | SkipSession:
         if not self._lm.layers:
-            raise ValueError(
+            raise RequestError(
                 "layers cannot run alone in this model: its adapter runs the whole network only"
             )
         some = tuple(layers)
         if not some or list(some) != sorted(set(some)) or some[0] < 0 or some[-1] >= self._all:
-            raise ValueError(
+            raise RequestError(
                 f"layers is {layers}: they must be ascending and lie in 0 to {self._all - 1}"
             )
         if not {h // 2 for h in without} <= set(some) or any(h ^ 1 in without for h in without):
-            raise ValueError(
+            raise RequestError(
                 f"without is {sorted(without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i that "
                 "run, not both of one"
             )
         if together < 1:
-            raise ValueError(f"together is {together}: it must be at least 1")
+            raise RequestError(f"together is {together}: it must be at least 1")
         if together > 1 and not getattr(self._lm.network, "grouped", False):
-            raise ValueError(
+            raise RequestError(
                 "layers of this model cannot read together (the compiled step runs one after another): load them "
                 "on the torch path (--dtype torch)"
             )

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from polydec.core.protocols import Scores
 from polydec.core.types import Draft, Want
-from polydec.models.query import Run
-from polydec.models.scores import LogitScores
+from polydec.nets.query import Run
+from polydec.nets.scores import LogitScores
 
 
 @dataclass(frozen=True)

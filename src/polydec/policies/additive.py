@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Draft
 from polydec.families.ar.types import Budget, Verdict
 
@@ -30,20 +31,20 @@ class Additive:
 
     def __post_init__(self) -> None:
         if not 1 <= self.most <= 64:
-            raise ValueError(f"most is {self.most}: it must lie in 1 to 64")
+            raise RequestError(f"most is {self.most}: it must lie in 1 to 64")
         if not 1 <= self.least <= self.most:
-            raise ValueError(
+            raise RequestError(
                 f"least is {self.least}: it must lie in 1 to most, which is {self.most}"
             )
         if not self.least <= self.first <= self.most:
-            raise ValueError(
+            raise RequestError(
                 f"first is {self.first}: it must lie in {self.least} to {self.most}, the bounds least and most"
             )
         for name in ("rise", "fall"):
             if not 0 <= getattr(self, name) <= 64:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 64")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 64")
         if self.nodes is not None and not 0 <= self.nodes <= 1024:
-            raise ValueError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
+            raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
 
     def start(self) -> int:
         return self.first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Draft
 from polydec.families.ar.types import Budget, Verdict
 
@@ -32,15 +33,15 @@ class Average:
 
     def __post_init__(self) -> None:
         if not 1 <= self.most <= 64:
-            raise ValueError(f"most is {self.most}: it must lie in 1 to 64")
+            raise RequestError(f"most is {self.most}: it must lie in 1 to 64")
         if not 1 <= self.least <= self.most:
-            raise ValueError(
+            raise RequestError(
                 f"least is {self.least}: it must lie in 1 to most, which is {self.most}"
             )
         if not 0 <= self.rise <= 64:
-            raise ValueError(f"rise is {self.rise}: it must lie in 0 to 64")
+            raise RequestError(f"rise is {self.rise}: it must lie in 0 to 64")
         if not 0 <= self.rate < 1:
-            raise ValueError(f"rate is {self.rate}: it must be at least 0 and below 1")
+            raise RequestError(f"rate is {self.rate}: it must be at least 0 and below 1")
 
     def start(self) -> State:
         return self.most, 0.0, 0.0

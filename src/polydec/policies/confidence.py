@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Draft
 from polydec.families.ar.types import Budget, Verdict
 
@@ -27,11 +28,11 @@ class Confidence:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.threshold <= 1.0:
-            raise ValueError(f"threshold is {self.threshold}: it must lie in 0 to 1")
+            raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
         if not 0 <= self.depth <= 64:
-            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
         if self.nodes is not None and not 0 <= self.nodes <= 1024:
-            raise ValueError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
+            raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
 
     def start(self) -> None:
         return None

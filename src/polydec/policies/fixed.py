@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Draft
 from polydec.families.ar.types import Budget, Verdict
 
@@ -21,9 +22,9 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= 64:
-            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
         if self.nodes is not None and not 0 <= self.nodes <= 1024:
-            raise ValueError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
+            raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
 
     def start(self) -> Budget:
         return Budget(self.depth, self.depth if self.nodes is None else self.nodes)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Draft
+from polydec.drafting.calibration import Calibration, bin_of
+from polydec.drafting.costs import Costs
+from polydec.drafting.goodput import while_it_pays
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration, bin_of
-from polydec.models.costs import Costs
-from polydec.models.goodput import while_it_pays
 
 BINS = 10
 KEPT = 0.97
@@ -50,13 +51,13 @@ class Goodput:
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= 64:
-            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
         if self.context < 0:
-            raise ValueError(f"context is {self.context}: it must be at least 0")
+            raise RequestError(f"context is {self.context}: it must be at least 0")
         if not self.trust > 0.0:
-            raise ValueError(f"trust is {self.trust}: it must be above 0")
+            raise RequestError(f"trust is {self.trust}: it must be above 0")
         if self.explore < 1:
-            raise ValueError(f"explore is {self.explore}: it must be at least 1")
+            raise RequestError(f"explore is {self.explore}: it must be at least 1")
 
     def start(self) -> Track:
         return Track(Calibration(BINS, self.trust), 0.5, 10.0, 10.0 * self._pass(0))

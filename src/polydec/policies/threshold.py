@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Draft
 from polydec.families.ar.types import Budget, Verdict
 
@@ -34,9 +35,9 @@ class Threshold:
     def __post_init__(self) -> None:
         for name in ("threshold", "rate", "step", "keep", "keep_rate"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
         if not 0 <= self.depth <= 64:
-            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
 
     def start(self) -> tuple[float, float]:
         """(tau, acceptance rate so far)."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit, Trained
-from polydec.options import AtLeast
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit, Trained
 
 CARD = Card(
     name="adjust",
@@ -39,7 +39,7 @@ def build(
 ) -> Decoder:
     from polydec.families.diffusion.denoising import Denoising
     from polydec.families.diffusion.joint import JointDenoising
-    from polydec.models.learned.joint import Joint
+    from polydec.learned.kinds.joint import Joint
     from polydec.refreshes.full import Full
     from polydec.unmaskers.entropy import Entropy
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast, Note, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import DRAFT, Kit, Trained
-from polydec.options import AtLeast, Note, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import DRAFT, Kit, Trained
 
 CARD = Card(
     name="arbitrage",
@@ -42,7 +42,7 @@ def build(
     from polydec.families.ar.speculative import Speculative
     from polydec.families.search.arbiters import ByRouter
     from polydec.families.search.arbitrage import Arbitrage
-    from polydec.models.learned.router import Router
+    from polydec.learned.kinds.router import Router
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit
-from polydec.options import Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit
 
 CARD = Card(
     name="auto",
@@ -56,7 +56,7 @@ def build(
     from polydec.drafters.recycling import Recycling
     from polydec.drafters.suffix import Suffix
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.learned.ngrams import NGrams
+    from polydec.learned.kinds.ngrams import NGrams
     from polydec.policies.fixed import Fixed
     from polydec.shapers.greedy import Greedy
     from polydec.targets.shaped import Shaped

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit
-from polydec.options import Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit
 
 CARD = Card(
     name="best-of-n",
@@ -36,7 +36,7 @@ def build(
     from polydec.families.ar.speculative import Speculative
     from polydec.families.search.best_of import BestOf
     from polydec.families.search.rollouts import Rollouts
-    from polydec.models.learned.step_reward import StepReward
+    from polydec.learned.kinds.step_reward import StepReward
     from polydec.policies.fixed import Fixed
     from polydec.targets.searched import searched
     from polydec.verifiers.match import Match

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import LAYERS, Kit
-from polydec.options import AtLeast
+from polydec.methods.card import Card
+from polydec.methods.kit import LAYERS, Kit
 
 CARD = Card(
     name="calm",
@@ -37,8 +37,8 @@ def build(
     ] = None,
 ) -> Decoder:
     from polydec.drafters.nothing import Nothing
+    from polydec.drafting.depth import exits_every
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.depth import exits_every
     from polydec.policies.fixed import Fixed
     from polydec.targets.confident import Confident
     from polydec.verifiers.match import Match

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import LAYERS, Kit
-from polydec.options import Within
+from polydec.methods.card import Card
+from polydec.methods.kit import LAYERS, Kit
 
 CARD = Card(
     name="draft-and-verify",
@@ -46,8 +46,8 @@ def build(
     rate: Annotated[float, Within(0, 1), "acceptance rate to hold"] = 0.9,
 ) -> Decoder:
     from polydec.drafters.self_speculative import SelfSpeculative
+    from polydec.drafting.depth import halves, kept_layers, left
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.depth import halves, kept_layers, left
     from polydec.policies.threshold import Threshold
     from polydec.trees.chain import Chain
     from polydec.verifiers.exact import Exact

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Note, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit
-from polydec.options import Note, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit
 
 CARD = Card(
     name="drag",

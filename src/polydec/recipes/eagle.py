@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit, Trained
-from polydec.options import Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit, Trained
 
 CARD = Card(
     name="eagle",
@@ -43,7 +43,7 @@ def build(
     from polydec.drafters.cost_aware import worth_its_cost
     from polydec.drafters.eagle import FromEagle
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.learned.eagle import Eagle
+    from polydec.learned.kinds.eagle import Eagle
     from polydec.policies.fixed import Fixed
     from polydec.trees.ranked import Ranked
     from polydec.verifiers.match import Match

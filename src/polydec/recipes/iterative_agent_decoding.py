@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast, Note, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit, Trained
-from polydec.options import AtLeast, Note, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit, Trained
 
 CARD = Card(
     name="iterative-agent-decoding",
@@ -47,7 +47,7 @@ def build(
     from polydec.drafters.nothing import Nothing
     from polydec.families.ar.speculative import Speculative
     from polydec.families.search.refine import Refine
-    from polydec.models.learned.step_reward import StepReward
+    from polydec.learned.kinds.step_reward import StepReward
     from polydec.policies.fixed import Fixed
     from polydec.targets.searched import searched
     from polydec.verifiers.match import Match

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import DRAFT, Kit, Trained
-from polydec.options import Within
+from polydec.methods.card import Card
+from polydec.methods.kit import DRAFT, Kit, Trained
 
 CARD = Card(
     name="judge-decoding",
@@ -37,7 +37,7 @@ def build(
     from polydec.drafters.model import FromModel
     from polydec.drafters.with_states import WithStates
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.learned.judge import Judge
+    from polydec.learned.kinds.judge import Judge
     from polydec.policies.fixed import Fixed
     from polydec.trees.ranked import Ranked
     from polydec.verifiers.judged import Judged

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import LAYERS, Kit
-from polydec.options import AtLeast, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import LAYERS, Kit
 
 CARD = Card(
     name="layerskip",
@@ -36,8 +36,8 @@ def build(
     depth: Annotated[int, Within(0, 64), "tokens of a draft"] = 6,
 ) -> Decoder:
     from polydec.drafters.self_speculative import SelfSpeculative
+    from polydec.drafting.depth import first_layers
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.depth import first_layers
     from polydec.policies.fixed import Fixed
     from polydec.trees.chain import Chain
     from polydec.verifiers.exact import Exact

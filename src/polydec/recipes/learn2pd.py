@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit, Trained
-from polydec.options import AtLeast, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit, Trained
 
 CARD = Card(
     name="learn2pd",
@@ -49,7 +49,7 @@ def build(
 ) -> Decoder:
     from polydec.families.diffusion.denoising import Denoising
     from polydec.families.diffusion.endings import Predicted, Whole
-    from polydec.models.learned.filter import Filter
+    from polydec.learned.kinds.filter import Filter
     from polydec.refreshes import kept
     from polydec.unmaskers.filtered import Filtered
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit, Trained
-from polydec.options import AtLeast, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit, Trained
 
 NEED = Trained("probes", "prompt tokens (lud or ppd)", lambda probes: probes.maps is None)
 CARD = Card(
@@ -36,7 +36,7 @@ def build(
 ) -> Decoder:
     from polydec.drafters.probes import FromProbes
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.learned.probes import Probes
+    from polydec.learned.kinds.probes import Probes
     from polydec.policies.fixed import Fixed
     from polydec.trees.sure_prefix import SurePrefix
     from polydec.verifiers.match import Match

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit, Trained
-from polydec.options import Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit, Trained
 
 NEED = Trained("heads", "draft heads that read the state alone", lambda heads: not heads.reads)
 CARD = Card(
@@ -40,7 +40,7 @@ def build(
     from polydec.drafters.cost_aware import worth_its_cost
     from polydec.drafters.heads import FromHeads
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.learned.heads import Heads
+    from polydec.learned.kinds.heads import Heads
     from polydec.policies.fixed import Fixed
     from polydec.trees.ranked import Ranked
     from polydec.verifiers.match import Match

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Formerly, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit, Trained
-from polydec.options import Formerly, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit, Trained
 
 CARD = Card(
     name="ngram-draft",
@@ -42,7 +42,7 @@ def build(
     from polydec.drafters.backoff import Backoff
     from polydec.drafters.cost_aware import CostAware
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.learned.ngrams import NGrams
+    from polydec.learned.kinds.ngrams import NGrams
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from polydec.card import Card
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit
 
 CARD = Card(
     name="plain",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast, Note, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import DRAFT, Kit, Trained
-from polydec.options import AtLeast, Note, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import DRAFT, Kit, Trained
 
 CARD = Card(
     name="reward-guided",
@@ -41,7 +41,7 @@ def build(
     from polydec.families.ar.speculative import Speculative
     from polydec.families.search.arbiters import ByValue
     from polydec.families.search.arbitrage import Arbitrage
-    from polydec.models.learned.step_reward import StepReward
+    from polydec.learned.kinds.step_reward import StepReward
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 

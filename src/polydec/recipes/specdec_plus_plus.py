@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import DRAFT, Kit, Trained
-from polydec.options import AtLeast, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import DRAFT, Kit, Trained
 
 CARD = Card(
     name="specdec-plus-plus",
@@ -39,7 +39,7 @@ def build(
 ) -> Decoder:
     from polydec.drafters.model import FromModel
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.learned.stop_head import StopHead
+    from polydec.learned.kinds.stop_head import StopHead
     from polydec.policies.fixed import Fixed
     from polydec.trees.learned_stop import LearnedStop
     from polydec.verifiers.exact import Exact

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Above, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import STATES, Kit
-from polydec.options import Above, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import STATES, Kit
 
 CARD = Card(
     name="superposed-decoding",
@@ -45,7 +45,7 @@ def build(
     ] = None,
 ) -> Decoder:
     from polydec.families.search.superposed import Superposed
-    from polydec.models.learned.ngrams import NGrams
+    from polydec.learned.kinds.ngrams import NGrams
     from polydec.targets.searched import searched
 
     return Superposed(searched(kit.target), width, temperature, kept, alpha, kit.find(NGrams))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import LAYERS, Kit
-from polydec.options import AtLeast
+from polydec.methods.card import Card
+from polydec.methods.kit import LAYERS, Kit
 
 CARD = Card(
     name="unified-layer-skipping",
@@ -35,8 +35,8 @@ def build(
     even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
 ) -> Decoder:
     from polydec.drafters.nothing import Nothing
+    from polydec.drafting.depth import kept_layers
     from polydec.families.ar.speculative import Speculative
-    from polydec.models.depth import kept_layers
     from polydec.policies.fixed import Fixed
     from polydec.targets.skipping import Skipping
     from polydec.verifiers.match import Match

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Note, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.kit import Kit, Trained
-from polydec.options import Note, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import Kit, Trained
 
 CARD = Card(
     name="weighted-voting",
@@ -40,7 +40,7 @@ def build(
     from polydec.families.ar.speculative import Speculative
     from polydec.families.search.rollouts import Rollouts
     from polydec.families.search.vote import Vote
-    from polydec.models.learned.step_reward import StepReward
+    from polydec.learned.kinds.step_reward import StepReward
     from polydec.policies.fixed import Fixed
     from polydec.targets.searched import searched
     from polydec.verifiers.match import Match

@@ -16,10 +16,11 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
-from polydec import registry
 from polydec.api import LM
-from polydec.edge import whole_text
-from polydec.options import shown
+from polydec.base.edge import whole_text
+from polydec.base.errors import PolydecError
+from polydec.base.options import shown
+from polydec.methods import registry
 from polydec.serve.application import IGNORED, application
 from polydec.serve.arrival import read_bytes
 from polydec.serve.body import Body, Wanted, read_body
@@ -90,7 +91,7 @@ def create_app(
                 given = read_body(text, limits, lenient=lenient)
                 sent = given.fields
                 return work(given)
-            except ValueError as error:
+            except PolydecError as error:
                 raise refused(error, sent) from None
 
         return await asyncio.get_running_loop().run_in_executor(readers, read)
@@ -106,7 +107,7 @@ def create_app(
         given, worker, wanted = await reading(read, request, lenient)
         try:
             answers = await worker.start(wanted.asks, steps=wanted.steps)
-        except ValueError as error:
+        except PolydecError as error:
             raise refused(error, given.fields) from None
         reply = endpoint.answer(
             shape, wanted, worker.model, worker.name, secrets.token_hex(12), int(time.time())
@@ -332,7 +333,7 @@ def _described(name: str, kit: Any) -> dict[str, Any]:
     try:
         registry.check(name, kit)
         why = None
-    except ValueError as error:
+    except PolydecError as error:
         why = str(error)
     return {
         **about,

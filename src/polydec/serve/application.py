@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from polydec import __version__
-from polydec.options import shown
+from polydec.base.options import shown
 from polydec.serve.errors import Refusal
 from polydec.serve.gate import Gate, answer
 from polydec.serve.metrics import Metrics

@@ -16,10 +16,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from polydec import files
 from polydec.api import LM, Ask, Completion, Engine, Ticket
-from polydec.edge import parse_object, read_bytes
-from polydec.options import shown
+from polydec.base import files
+from polydec.base.edge import parse_object, read_bytes
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import shown
 from polydec.serve.body import Body, read_body
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import Refusal, refused
@@ -98,7 +99,7 @@ def is_request(text: str) -> bool:
     """Whether a line is in OpenAI's form: an object with an url, a body or a custom_id."""
     try:
         return not {"url", "body", "custom_id"}.isdisjoint(parse_object(text, "a line"))
-    except ValueError:
+    except PolydecError:
         return False
 
 
@@ -117,7 +118,7 @@ class Batch:
     """Lines to requests of one engine, and answers to rows.
 
     served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
-    (raises ValueError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known.
+    (raises RequestError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class Batch:
 
         try:
             tickets = self._submit([self.own(line)])
-        except ValueError as error:
+        except PolydecError as error:
             raise _Bad(failed(error)) from None
         return Work(tickets, lambda answers: {**line.head, **answers[0].to_json()}, failed)
 
@@ -260,7 +261,7 @@ class Batch:
             tickets = self._submit(fitted(self.model, ask, LIMITS) for ask in wanted.asks)
         except Refusal as error:
             raise _Bad(failed(error)) from None
-        except ValueError as error:
+        except PolydecError as error:
             raise _Bad(failed(refused(error, sent))) from None
         reply = endpoint.answer(
             shape,
@@ -313,31 +314,31 @@ def _wrong(given: Mapping[str, Any], twice: int | None) -> str | None:
 
 
 def resume(path: Path, lines: Iterable[Line]) -> list[int]:
-    """The lines that a file of rows answers; half a row at its end is cut off. Raises ValueError where the file holds anything
-    else, or answers to another input: then it is left as it is."""
+    """The lines that a file of rows answers; half a row at its end is cut off. Raises RequestError where the file holds
+    anything else, or answers to another input: then it is left as it is."""
     if not path.exists():
         return []
     *rows, tail = read_bytes(path, 1 << 40).split(b"\n")
     digests, done = {line.at: line.digest for line in lines}, set[int]()
     for number, text in enumerate(rows, 1):
         if not text.startswith(BEGIN):
-            raise ValueError(
+            raise RequestError(
                 f"line {number} of {str(path)!r} is no row of a batch: give another file to write to"
             )
         row = parse_object(text, f"line {number} of {str(path)!r}")
         at = row["line"]
         if type(at) is not int or digests.get(at) != row.get("digest"):
-            raise ValueError(
+            raise RequestError(
                 f"line {number} of {str(path)!r} answers another line {shown(at)} than this input has, or with "
                 "other flags: give another file to write to"
             )
         if at in done:
-            raise ValueError(
+            raise RequestError(
                 f"line {number} of {str(path)!r} answers line {at} once more: give another file to write to"
             )
         done.add(at)
     if tail and tail[: len(BEGIN)] != BEGIN[: len(tail)]:
-        raise ValueError(
+        raise RequestError(
             f"the end of {str(path)!r} is no row of a batch: give another file to write to"
         )
     files.end_last_line(path, lambda text: False)

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.api import LM, Ask
-from polydec.ask import limits as ask_limits
+from polydec.base.edge import parse_object, whole_text
+from polydec.base.options import shown
 from polydec.constraints.tool_calls import Form
-from polydec.edge import parse_object, whole_text
-from polydec.options import shown
+from polydec.request.ask import limits as ask_limits
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.shapers.sampling import fields as sampling_fields
@@ -135,7 +135,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = False) -> Body:
     """The fields in a JSON text; limits: of the server, None: no bounds; lenient: fields that nobody knows are left out. Raises
-    ValueError where it is no object, Refusal where a field stands in it twice, or it holds more than may be read."""
+    RequestError where it is no object, Refusal where a field stands in it twice, or it holds more than may be read."""
     if limits is not None:
         _count(text, limits.body)
     twice = list[str]()
@@ -239,7 +239,7 @@ def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
 
 def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
     """The fields of an Ask that every endpoint shares, as keyword arguments; method, seed: where none is given.
-    Raises ValueError for a value out of its range."""
+    Raises RequestError for a value out of its range."""
     plain, size = {o.name: o for o in ask_limits()}, model.checkpoint.lm.vocab.size
     for name in (name for rule in sampling_rules().values() for name in rule.token_ids):
         _entries(body, name, size)

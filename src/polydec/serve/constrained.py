@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from polydec.api import LM
+from polydec.base.errors import PolydecError
+from polydec.base.options import shown
 from polydec.constraints.asked import one
 from polydec.constraints.gbnf import lark_of
 from polydec.constraints.protocols import Constraint
-from polydec.options import shown
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
 
@@ -70,7 +71,7 @@ def checked(name: str, make: Callable[[], Constraint | None], model: LM) -> Cons
         if found is not None and vocab.eos:
             found.language(vocab, vocab.eos)
         return found
-    except ValueError as error:
+    except PolydecError as error:
         raise Refusal(f"{name}: {error}", param=name) from None
 
 
@@ -99,7 +100,7 @@ def _gbnf(value: Any) -> dict[str, Any]:
         return {}
     try:
         return {"grammar": lark_of(value)}
-    except ValueError as error:
+    except PolydecError as error:
         raise Refusal(f"grammar: {error}", param="grammar") from None
 
 

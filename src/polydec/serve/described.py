@@ -7,7 +7,7 @@ from html import escape
 from types import MappingProxyType
 from typing import Any
 
-from polydec.ask import limits as ask_limits
+from polydec.request.ask import limits as ask_limits
 from polydec.serve.constrained import FIELDS as CONSTRAINTS
 from polydec.serve.template import EFFORTS
 from polydec.shapers.sampling import fields as sampling_fields

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from polydec.edge import printable, sentence
+from polydec.base.edge import printable, sentence
 
 KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """The `type` of an error by its status; others below 500 are invalid requests."""

@@ -12,8 +12,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from polydec.edge import read_bytes
-from polydec.options import shown
+from polydec.base.edge import read_bytes
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.serve.arrival import swallow
 from polydec.serve.errors import Refusal
 from polydec.serve.metrics import Metrics
@@ -92,19 +93,19 @@ def _host(host: str) -> str:
 
 
 def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
-    """Keys from a file (one a line, # begins a remark) and from the environment. Raises ValueError where the file has none, or
-    one is too short to keep anybody out."""
+    """Keys from a file (one a line, # begins a remark) and from the environment. Raises RequestError where the file has none,
+    or one is too short to keep anybody out."""
     lines = (
         [] if path is None else read_bytes(path, 1 << 20).decode("utf-8", "replace").splitlines()
     )
     keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
     if path is not None and not keys:
-        raise ValueError(f"file {str(path)!r} holds no API key: write one a line")
+        raise RequestError(f"file {str(path)!r} holds no API key: write one a line")
     if environment is not None:
         keys.append(environment.strip())
     for key in keys:
         if not key.isascii() or not key.isprintable() or " " in key or len(key) < 8:
-            raise ValueError(
+            raise RequestError(
                 "an API key must have at least 8 characters, printable ASCII without spaces"
             )
     return tuple(keys)

@@ -7,13 +7,14 @@ from functools import cache
 from typing import Annotated
 
 from polydec.api import LM, Ask
-from polydec.ask import room, steering
-from polydec.options import Option, Within, read
+from polydec.base.errors import RequestError
+from polydec.base.options import Option, Within, read
+from polydec.request.ask import room, steering
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one model's requests. Raises ValueError for a value out of its range."""
+    """Of one model's requests. Raises RequestError for a value out of its range."""
 
     running: Annotated[int, Within(1, 4096), "answers that are written at the same time"] = 64
     waiting: Annotated[
@@ -40,10 +41,10 @@ class Limits:
             object.__setattr__(self, option.name, option.convert(getattr(self, option.name)))
 
     def admit(self, answers: int) -> None:
-        """Raise ValueError where a request asks for more answers than there can ever be room for."""
+        """Raise RequestError where a request asks for more answers than there can ever be room for."""
         most = self.running + self.waiting
         if answers > most:
-            raise ValueError(
+            raise RequestError(
                 f"n is {answers} over all prompts: this server takes at most {most} answers at a time"
             )
 
@@ -55,7 +56,7 @@ def limits() -> tuple[Option, ...]:
 
 
 def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
-    """A request within the limits. Its max_tokens None: as much as there is room for. Raises ValueError for one that goes
+    """A request within the limits. Its max_tokens None: as much as there is room for. Raises RequestError for one that goes
     beyond them."""
     most = min(limits.prompt, model.network.context)
     ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools, template=ask.template, most=most)
@@ -63,13 +64,13 @@ def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
         if len(text) > limits.prompt:
-            raise ValueError(
+            raise RequestError(
                 f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}"
             )
     if ask.max_tokens is None:
         return replace(ask, max_tokens=min(limits.output, room(model, ask.method, ids, steered)[0]))
     if ask.max_tokens > limits.output:
-        raise ValueError(
+        raise RequestError(
             f"max_tokens is {ask.max_tokens}: this server writes at most {limits.output}"
         )
     return ask

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from polydec.api import LM
-from polydec.options import shown
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.serve.application import until_idle
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
@@ -27,7 +28,7 @@ class Models:
         self, loaders: Mapping[str, Callable[[], LM]], limits: Limits, metrics: Metrics
     ) -> None:
         if not loaders:
-            raise ValueError("a server needs a model")
+            raise RequestError("a server needs a model")
         self.loaders, self.limits, self.metrics = dict(loaders), limits, metrics
         self.workers: dict[str, Worker] = {}
         self.failed: dict[str, str] = {}

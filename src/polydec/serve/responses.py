@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from polydec.api import LM, Ask, Completion
-from polydec.options import shown
+from polydec.base.options import shown
 from polydec.serve.body import Body, Wanted, asking, length
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal

@@ -12,7 +12,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from polydec.edge import sentence
+from polydec.base.edge import sentence
+from polydec.base.errors import RequestError
 from polydec.serve.connection import PART, Connection
 from polydec.serve.gate import loopback
 from polydec.serve.models import Models
@@ -63,21 +64,21 @@ def say(what: str) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket to serve on. Raises ValueError where it cannot be had."""
+    """The socket to serve on. Raises RequestError where it cannot be had."""
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
     except (OSError, OverflowError) as error:
-        raise ValueError(
+        raise RequestError(
             sentence(f"{host} port {port} cannot be served on: {getattr(error, 'strerror', error)}")
         ) from None
 
 
 def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
-    """Raises ValueError where others could use the server without a key, and nobody said that they may."""
+    """Raises RequestError where others could use the server without a key, and nobody said that they may."""
     if not loopback(host) and not keys and not anyone:
-        raise ValueError(
+        raise RequestError(
             f"host is {host!r}, which others may reach, and there is no API key: give --api-key-file, or "
             "POLYDEC_API_KEY in the environment, or --without-key if anybody may use it"
         )
@@ -98,7 +99,7 @@ def configured(app: FastAPI, drain: float, log_level: str = "error") -> uvicorn.
 
 
 def serve(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
-    """Serve until a signal comes. Raises ValueError where a model cannot be loaded."""
+    """Serve until a signal comes. Raises RequestError where a model cannot be loaded."""
     models: Models = app.state.models
     # long prompts are encoded beside other threads; the tokenizer needs no threads of its own for that
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -112,4 +113,4 @@ def serve(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
     if server.interrupted:
         raise KeyboardInterrupt
     for why in models.failed.values():
-        raise ValueError(why)
+        raise RequestError(why)

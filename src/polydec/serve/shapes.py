@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from polydec.api import LM, Ask
+from polydec.base.options import shown
 from polydec.core.request import PromptLogprob, TokenLogprob
-from polydec.models.text import Text
-from polydec.options import shown
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.serve.template import no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
+from polydec.text.tokenizer import Text
 
 LOWEST = -9999.0
 """What JSON has for the logarithm of 0, as vLLM writes it."""

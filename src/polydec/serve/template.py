@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from polydec.api import LM
-from polydec.options import shown
+from polydec.base.options import shown
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from polydec.api import LM
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
 from polydec.constraints.protocols import Constraint
 from polydec.constraints.tool_calls import CLOSE, OPEN, Form, Function, ToolCalls
-from polydec.options import shown
 from polydec.serve.body import Body
 from polydec.serve.constrained import checked
 from polydec.serve.errors import Refusal
@@ -155,7 +156,7 @@ def _arguments(function: Mapping[str, Any]) -> JsonSchema:
         return NOTHING
     kind = schema.get("type", "object")
     if kind != "object":
-        raise ValueError(
+        raise RequestError(
             f"function {shown(function['name'])} has parameters of type {shown(kind)}: arguments are an object"
         )
     empty = schema.get("properties") == {} and "additionalProperties" not in schema

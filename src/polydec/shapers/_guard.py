@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
+from polydec.base.options import together
 from polydec.core.protocols import Shaper
-from polydec.options import together
 
 
 class Mask(Shaper[Any], Protocol):
@@ -38,13 +39,13 @@ class Guard:
         return tuple(shaper.start(prompt) for _, shaper in self.rules)
 
     def step(self, states: tuple[Any, ...], token: int) -> tuple[Any, ...]:
-        """The state after one more token of the answer. Raises ValueError, naming the rules, where they forbid it."""
+        """The state after one more token of the answer. Raises RequestError, naming the rules, where they forbid it."""
         if any(
             shaper.forbids(state, token)
             for (_, shaper), state in zip(self.rules, states, strict=True)
         ):
             names = [name for name, _ in self.rules]
-            raise ValueError(
+            raise RequestError(
                 f"no token is left that {together(names)} {'allows' if len(names) == 1 else 'allow together'}: "
                 "the answer cannot go on, so loosen one of them or ask for fewer tokens"
             )

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from polydec.base.errors import RequestError
+from polydec.base.options import Option, read
 from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Words
 from polydec.models.geometry import Geometry
-from polydec.options import Option, read
 
 ENGINES = ("transformers", "vllm", "llamacpp")
 """The engines whose orders are known."""
@@ -47,9 +48,9 @@ class Rule:
     always: it acts on a greedy text too (penalties, bias and masks do; what only cuts unlikely tokens off does not).
     token_ids: those of its fields that hold ids of tokens; counts: those that count tokens. Neither means anything to
     another tokenizer.
-    check: (shaper, setting): raises ValueError where the target has not what the rule needs.
+    check: (shaper, setting): raises RequestError where the target has not what the rule needs.
 
-    Raises ValueError where an engine has no place for it.
+    Raises RequestError where an engine has no place for it.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if set(self.place) != set(ENGINES):
-            raise ValueError(
+            raise RequestError(
                 f"place of rule {self.name} is for {', '.join(self.place)}: it must be for {', '.join(ENGINES)}"
             )
 

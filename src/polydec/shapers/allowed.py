@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Length, Note, check
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Length, Note, check
 from polydec.shapers._rows import ids, index, or_end
 from polydec.shapers._rule import Rule, Setting
 
@@ -26,7 +26,7 @@ class Allowed:
     left none of them, those of `eos` follow that are among `tokens`; where none is, the row stays as it was: nothing can be
     written then, and the text's guard says so.
 
-    Reduces to: the identity where all tokens are allowed. Raises ValueError for no token or a negative id.
+    Reduces to: the identity where all tokens are allowed. Raises RequestError for no token or a negative id.
     Source: vLLM, SamplingParams.allowed_token_ids.
     """
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Above, AtLeast, Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Above, AtLeast, Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
 Start = Annotated[
@@ -37,7 +37,7 @@ class Annealed:
     start: above 0, to 1,000; end: 0.00001 to 1,000; scale: tokens, above 0 (the published code has 20 times its d_0 of 25);
     warmup: 0 and more.
 
-    Reduces to: a constant temperature `end` at warmup 0 where end >= start; the identity where both are 1. Raises ValueError
+    Reduces to: a constant temperature `end` at warmup 0 where end >= start; the identity where both are 1. Raises RequestError
     outside the ranges.
     Source: "Let it calm: exploratory annealed decoding for verifiable reinforcement learning", 2025.
     """

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import AtLeast, check
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
-from polydec.options import AtLeast, check
 from polydec.shapers._rows import ids, index, or_end
 from polydec.shapers._rule import Rule, Setting
 
@@ -22,7 +22,7 @@ class Banned:
     """Ban `tokens`. Where that would leave nothing, those of `eos` follow that are not banned; where none is left, the row
     stays as it was: nothing can be written then, and the text's guard says so.
 
-    Reduces to: the identity without tokens. Raises ValueError for a negative id.
+    Reduces to: the identity without tokens. Raises RequestError for a negative id.
     Source: Hugging Face transformers, GenerationConfig.suppress_tokens.
     """
 

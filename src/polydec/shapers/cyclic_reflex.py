@@ -8,8 +8,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import AtLeast, Note, Within, check
 from polydec.core.types import Reads, Words
-from polydec.options import AtLeast, Note, Within, check
 from polydec.shapers._rows import ids, index
 from polydec.shapers._rule import Rule, Setting
 
@@ -49,7 +50,7 @@ class CyclicReflex:
     (0 is the first). delta is a triangle wave: 0 at 0, amplitude at 1/4, 0 at 1/2, -amplitude at 3/4.
 
     amplitude: -100 to 100; period: tokens, at least 1; shift: 0 to 1; until: from this token on nothing is added.
-    Reduces to: the identity at amplitude 0. Raises ValueError outside the ranges.
+    Reduces to: the identity at amplitude 0. Raises RequestError outside the ranges.
     Source: "CyclicReflex: improving reasoning models via cyclical reflection token scheduling", 2025.
     """
 
@@ -100,7 +101,7 @@ def spelled(words: Words | None, wanted: Sequence[str]) -> tuple[int, ...]:
         for text in (word, f" {word}", f"\n{word}"):
             try:
                 last = words.encode(text, special=False)[-1:]
-            except ValueError:  # this tokenizer cannot spell it
+            except PolydecError:  # this tokenizer cannot spell it
                 continue
             found |= {x: None for x in last if words.pieces[x] in reads}
     return tuple(found)
@@ -110,15 +111,15 @@ def ending(words: Words | None) -> tuple[int, ...]:
     """The id of </think>, where that is one token."""
     try:
         one = () if words is None else words.encode(END, special=False)
-    except ValueError:
+    except PolydecError:
         return ()
     return tuple(one) if len(one) == 1 else ()
 
 
 def has_words(shaper: CyclicReflex, setting: Setting) -> None:
-    """Raise ValueError where no word of reflection is known."""
+    """Raise RequestError where no word of reflection is known."""
     if not shaper.tokens:
-        raise ValueError(
+        raise RequestError(
             "reflex_token_ids is none: this tokenizer has none of wait, but and alternatively as one token, so "
             "give the ids of the words of reflection"
         )

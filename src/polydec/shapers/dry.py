@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, Note, check
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Note, check
 from polydec.shapers._rows import Ids, ids, index
 from polydec.shapers._rule import Rule, Setting
 
@@ -49,7 +50,7 @@ class Dry:
     multiplier >= 0 (usual 0.8), base >= 1, allowed_length >= 1, window: tokens looked at (None: all), breakers: token
     ids. A step and a shape cost O(window).
 
-    Reduces to: the identity at multiplier 0. Raises ValueError outside the ranges.
+    Reduces to: the identity at multiplier 0. Raises RequestError outside the ranges.
     Source: p-e-w, "DRY: a modern repetition penalty", text-generation-webui pull request 5677, 2024.
     """
 
@@ -66,7 +67,7 @@ class Dry:
         check("dry_base", self.base, Base)
         check("dry_allowed_length", self.allowed_length, Allowed)
         if self.window is not None and self.window < 0:
-            raise ValueError(
+            raise RequestError(
                 f"dry window is {self.window}: it must be at least 0, or None for the whole text"
             )
         check("dry_sequence_breakers", self.breakers, Breakers)

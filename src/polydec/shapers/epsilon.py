@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Below, Note, check
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Below, Note, check
 from polydec.shapers._rows import at_least
 from polydec.shapers._rule import Rule, Setting
 
@@ -29,7 +29,7 @@ class Epsilon:
     """Keep a token where its probability is at least `epsilon`, 0 <= epsilon < 1 (usual: 3e-4 to 9e-4); the likeliest
     always stays.
 
-    Reduces to: the identity at 0. Raises ValueError outside the range.
+    Reduces to: the identity at 0. Raises RequestError outside the range.
     Source: Hewitt, Manning and Liang, "Truncation sampling as language model desmoothing", 2022.
     """
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
 from polydec.shapers._rule import Rule, Setting
 
@@ -27,7 +27,7 @@ class Frequency:
     """w - penalty * count, count being how often the token stands in the output (the prompt does not count); a negative
     penalty rewards.
 
-    Reduces to: the identity at 0. Raises ValueError where the penalty is not finite. Source: OpenAI API reference.
+    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite. Source: OpenAI API reference.
     """
 
     penalty: float

@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, ids, index
 from polydec.shapers._rule import Rule, Setting
 
@@ -27,7 +27,7 @@ Bias = Annotated[
 class LogitBias:
     """w + b for the given tokens: {id: b} or pairs (id, b), b in -100 to 100.
 
-    Reduces to: the identity where all b are 0. Raises ValueError for a bias out of range, or a negative id.
+    Reduces to: the identity where all b are 0. Raises RequestError for a bias out of range, or a negative id.
     Source: OpenAI API reference.
     """
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rows import at_least
 from polydec.shapers._rule import Rule, Setting
 
@@ -26,7 +26,7 @@ Fraction = Annotated[
 class MinP:
     """Keep a token where its probability is at least `p` times that of the likeliest, 0 <= p <= 1.
 
-    Reduces to: the identity at 0; at 1 the likeliest token and its equals stay. Raises ValueError outside the range.
+    Reduces to: the identity at 0; at 1 the likeliest token and its equals stay. Raises RequestError outside the range.
     Source: Nguyen et al., "Turning up the heat: min-p sampling for creative and coherent LLM outputs", 2024.
     """
 

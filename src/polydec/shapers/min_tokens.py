@@ -8,9 +8,10 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
-from polydec.options import AtLeast
 from polydec.shapers._rows import ids, index, or_end
 from polydec.shapers._rule import Rule, Setting
 
@@ -20,7 +21,7 @@ class MinTokens:
     """Ban `ends` (EOS ids and stop ids alike) while the output has fewer than `count` tokens, count >= 0. Where an earlier
     shaper has left nothing else, the row stays as it was: nothing can be written then, and the text's guard says so.
 
-    Reduces to: the identity at 0. Raises ValueError outside the range or for a negative id.
+    Reduces to: the identity at 0. Raises RequestError outside the range or for a negative id.
     Source: vLLM, SamplingParams.min_tokens.
     """
 
@@ -31,9 +32,9 @@ class MinTokens:
 
     def __post_init__(self) -> None:
         if self.count < 0:
-            raise ValueError(f"min_tokens is {self.count}: it must be at least 0")
+            raise RequestError(f"min_tokens is {self.count}: it must be at least 0")
         if min(self.ends, default=0) < 0:
-            raise ValueError(f"min_tokens has the end token {min(self.ends)}: ids are at least 0")
+            raise RequestError(f"min_tokens has the end token {min(self.ends)}: ids are at least 0")
 
     def start(self, prompt: Sequence[int]) -> int:
         return 0

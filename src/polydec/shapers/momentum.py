@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Note, Within, check
 from polydec.core.law import NEG_INF, probs
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Note, Within, check
 from polydec.shapers._rows import Ids, add, ids
 from polydec.shapers._rule import Rule, Setting
 
@@ -37,7 +37,7 @@ class Momentum:
     alpha: 0 to 1; k: at least 1; longest: 1 to 64. With a greedy last rule this is the published, deterministic method; drawn
     from, it is a variant of ours.
 
-    Reduces to: top-k at alpha 0 (with greedy: greedy decoding). Raises ValueError outside the ranges.
+    Reduces to: top-k at alpha 0 (with greedy: greedy decoding). Raises RequestError outside the ranges.
     Source: Lan et al., "Momentum decoding: open-ended text generation as graph exploration", 2022.
     """
 

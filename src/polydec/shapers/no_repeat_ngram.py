@@ -9,9 +9,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 from torch import Tensor
 
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, Note
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Note
 from polydec.shapers._rows import Ids, add, ids, index, or_end
 from polydec.shapers._rule import Rule, Setting
 
@@ -22,7 +23,7 @@ class NoRepeatNgram:
     (1: no token twice). Where that would leave nothing, those of `eos` follow that are not banned; where none
     is left, the row stays as it was: nothing can be written then, and the text's guard says so.
 
-    Reduces to: the identity while no n-gram begins again. Raises ValueError outside the range.
+    Reduces to: the identity while no n-gram begins again. Raises RequestError outside the range.
     Source: Paulus, Xiong and Socher, "A deep reinforced model for abstractive summarization", 2018.
     """
 
@@ -33,7 +34,7 @@ class NoRepeatNgram:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(
+            raise RequestError(
                 f"no_repeat_ngram_size is {self.size}: NoRepeatNgram needs at least 1 (leave it out to allow all)"
             )
 

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
 from polydec.shapers._rule import Rule, Setting
 
@@ -25,7 +25,7 @@ Penalty = Annotated[
 class Presence:
     """w - penalty for every token of the output (the prompt does not count); a negative penalty rewards.
 
-    Reduces to: the identity at 0. Raises ValueError where the penalty is not finite. Source: OpenAI API reference.
+    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite. Source: OpenAI API reference.
     """
 
     penalty: float

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
 from polydec.shapers._rule import Rule, Setting
 
@@ -30,7 +30,7 @@ class Repetition:
     sign, so it belongs before anything that normalises; after a target that makes its own law it acts on that law's
     log-weights.
 
-    Reduces to: the identity at 1. Raises ValueError outside the range.
+    Reduces to: the identity at 1. Raises RequestError outside the range.
     Source: Keskar et al., "CTRL: a conditional transformer language model for controllable generation", 2019.
     """
 

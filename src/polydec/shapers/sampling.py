@@ -14,12 +14,13 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from polydec import plugins
+from polydec.base import plugins
+from polydec.base.errors import RequestError
+from polydec.base.options import Option, meant, shown
 from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Reads, Words
 from polydec.models.geometry import Geometry
-from polydec.options import Option, meant, shown
 from polydec.shapers._guard import Guard, Mask
 from polydec.shapers._rule import ENGINES, Rule, Setting
 from polydec.shapers.temperature import GREEDY_BELOW
@@ -88,14 +89,14 @@ class Sampling(_Fields):
     Names are vLLM's, then transformers', then llama.cpp's; `table()` lists them with their ranges. Two that are equal have
     equal fields; dataclasses.replace changes some of them.
 
-    Raises ValueError with one sentence for a field that is unknown or out of its range, or if the rules leave no token.
+    Raises RequestError with one sentence for a field that is unknown or out of its range, or if the rules leave no token.
     """
 
     def __init__(self, **given: Any) -> None:
         known = fields()
         for name in given:
             if name not in known:
-                raise ValueError(
+                raise RequestError(
                     f"sampling has no field {shown(name)}: {meant(name, known, 'its fields')}"
                 )
         for name, option in known.items():
@@ -105,7 +106,7 @@ class Sampling(_Fields):
         if self.allowed_token_ids is not None and not set(self.allowed_token_ids) - set(
             self.bad_token_ids
         ):
-            raise ValueError(
+            raise RequestError(
                 "bad_token_ids bans every one of allowed_token_ids: at least one token must be left"
             )
 
@@ -120,13 +121,13 @@ class Sampling(_Fields):
         return replace(self, **{name: fields()[name].default for name in foreign})
 
     def check(self, size: int) -> None:
-        """Raise ValueError where an id lies outside a vocabulary of `size` tokens, or no token is left of it."""
+        """Raise RequestError where an id lies outside a vocabulary of `size` tokens, or no token is left of it."""
         for name in (name for rule in rules().values() for name in rule.token_ids):
             high = max(getattr(self, name) or (), default=0)
             if high >= size:
-                raise ValueError(f"{name} has token {high}: the vocabulary ends at {size - 1}")
+                raise RequestError(f"{name} has token {high}: the vocabulary ends at {size - 1}")
         if len(set(self.bad_token_ids)) == size:
-            raise ValueError(
+            raise RequestError(
                 f"bad_token_ids bans all {size} tokens of the vocabulary: at least one must be left"
             )
 
@@ -161,7 +162,7 @@ def build_shapers(
     `eos` and `stop_ids` are what min_tokens holds back; `seed` and `choice` give XTC its coins; `words` and `geometry` are the
     target's, which a few rules need (CyclicReflex, Top-W); `language`: the texts that a constraint allows, None: all.
     Only the order is the engine's: penalties look at the whole text also where llama.cpp looks at 64 tokens.
-    Raises ValueError for an order that is unknown or lacks a rule that is on, and for a rule that needs what is not there.
+    Raises RequestError for an order that is unknown or lacks a rule that is on, and for a rule that needs what is not there.
     """
     return tuple(
         shaper
@@ -185,7 +186,7 @@ def acting(
     sampling: Sampling, setting: Setting, order: str | Sequence[str] = "vllm"
 ) -> tuple[list[str], list[str]]:
     """Names of the rules that shape a law, in their order, and of those that are on and change nothing, as a greedy text has no
-    unlikely tokens to cut off. Raises ValueError as `build_shapers` does."""
+    unlikely tokens to cut off. Raises RequestError as `build_shapers` does."""
     names = [name for name, _ in _acting(sampling, order, setting)]
     return names, [
         name for name, s in _made(sampling, setting).items() if s is not None and name not in names
@@ -199,13 +200,13 @@ def _acting(
     if isinstance(order, str):
         if order not in ORDERS:
             near = get_close_matches(order, ORDERS, 1, 0.0)[0]
-            raise ValueError(
+            raise RequestError(
                 f"order is {shown(order)}: it must be one of {', '.join(ORDERS)} (nearest: {near})"
             )
         order = ORDERS[order]
     bad = next((x for x in order if x not in rules()), None)
     if bad is not None or len(set(order)) != len(order):
-        raise ValueError(
+        raise RequestError(
             f"order has {shown(bad)}: its rules are {', '.join(ORDERS['vllm'])}"
             if bad is not None
             else f"order is {', '.join(order)}: each rule may stand in it once"
@@ -216,7 +217,7 @@ def _acting(
             rules()[name].check(shaper, setting)
     lost = next((name for name, s in made.items() if s is not None and name not in order), None)
     if lost is not None:
-        raise ValueError(f"order lacks {lost}, which is on: add it where it belongs")
+        raise RequestError(f"order lacks {lost}, which is on: add it where it belongs")
     on = [(name, s) for name in order if (s := made[name]) is not None]
     at = next((i for i, (_, s) in enumerate(on) if s.reads is Reads.ARGMAX), None)
     if at is None:

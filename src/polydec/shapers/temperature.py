@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 from polydec.shapers.greedy import Greedy
 
@@ -23,7 +23,7 @@ Positive = Annotated[float, Within(GREEDY_BELOW, HIGHEST), Note("Greedy is the l
 class Temperature:
     """w / temperature, temperature in 0.00001 to a million (for 0 take Greedy): further out floats would not hold.
 
-    Reduces to: the identity at 1, Greedy in the limit of 0. Raises ValueError outside the range.
+    Reduces to: the identity at 1, Greedy in the limit of 0. Raises RequestError outside the range.
     Source: Ackley, Hinton and Sejnowski, "A learning algorithm for Boltzmann machines", 1985.
     """
 

@@ -8,8 +8,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, Note
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Note
 from polydec.shapers._rows import at_least
 from polydec.shapers._rule import Rule, Setting
 
@@ -18,7 +19,7 @@ from polydec.shapers._rule import Rule, Setting
 class TopK:
     """Keep every token as likely as the k-th likeliest (k >= 1): all of those that tie with it, so more than k may stay.
 
-    Reduces to: the identity where k is the vocabulary's size or more, Greedy at k = 1 without ties. Raises ValueError
+    Reduces to: the identity where k is the vocabulary's size or more, Greedy at k = 1 without ties. Raises RequestError
     outside the range. Source: Fan, Lewis and Dauphin, "Hierarchical neural story generation", 2018.
     """
 
@@ -28,7 +29,7 @@ class TopK:
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise ValueError(
+            raise RequestError(
                 f"top_k is {self.k}: TopK needs at least 1 (leave it out to keep every token)"
             )
 

@@ -8,9 +8,10 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
+from polydec.base.options import Note
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
-from polydec.options import Note
 from polydec.shapers._rows import at_least
 from polydec.shapers._rule import Rule, Setting
 
@@ -20,7 +21,7 @@ class TopNSigma:
     """Keep w >= max - n * sigma, n > 0 (usual: 1 to 1.5), sigma being the standard deviation (divided by the count) of the
     finite log-weights. Which tokens stay does not depend on a temperature before it; a truncation before it narrows sigma.
 
-    Reduces to: the identity as n grows. Raises ValueError outside the range.
+    Reduces to: the identity as n grows. Raises RequestError outside the range.
     Source: Tang et al., "Top-n-sigma: not all logits are you need", 2024.
     """
 
@@ -30,7 +31,7 @@ class TopNSigma:
 
     def __post_init__(self) -> None:
         if not self.n > 0.0:
-            raise ValueError(
+            raise RequestError(
                 f"top_n_sigma is {self.n}: TopNSigma needs a number above 0 (leave it out to keep every token)"
             )
 

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Above, AtMost, Note, check
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.types import Reads
-from polydec.options import Above, AtMost, Note, check
 from polydec.shapers._rows import at_least, by_mass
 from polydec.shapers._rule import Rule, Setting
 
@@ -28,7 +28,7 @@ class TopP:
     """In descending order of probability (lower ids first among equals) a token stays where those before it have less
     than `p` together, 0 < p <= 1. Among equals at the edge only as many stay as are needed.
 
-    Reduces to: the identity at p = 1, Greedy as p goes to 0. Raises ValueError outside the range.
+    Reduces to: the identity at p = 1, Greedy as p goes to 0. Raises RequestError outside the range.
     Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
     """
 

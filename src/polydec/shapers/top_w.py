@@ -9,10 +9,11 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import AtLeast, Note, Within, check
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.types import Reads
 from polydec.models.geometry import Geometry
-from polydec.options import AtLeast, Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
 FIRST, ROUNDS = (
@@ -47,7 +48,7 @@ class TopW:
     of the likeliest tokens may stay; geometry: of the target's embeddings, None where nobody gave it (`shape` needs it).
     Equals count in the order of their ids. The likeliest token always stays.
 
-    Reduces to: a set of the likeliest tokens at scale 0; the likeliest alone where mass <= entropy. Raises ValueError outside
+    Reduces to: a set of the likeliest tokens at scale 0; the likeliest alone where mass <= entropy. Raises RequestError outside
     the ranges.
     Source: "Top-W: geometry-aware decoding with Wasserstein-regularized truncation and mass penalties", 2026.
     """
@@ -89,7 +90,7 @@ class TopW:
 
     def _directions(self, tokens: Sequence[int]) -> Tensor:
         if self.geometry is None:
-            raise ValueError(NO_TABLE)
+            raise RequestError(NO_TABLE)
         return self.geometry.directions(tokens)
 
     def _kept(self, logp_M: Tensor, where_MH: Tensor) -> Tensor:
@@ -121,14 +122,14 @@ NO_TABLE = "top_w needs the target's table of embeddings: this target has none, 
 
 
 def has_table(shaper: TopW, setting: Setting) -> None:
-    """Raise ValueError where the target has no table of embeddings."""
+    """Raise RequestError where the target has no table of embeddings."""
     try:
         if setting.geometry is not None:
             setting.geometry.directions((0,))
             return
-    except (ValueError, NotImplementedError):
+    except (PolydecError, NotImplementedError):
         pass
-    raise ValueError(NO_TABLE)
+    raise RequestError(NO_TABLE)
 
 
 def make(

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Above, AtMost, Note, check
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.types import Reads
-from polydec.options import Above, AtMost, Note, check
 from polydec.shapers._rows import by_mass
 from polydec.shapers._rule import Rule, Setting
 
@@ -28,7 +28,7 @@ class Typical:
     """In ascending order of |-ln p - entropy| keep tokens until they have the mass `mass` together, 0 < mass <= 1: the one
     that crosses it stays, and so does whatever ties with it. The likeliest token may go.
 
-    Reduces to: the identity at 1. Raises ValueError outside the range.
+    Reduces to: the identity at 1. Raises RequestError outside the range.
     Source: Meister et al., "Locally typical sampling", 2023.
     """
 

@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.options import Above, AtLeast, Below, Note, Within, check
 from polydec.core.rng import Rng
 from polydec.core.types import Reads
-from polydec.options import Above, AtLeast, Below, Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
 Bias = Annotated[
@@ -30,8 +30,8 @@ class Watermark:
     """w + bias for the green tokens: a share of the vocabulary (rounded down, at least one token), drawn anew behind each token
     from (key, that token). Which they are depends on nothing else, so whoever has the key and the vocabulary finds them.
 
-    bias: delta, 0 to 100; share: gamma, above 0 and below 1; key: 0 and more. polydec.detect is the other half.
-    Reduces to: the identity at bias 0. Raises ValueError outside the ranges.
+    bias: delta, 0 to 100; share: gamma, above 0 and below 1; key: 0 and more. polydec.request.detect is the other half.
+    Reduces to: the identity at bias 0. Raises RequestError outside the ranges.
     Source: Kirchenbauer et al., "A watermark for large language models", 2023 (soft lists, one token of context; the lists
     themselves are our own stream's, not those of another library).
     """
@@ -71,7 +71,7 @@ def count(share: float, size: int) -> int:
 
 
 def check_list(share: float, key: int) -> None:
-    """Raise ValueError for a share or a key that is out of range."""
+    """Raise RequestError for a share or a key that is out of range."""
     check("watermark_share", share, Share)
     check("watermark_key", key, Key)
 

@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.law import NEG_INF
 from polydec.core.rng import Rng
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
 Chance = Annotated[
@@ -41,7 +41,7 @@ class Xtc:
     is what lossless methods reproduce. Each choice of a request has coins of its own (`for_choice`).
 
     0 <= probability <= 1, 0 <= threshold <= 1; above 0.5 nothing can go.
-    Reduces to: the identity at probability 0. Raises ValueError outside the ranges.
+    Reduces to: the identity at probability 0. Raises RequestError outside the ranges.
     Source: p-e-w, "Exclude Top Choices (XTC)", text-generation-webui pull request 6335, 2024.
     """
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import Note, Within
 from polydec.core.protocols import Target
-from polydec.kit import SECOND_PROMPT, Kit
-from polydec.options import Note, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import SECOND_PROMPT, Kit
 
 CARD = Card(
     name="cfg",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.card import Card
+from polydec.base.options import AtLeast, Note, Within
 from polydec.core.protocols import Target
-from polydec.kit import LAYERS, Kit
-from polydec.options import AtLeast, Note, Within
+from polydec.methods.card import Card
+from polydec.methods.kit import LAYERS, Kit
 
 CARD = Card(
     name="dola",
@@ -39,7 +39,7 @@ def build(
     ] = 0.1,
 ) -> Target:
     from polydec.contrasts.difference import Difference
-    from polydec.models.depth import bucket
+    from polydec.drafting.depth import bucket
     from polydec.targets.layered import Layered
 
     return Layered(kit.target, bucket(kit.target.layers, every, upper), Difference(1.0, 1.0, head))

@@ -8,6 +8,7 @@ from math import exp, inf
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.targets.switch import SwitchScores
@@ -37,11 +38,13 @@ class Confident:
 
     def __post_init__(self) -> None:
         if not self.exits or list(self.exits) != sorted(set(self.exits)) or self.exits[0] < 1:
-            raise ValueError(f"exits is {self.exits}: it must hold ascending depths of 1 and more")
+            raise RequestError(
+                f"exits is {self.exits}: it must hold ascending depths of 1 and more"
+            )
         if not self.threshold >= 0.0:
-            raise ValueError(f"threshold is {self.threshold}: it must be at least 0")
+            raise RequestError(f"threshold is {self.threshold}: it must be at least 0")
         if self.decay is not None and not 0.0 <= self.decay < inf:
-            raise ValueError(f"decay is {self.decay}: it must be none, or 0 and more")
+            raise RequestError(f"decay is {self.decay}: it must be none, or 0 and more")
 
     @property
     def vocab(self) -> Vocab:
@@ -79,7 +82,7 @@ class ConfidentSession:
 
     async def score(self, draft: Draft, want: Want) -> SwitchScores:
         if want.exits:
-            raise ValueError(
+            raise RequestError(
                 f"exits is {want.exits}: where tokens leave early, no depth can be looked at alone"
             )
         chosen: dict[int, Scores] = {}
@@ -140,7 +143,7 @@ class ConfidentSession:
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
-        raise ValueError("layers of a model that exits early cannot be chosen again")
+        raise RequestError("layers of a model that exits early cannot be chosen again")
 
     def close(self) -> None:
         self._inner.close()

@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.effects import gather
 from polydec.core.law import normalise
 from polydec.core.protocols import Scores, Session, Target
@@ -54,7 +55,7 @@ class Contrast:
 
     def __post_init__(self) -> None:
         if len(self.others) != self.rule.laws:
-            raise ValueError(
+            raise RequestError(
                 f"others has {len(self.others)} laws: the rule {type(self.rule).__name__} mixes {self.rule.laws}"
             )
         for other in self.others:
@@ -166,7 +167,7 @@ class ContrastSession:
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
-        raise ValueError("layers cannot run alone where a law is made of several")
+        raise RequestError("layers cannot run alone where a law is made of several")
 
     def close(self) -> None:
         for session in (self._first, *self._others):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.law import divergence
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
@@ -37,7 +38,9 @@ class Layered:
             or list(self.exits) != sorted(set(self.exits))
             or not 1 <= self.exits[0] <= self.exits[-1] <= last
         ):
-            raise ValueError(f"exits is {self.exits}: it must hold ascending depths of 1 to {last}")
+            raise RequestError(
+                f"exits is {self.exits}: it must hold ascending depths of 1 to {last}"
+            )
 
     @property
     def vocab(self) -> Vocab:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.effects import gather
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.types import Vocab
@@ -35,7 +36,7 @@ class Prompted:
 
     def __post_init__(self) -> None:
         if not self.scale >= 0:
-            raise ValueError(f"scale is {self.scale}: it must be at least 0")
+            raise RequestError(f"scale is {self.scale}: it must be at least 0")
 
     @property
     def vocab(self) -> Vocab:

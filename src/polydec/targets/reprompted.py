@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Vocab, Want
 
@@ -29,7 +30,7 @@ class Reprompted:
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.instead:
-            raise ValueError("prompt and its replacement need at least one token each")
+            raise RequestError("prompt and its replacement need at least one token each")
 
     @property
     def vocab(self) -> Vocab:
@@ -99,7 +100,7 @@ class RepromptedSession:
         return self._inner.embed(tokens)
 
     def memory(self) -> tuple[Tensor, Tensor]:
-        raise ValueError(
+        raise RequestError(
             "keys cannot be read behind another prompt than the one that is given: they stand at other places"
         )
 
@@ -108,7 +109,7 @@ class RepromptedSession:
 
     def rewind(self, n: int) -> None:
         if not 0 <= n <= self._done:
-            raise ValueError(
+            raise RequestError(
                 f"n is {n}: it must lie in 0 to {self._done}, the tokens since the prompt that another stands for"
             )
         self._inner.rewind(n)
@@ -123,7 +124,7 @@ class RepromptedSession:
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
-        raise ValueError("layers cannot run alone behind another prompt")
+        raise RequestError("layers cannot run alone behind another prompt")
 
     def close(self) -> None:
         self._inner.close()

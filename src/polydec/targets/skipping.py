@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
 
@@ -82,7 +83,7 @@ class SkippingSession:
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
         if self._scored is None:
-            raise ValueError(
+            raise RequestError(
                 "no draft has been scored since the last commit: there is nothing to keep"
             )
         depth = self._scored.depth[root]
@@ -110,7 +111,9 @@ class SkippingSession:
 
     def rewind(self, n: int) -> None:
         if not 0 <= n <= self._length:
-            raise ValueError(f"n is {n}: it must lie in 0 to {self._length}, the committed tokens")
+            raise RequestError(
+                f"n is {n}: it must lie in 0 to {self._length}, the committed tokens"
+            )
         self._scored, self._length = None, self._length - n
         cut = min(n, len(self._unread))
         self._unread = self._unread[: len(self._unread) - cut]
@@ -125,7 +128,7 @@ class SkippingSession:
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
-        raise ValueError("layers of a model that skips layers cannot be chosen again")
+        raise RequestError("layers of a model that skips layers cannot be chosen again")
 
     def close(self) -> None:
         self._whole.close()

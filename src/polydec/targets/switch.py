@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
@@ -58,17 +59,17 @@ class ByEntropy:
     def __post_init__(self) -> None:
         for name, value in (("tau", self.tau), ("tau_down", self.tau_down)):
             if value is not None and math.isnan(value):
-                raise ValueError(
+                raise RequestError(
                     f"{name} is nan: it must be a number of bits, negative or infinite ones included"
                 )
         if self.tau is None and self.tau_down is not None:
-            raise ValueError(
+            raise RequestError(
                 f"tau is none: the large model never takes over, so tau_down ({self.tau_down}) must be left out"
             )
         if not 1 <= self.window <= 256:
-            raise ValueError(f"window is {self.window}: it must lie in 1 to 256")
+            raise RequestError(f"window is {self.window}: it must lie in 1 to 256")
         if not 1 <= self.hold <= 4096:
-            raise ValueError(f"hold is {self.hold}: it must lie in 1 to 4096")
+            raise RequestError(f"hold is {self.hold}: it must lie in 1 to 4096")
 
     def start(self) -> tuple[bool, int, tuple[float, ...]]:
         return self.tau is not None and self.tau < 0.0, self.hold, ()
@@ -108,9 +109,9 @@ class ByShare:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share <= 1.0:
-            raise ValueError(f"share is {self.share}: it must lie in 0 to 1")
+            raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
         if not 1 <= self.run <= 4096:
-            raise ValueError(f"run is {self.run}: it must lie in 1 to 4096")
+            raise RequestError(f"run is {self.run}: it must lie in 1 to 4096")
 
     def start(self) -> int:
         return 0
@@ -180,7 +181,7 @@ class SwitchSession:
 
     async def score(self, draft: Draft, want: Want) -> SwitchScores:
         if want.exits:
-            raise ValueError(
+            raise RequestError(
                 f"exits is {want.exits}: the depths of two models that take turns cannot be looked at"
             )
         if self._unread:
@@ -228,7 +229,7 @@ class SwitchSession:
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
         if self._scored is None:
-            raise ValueError(
+            raise RequestError(
                 "no draft has been scored since the last commit: there is nothing to keep"
             )
         draft, scores, states = self._scored
@@ -252,22 +253,22 @@ class SwitchSession:
             session.evict()
 
     def states(self, hidden_NH: Tensor) -> Scores:
-        raise ValueError(
+        raise RequestError(
             "hidden_NH cannot be read where two models take turns: they have no state in common"
         )
 
     def normed(self, hidden_NH: Tensor) -> Tensor:
-        raise ValueError(
+        raise RequestError(
             "hidden_NH cannot be read where two models take turns: they have no state in common"
         )
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise ValueError(
+        raise RequestError(
             "tokens cannot be embedded where two models take turns: they have no table in common"
         )
 
     def memory(self) -> tuple[Tensor, Tensor]:
-        raise ValueError(
+        raise RequestError(
             "keys cannot be read where two models take turns: they have no layer in common"
         )
 
@@ -293,7 +294,7 @@ class SwitchSession:
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
-        raise ValueError("layers cannot run alone where two models take turns")
+        raise RequestError("layers cannot run alone where two models take turns")
 
     def close(self) -> None:
         for session in self._inner.values():
@@ -334,7 +335,7 @@ class SwitchScores:
         return self.of[i].logp(self.at[i], tokens)
 
     def exit(self, depth: int, nodes: Sequence[int]) -> SwitchScores:
-        raise ValueError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
+        raise RequestError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
 
     @property
     def hidden_NH(self) -> Tensor | None:

@@ -32,7 +32,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import IO, Any
 
-from polydec.edge import sentence
+from polydec.base.edge import sentence
 from polydec.testing import fuzz_requests
 from polydec.testing.fuzz_requests import Sent
 

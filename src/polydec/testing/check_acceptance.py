@@ -14,9 +14,9 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Draw, Exactness, Want
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Tree, Verifier
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.tree_builder import TreeBuilder
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy

@@ -10,11 +10,11 @@ from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget
 from polydec.families.ar.walk import prefill
 from polydec.models.lm import LM
-from polydec.models.tree_builder import TreeBuilder
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy

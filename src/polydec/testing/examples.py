@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_type_hints
 
-from polydec import registry
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Scores, Session, Shaper, Target
 from polydec.core.rng import Rng
@@ -17,18 +16,19 @@ from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
+from polydec.drafting.costs import Costs
 from polydec.families.ar.protocols import Drafter, Guess, Tree, Verifier
 from polydec.families.ar.types import Budget, Verdict
 from polydec.families.diffusion.protocols import Denoiser, Unmasker
-from polydec.kit import MASKED_DRAFT, Artefact
-from polydec.models.artefacts import MODULES
-from polydec.models.costs import Costs
-from polydec.models.learned import ngrams as ngram_tables
-from polydec.models.learned import stop_head
-from polydec.models.learned.eagle import Eagle
-from polydec.models.learned.heads import Heads
-from polydec.models.learned.ngrams import NGrams
-from polydec.models.learned.stop_head import StopHead
+from polydec.learned.artefacts import MODULES
+from polydec.learned.kinds import ngrams as ngram_tables
+from polydec.learned.kinds import stop_head
+from polydec.learned.kinds.eagle import Eagle
+from polydec.learned.kinds.heads import Heads
+from polydec.learned.kinds.ngrams import NGrams
+from polydec.learned.kinds.stop_head import StopHead
+from polydec.methods import registry
+from polydec.methods.kit import MASKED_DRAFT, Artefact
 from polydec.models.lm import LM
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.presence import Presence

@@ -32,11 +32,12 @@ from unittest import mock
 
 from typer.main import get_command
 
-from polydec import api, registry
-from polydec.bench import profile
+from polydec import api
+from polydec.base.edge import sentence
 from polydec.core.trace import Edited, replay
 from polydec.core.types import Exactness
-from polydec.edge import sentence
+from polydec.methods import registry
+from polydec.request import profile
 from polydec.serve.memory import give_back
 from polydec.shapers.sampling import Sampling
 

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from polydec.base.edge import sentence
 from polydec.constraints import asked
 from polydec.core.types import Vocab
-from polydec.edge import sentence
 
 Kind = Callable[[random.Random], Any]
 

@@ -20,18 +20,19 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from polydec import api, registry
+from polydec import api
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.kit import Artefact, Trained
-from polydec.loaded import (
-    load,
-)  # not api.load, which the fuzzer keeps: the same name holds another file each time
-from polydec.models import artefacts
-from polydec.models.template import Template
+from polydec.learned import artefacts
+from polydec.methods import registry
+from polydec.methods.kit import Artefact, Trained
+from polydec.request.loaded import (
+    load,  # not api.load, which the fuzzer keeps: the same name holds another file each time
+)
 from polydec.testing.kits import build
 from polydec.testing.toy import toy as random_toy
+from polydec.text.template import Template
 
 STRANGE: tuple[Any, ...] = (
     0,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polydec import registry
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Target
-from polydec.kit import Artefact, Kit
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.methods import registry
+from polydec.methods.kit import Artefact, Kit
 
 
 def build(

@@ -15,7 +15,7 @@ State = tuple[int, int, int, int]
 
 class TextCache:
     """A cache whose entries hold the whole text that led to them, and what each layer wrote there; its verbs are those of
-    polydec.models.cache.Cache."""
+    polydec.nets.cache.Cache."""
 
     def __init__(self) -> None:
         self.text: list[tuple[tuple[int, ...], tuple[int, ...]] | None] = []

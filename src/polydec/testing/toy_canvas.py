@@ -14,7 +14,7 @@ from torch import Tensor
 from polydec.core.effects import Forward
 from polydec.core.types import Vocab
 from polydec.families.diffusion.types import Canvas
-from polydec.models.learned.joint import TOY
+from polydec.learned.kinds.joint import TOY
 from polydec.testing.enumerate import Law
 
 

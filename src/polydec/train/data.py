@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from polydec.base.errors import FileError
 from polydec.train import rows
 
 KINDS = ("prose", "code", "dialogue")
@@ -42,18 +43,16 @@ COLLECTION = (
 
 
 def data_root(path: str | Path | None = None) -> Path:
-    """`path`, else the environment's POLYDEC_DATA, else ../shared/data. Raises ValueError where there is no such directory."""
+    """`path`, else the environment's POLYDEC_DATA, else ../shared/data. Raises FileError where there is no such directory."""
     root = Path(path or os.environ.get("POLYDEC_DATA") or "../shared/data")
     if not root.is_dir():
-        raise ValueError(
-            f"data is {str(root)!r}: no such directory (give one, or set POLYDEC_DATA)"
-        )
+        raise FileError(f"data is {str(root)!r}: no such directory (give one, or set POLYDEC_DATA)")
     return root
 
 
 def training_data(path: str | Path | None = None) -> Path:
     """Where the texts of a training are: a file or a folder as `rows.read` takes them, the collection's folder, or `sample`.
-    None: POLYDEC_DATA, else ../shared/data, else the sample, which is said. Raises ValueError where there is nothing."""
+    None: POLYDEC_DATA, else ../shared/data, else the sample, which is said. Raises FileError where there is nothing."""
     given = path if path is not None else os.environ.get("POLYDEC_DATA")
     if given is None and Path("../shared/data").is_dir():
         return Path("../shared/data")
@@ -72,7 +71,7 @@ def collected(root: Path) -> bool:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file, plain or .gz. Raises ValueError with one sentence that names file and line."""
+    """The objects of a JSONL file, plain or .gz. Raises FileError with one sentence that names file and line."""
     return (fields for _, fields in rows.objects(path))
 
 
@@ -98,9 +97,7 @@ def as_chat(turns: Sequence[dict[str, Any]]) -> str:
 def _texts(root: Path, pattern: str) -> Iterator[str]:
     paths = sorted(root.glob(pattern))
     if not paths:
-        raise ValueError(
-            f"data has no {pattern}: {root} is not the directory of the training texts"
-        )
+        raise FileError(f"data has no {pattern}: {root} is not the directory of the training texts")
     for path in paths:
         for row in read_rows(path):
             yield row["text"]
@@ -122,7 +119,7 @@ def documents(root: Path, kind: str) -> Iterator[str]:
         "dialogue": lambda: iter([_dialogues(root)]),
     }
     if kind not in sources:
-        raise ValueError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}")
+        raise FileError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}")
     if collected(root):
         for source in sources[kind]():
             yield from source
@@ -179,7 +176,7 @@ class Packed:
     def row(self, i: int, length: int) -> np.ndarray:
         count = len(self.stream) // length
         if not count:
-            raise ValueError(
+            raise FileError(
                 f"stream has {len(self.stream)} tokens: rows of {length} need at least as many"
             )
         turn, at = divmod(i, count)

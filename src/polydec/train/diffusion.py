@@ -16,9 +16,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec import files
-from polydec.models import edge, rows8, zoo
-from polydec.options import at_least_one
+from polydec.base import files
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
+from polydec.formats import edge, rows8, zoo
 from polydec.train.data import ASSISTANT, BEGIN, END, USER
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, bidirectional, from_weights, save_directory
@@ -75,29 +76,29 @@ class DiffusionSpec:
         at_least_one(self, "steps", "rows", "layers")
         for name in ("block", "anneal"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
         if not 16 <= self.length <= 4096:
-            raise ValueError(f"length is {self.length}: it must lie in 16 to 4096")
+            raise RequestError(f"length is {self.length}: it must lie in 16 to 4096")
         if not 16 <= self.shortest <= self.length:
-            raise ValueError(
+            raise RequestError(
                 f"shortest is {self.shortest}: it must lie in 16 to length ({self.length})"
             )
         if self.long and not self.length <= self.long <= 4096:
-            raise ValueError(
+            raise RequestError(
                 f"long is {self.long}: it must be 0, or lie in length ({self.length}) to 4096"
             )
         if self.long and len({name in LONG for name in self.tasks}) < 2:
-            raise ValueError(
+            raise RequestError(
                 f"long is {self.long}: tasks must have some of {', '.join(LONG)}, and others"
             )
         if self.width < 32 or self.width % 32:
-            raise ValueError(f"width is {self.width}: it must be a multiple of 32")
+            raise RequestError(f"width is {self.width}: it must be a multiple of 32")
         if self.causal and (self.block or self.shifted or self.anneal):
-            raise ValueError(
+            raise RequestError(
                 "causal is on: block, shifted and anneal are of masked-diffusion models"
             )
         if not self.tasks:
-            raise ValueError(f"tasks is empty: name some of {', '.join(TASKS)}")
+            raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
         for name in self.tasks:
             make(name, 0, 0)
 
@@ -119,7 +120,7 @@ class Student:
 def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
     """Train, and save a directory that `polydec.load` reads at spec.out; what was measured (also in out/training.json).
 
-    Interrupted, it goes on from out/state.pt when called again. Raises ValueError on a wrong spec, or a state that belongs to
+    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, or a state that belongs to
     another run."""
     out, began = Path(spec.out), time.perf_counter()
     student = begun(spec)
@@ -167,7 +168,8 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
 
 
 def begun(spec: DiffusionSpec) -> Student:
-    """A network to train: a new one, or the one at spec.start. Raises ValueError where there is none of the Llama skeleton."""
+    """A network to train: a new one, or the one at spec.start. Raises RequestError where there is none of the Llama
+    skeleton."""
     if spec.start is None:
         tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
         size = tokenizer.get_vocab_size()
@@ -295,7 +297,7 @@ class Rows:
         said = self._ids(task.answer + END)
         left = length - len(asked) - len(said)
         if left < 0 and name not in LONG:
-            raise ValueError(
+            raise RequestError(
                 f"shortest is {self._spec.shortest}: task {task.question!r} and its answer take {length - left} "
                 "positions"
             )

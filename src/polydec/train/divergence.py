@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
+
 Divergence = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -47,7 +49,7 @@ class JensenShannon:
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < 1:
-            raise ValueError(f"beta is {self.beta}: it must lie above 0 and below 1")
+            raise RequestError(f"beta is {self.beta}: it must lie above 0 and below 1")
 
     def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
         b = self.beta
@@ -75,9 +77,9 @@ DIVERGENCES: Mapping[str, Callable[[float], Divergence]] = {
 
 
 def divergence(name: str, beta: float = 0.5) -> Divergence:
-    """beta is read by jsd alone. Raises ValueError on an unknown name."""
+    """beta is read by jsd alone. Raises RequestError on an unknown name."""
     if name not in DIVERGENCES:
-        raise ValueError(f"divergence is {name!r}: it must be one of {', '.join(DIVERGENCES)}")
+        raise RequestError(f"divergence is {name!r}: it must be one of {', '.join(DIVERGENCES)}")
     return DIVERGENCES[name](beta)
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.loaded import load
-from polydec.options import at_least_one
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
+from polydec.request.loaded import load
 from polydec.train.diffusion import DiffusionSpec, begun, save
 from polydec.train.filter import FilterSpec, answers, asked
 from polydec.train.loop import Schedule, arithmetic, fit, precision
@@ -50,7 +51,7 @@ class DParallelSpec:
     def __post_init__(self) -> None:
         at_least_one(self, "each", "max_tokens", "rows", "steps")
         if self.beta < 0:
-            raise ValueError(f"beta is {self.beta}: it must be at least 0")
+            raise RequestError(f"beta is {self.beta}: it must be at least 0")
 
 
 def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:

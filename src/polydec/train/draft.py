@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec import files
+from polydec.base import files
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
 from polydec.core.types import Vocab
-from polydec.models import checkpoint
+from polydec.models import checkpoint, sources
 from polydec.models.lm import LM
-from polydec.models.transformer import Transformer
-from polydec.options import at_least_one
+from polydec.nets.transformer import Transformer
 from polydec.train import selfplay
 from polydec.train.acceptance import Acceptance, measure
 from polydec.train.divergence import acceptance, divergence
@@ -84,28 +85,30 @@ class DraftSpec:
             divergence(name, self.beta)
         for kind, _ in self.tasks:
             if kind not in selfplay.SOURCES:
-                raise ValueError(
+                raise RequestError(
                     f"tasks names {kind!r}: it must be one of {', '.join(selfplay.SOURCES)}"
                 )
         if self.own is not None and not 0 <= self.own <= 1:
-            raise ValueError(f"own is {self.own}: it must lie in 0 to 1")
+            raise RequestError(f"own is {self.own}: it must lie in 0 to 1")
         if self.policy not in POLICIES:
-            raise ValueError(f"policy is {self.policy!r}: it must be one of {', '.join(POLICIES)}")
+            raise RequestError(
+                f"policy is {self.policy!r}: it must be one of {', '.join(POLICIES)}"
+            )
         if not self.temperature > 0:
-            raise ValueError(f"temperature is {self.temperature}: it must be above 0")
+            raise RequestError(f"temperature is {self.temperature}: it must be above 0")
         at_least_one(self, "steps", "rows", "layers", "each", "max_tokens")
         for name in ("tokens", "width", "inner", "kv_heads"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
 
 
 def train_draft(spec: DraftSpec) -> dict[str, Any]:
     """Train, save the draft at spec.out (its config names the target, from which tokenizer and embedding table come), and
     measure its acceptance on held-out prompts where out/held.jsonl has the target's answers to some; what was measured
-    (also in out/training.json). Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec,
+    (also in out/training.json). Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec,
     missing data, or a target outside the Llama skeleton."""
     out, began = Path(spec.out), time.perf_counter()
-    source = checkpoint.open_source(spec.target)
+    source = sources.open_source(spec.target)
     require("ar", family_of_config(source.config), spec.target)
     shape = shape_of(spec, source.config)
     fast = arithmetic(out / "state.pt", spec.bf16)
@@ -125,7 +128,9 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
         if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context
     ]
     if not samples:
-        raise ValueError(f"text is {str(path)!r}: no sample in it fits into {spec.context} tokens")
+        raise RequestError(
+            f"text is {str(path)!r}: no sample in it fits into {spec.context} tokens"
+        )
     teacher = Teacher.of(
         {**source.config, "max_position_embeddings": spec.context}, source.weights, fast
     )
@@ -183,7 +188,7 @@ def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> Shape:
     t = Shape.of(config, spec.context)
     width = spec.width or t.width
     if width % t.head:
-        raise ValueError(
+        raise RequestError(
             f"width is {width}: it must be a multiple of the target's head size, {t.head}"
         )
     heads = width // t.head

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.train.network import Llama
 
 
@@ -29,13 +30,15 @@ class Depths:
 
     def __post_init__(self) -> None:
         if not 0 <= self.scale <= 1:
-            raise ValueError(f"early_exit is {self.scale}: it must lie in 0 (off) to 1")
+            raise RequestError(f"early_exit is {self.scale}: it must lie in 0 (off) to 1")
         if not 0 <= self.dropout <= 0.5:
-            raise ValueError(f"layer_dropout is {self.dropout}: it must lie in 0 to 0.5")
+            raise RequestError(f"layer_dropout is {self.dropout}: it must lie in 0 to 0.5")
         if list(self.exits) != sorted(set(self.exits)) or (self.exits and self.exits[0] < 1):
-            raise ValueError(f"exits is {self.exits}: it must hold ascending depths of 1 and more")
+            raise RequestError(
+                f"exits is {self.exits}: it must hold ascending depths of 1 and more"
+            )
         if self.exits and self.scale:
-            raise ValueError(
+            raise RequestError(
                 "exits and early_exit are both set: one of them decides which depths are learnt"
             )
 
@@ -47,7 +50,7 @@ class Depths:
         """Of every depth that this step learns its weight, in ascending order; they add up to 1."""
         if self.exits:
             if self.exits[-1] != layers:
-                raise ValueError(
+                raise RequestError(
                     f"exits is {self.exits}: the last one must be {layers}, the network's layers"
                 )
             return {d: 1 / len(self.exits) for d in self.exits}

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.models.learned import falcon
-from polydec.models.learned.falcon import Falcon
-from polydec.models.state_layer import EPS, StateLayer, even
+from polydec.learned.kinds import falcon
+from polydec.learned.kinds.falcon import Falcon
+from polydec.learned.state_layer import EPS, StateLayer, even
 from polydec.train.state_layer import Block, Past, behind, mlp
 from polydec.train.students import Rates, Shown, Student
 

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
 from polydec.core.scheduler import run
 from polydec.families.diffusion.protocols import Denoiser
 from polydec.families.diffusion.types import Canvas
-from polydec.kit import family_of
-from polydec.loaded import LM, load
-from polydec.models.learned import filter as filters
-from polydec.options import at_least_one
+from polydec.learned.kinds import filter as filters
+from polydec.methods.kit import family_of
+from polydec.request.loaded import LM, load
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown
 from polydec.train.target import require
@@ -50,9 +51,9 @@ class FilterSpec:
     def __post_init__(self) -> None:
         at_least_one(self, "each", "max_tokens", "block", "steps")
         if not self.tasks:
-            raise ValueError(f"tasks is empty: name some of {', '.join(TASKS)}")
+            raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
         if self.hidden < 0:
-            raise ValueError(f"hidden is {self.hidden}: it must be at least 0")
+            raise RequestError(f"hidden is {self.hidden}: it must be at least 0")
         for name in self.tasks:
             make(name, 0, 0)
 

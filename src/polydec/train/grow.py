@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from polydec.base.errors import RequestError
 from polydec.train.network import Llama, Shape
 
 WRITERS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
@@ -19,7 +20,7 @@ def grown(small: Llama, shape: Shape, seed: int) -> Llama:
     learns within a few steps.
 
     A wider stream has a smaller mean square by the ratio of the widths: norms are scaled by its root, and their epsilon by the
-    ratio (the shape's own is not used). Raises ValueError where the shape is smaller somewhere, or its heads are of another
+    ratio (the shape's own is not used). Raises RequestError where the shape is smaller somewhere, or its heads are of another
     kind.
 
     Source: Chen et al., "Net2Net: accelerating learning via knowledge transfer" (2015), with zeros in place of copies.
@@ -27,7 +28,7 @@ def grown(small: Llama, shape: Shape, seed: int) -> Llama:
     a = small.s
     for name in ("width", "layers", "heads", "inner"):
         if getattr(shape, name) < getattr(a, name):
-            raise ValueError(
+            raise RequestError(
                 f"{name} is {getattr(shape, name)}: it must be at least that of the network to begin with, "
                 f"{getattr(a, name)}"
             )
@@ -36,12 +37,12 @@ def grown(small: Llama, shape: Shape, seed: int) -> Llama:
         a.head,
         a.heads // a.kv_heads,
     ):
-        raise ValueError(
+        raise RequestError(
             f"shape has {shape.vocab} tokens and heads of {shape.head}: they must be those of the network to "
             f"begin with ({a.vocab} and {a.head}), and as many heads must share keys"
         )
     if small.lm_head is not None:
-        raise ValueError(
+        raise RequestError(
             "the network to begin with has a head of its own: only one with a tied table can be grown"
         )
     ratio = a.width / shape.width

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec import files
-from polydec.options import at_least_one
+from polydec.base import files
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.train.diffusion import DiffusionSpec, Student, begun, save
 from polydec.train.loop import Schedule, arithmetic, fit, precision
@@ -51,9 +52,9 @@ class InsertionSpec:
     def __post_init__(self) -> None:
         at_least_one(self, "steps", "rows", "layers")
         if not 32 <= self.context <= 4096:
-            raise ValueError(f"context is {self.context}: it must lie in 32 to 4096")
+            raise RequestError(f"context is {self.context}: it must lie in 32 to 4096")
         if endless := [name for name in self.tasks if name in LONG]:
-            raise ValueError(
+            raise RequestError(
                 f"tasks has {endless[0]!r}: its answers go on, and an insertion model writes whole ones"
             )
         self.begin()  # refuses wrong tasks and widths
@@ -106,7 +107,7 @@ class Marks:
 def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
     """Train, and save a directory that `polydec.load` reads at spec.out; what was measured (also in out/training.json).
 
-    Interrupted, it goes on from out/state.pt when called again. Raises ValueError on a wrong spec, or a state that belongs to
+    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, or a state that belongs to
     another run. Source: ILM, insertion language models (2025)."""
     out, began = Path(spec.out), time.perf_counter()
     student = begun(spec.begin())
@@ -162,7 +163,7 @@ def examples(spec: InsertionSpec, student: Student, step: int) -> list[Example]:
             for text in (BEGIN + USER + task.question + END + ASSISTANT, task.answer)
         )
         if len(prompt) + len(answer) + 2 > spec.context:
-            raise ValueError(
+            raise RequestError(
                 f"context is {spec.context}: task {task.question!r} and its answer take "
                 f"{len(prompt) + len(answer) + 2} positions"
             )

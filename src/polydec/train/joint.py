@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polydec.loaded import load
-from polydec.models.learned import joint
-from polydec.models.learned.joint import Joint
-from polydec.options import at_least_one
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
+from polydec.learned.kinds import joint
+from polydec.learned.kinds.joint import Joint
+from polydec.request.loaded import load
 from polydec.train.diffusion import DiffusionSpec, Rows, Student, begun
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown
@@ -50,7 +51,7 @@ class JointSpec:
     def __post_init__(self) -> None:
         at_least_one(self, "texts", "rows", "steps")
         if self.count < 2:
-            raise ValueError(
+            raise RequestError(
                 f"count is {self.count}: it must be at least 2, as the first gap of a pass needs no layer"
             )
 

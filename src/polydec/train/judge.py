@@ -14,21 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polydec.base.errors import RequestError
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
-from polydec.files import replace
-from polydec.models import zoo
-from polydec.models.learned import judge as trained
-from polydec.models.learned.judge import Judge
+from polydec.formats import zoo
+from polydec.learned.kinds import judge as trained
+from polydec.learned.kinds.judge import Judge
 from polydec.models.lm import LM
-from polydec.models.text import Text
-from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
+from polydec.text.tokenizer import Text
 from polydec.train import selfplay
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import gather
@@ -91,12 +92,12 @@ class Student(nn.Module):
 def train_judge(spec: JudgeSpec) -> dict[str, Any]:
     """Train, save at spec.out (judge.safetensors, config.json), and say how it tells right from wrong on held-out prompts
     (also in out/training.json). Every eighth answer is set aside, and the weights that are best on these are saved.
-    Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, a draft that does not fit the
+    Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec, a draft that does not fit the
     target, or missing data."""
     out, began = Path(spec.out), time.process_time()
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
-        raise ValueError(
+        raise RequestError(
             f"draft is none and {spec.target} has no embedded one: name the draft model"
         )
     point, small = autoregressive(spec.target), autoregressive(name, "draft")
@@ -170,7 +171,7 @@ def learn(target: LM, draft: LM, text: Text, samples: Sequence[Sample], spec: Ju
             state.append(states(target, s.prompt_ids, own[: i + 1])[-1])
             right.append(1.0)
     if not state:
-        raise ValueError(
+        raise RequestError(
             "text has no place where the draft would have written another token: there is nothing to judge"
         )
     return Lessons(torch.stack(state), torch.tensor(right))

@@ -10,8 +10,8 @@ from polydec.drafters.heads import FromHeads
 from polydec.drafters.longspec import FromLongSpec
 from polydec.drafters.mtp import FromMtp
 from polydec.drafters.probes import FromProbes
-from polydec.models import published, published_eagle1, published_medusa
-from polydec.models.learned import (
+from polydec.learned import published, published_eagle1, published_medusa
+from polydec.learned.kinds import (
     chimera,
     clover,
     eagle,

@@ -18,8 +18,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec import edge, files
-from polydec.models import checkpoint, rows8
+from polydec.base import edge, files
+from polydec.base.errors import RequestError
+from polydec.formats import rows8
+from polydec.models import sources
 from polydec.train import network as net
 from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, Split, pack, split, training_data
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
@@ -88,17 +90,17 @@ class LMSpec:
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
-            raise ValueError(f"preset is {self.preset!r}: it must be one of {', '.join(PRESETS)}")
+            raise RequestError(f"preset is {self.preset!r}: it must be one of {', '.join(PRESETS)}")
         if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps is {self.steps}: it must be at least 1")
+            raise RequestError(f"steps is {self.steps}: it must be at least 1")
         if not len(self.shares) == len(self.train_mb) == len(self.kinds):
-            raise ValueError(
+            raise RequestError(
                 f"shares and train_mb must have a value for each of {', '.join(self.kinds)}"
             )
         if min(self.shares) < 1 or min(self.train_mb) <= 0 or self.held_kb <= 0:
-            raise ValueError("shares, train_mb and held_kb must be above 0")
+            raise RequestError("shares, train_mb and held_kb must be above 0")
         if not 0 <= self.long <= 1:
-            raise ValueError(f"long is {self.long}: it must lie in 0 to 1")
+            raise RequestError(f"long is {self.long}: it must lie in 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Corpus:
 def train_lm(spec: LMSpec) -> dict[str, Any]:
     """Train, save a Hugging Face directory at spec.out, and measure; what was measured (also in out/training.json).
 
-    Interrupted, it goes on from out/state.pt when called again. Raises ValueError on a wrong spec, missing data, or a
+    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, missing data, or a
     state that belongs to another run."""
     preset, out, began = PRESETS[spec.preset], Path(spec.out), time.perf_counter()
     schedule = spec.schedule or preset.schedule
@@ -129,7 +131,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         shape.vocab,
     )
     if tokenizer.get_vocab_size() > shape.vocab:
-        raise ValueError(
+        raise RequestError(
             f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}"
         )
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
@@ -220,7 +222,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
 
 
 def read_texts(spec: LMSpec) -> dict[str, Split]:
-    """The texts of each kind of which there is one to train on. Raises ValueError where there is none."""
+    """The texts of each kind of which there is one to train on. Raises RequestError where there is none."""
     root = training_data(spec.data)
     parts = {
         k: split(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
@@ -228,7 +230,7 @@ def read_texts(spec: LMSpec) -> dict[str, Split]:
     }
     some = {k: part for k, part in parts.items() if part.train}
     if not some:
-        raise ValueError(
+        raise RequestError(
             edge.sentence(
                 f"data is {str(root)!r}: it has no text to train on (of ten texts seven are learned from and three held out, "
                 "by their SHA-1): give more"
@@ -238,11 +240,11 @@ def read_texts(spec: LMSpec) -> dict[str, Split]:
 
 
 def enough(spec: LMSpec, corpus: Corpus, context: int) -> LMSpec:
-    """The spec without kinds that have less text than a row holds, which are said. Raises ValueError where none has more."""
+    """The spec without kinds that have less text than a row holds, which are said. Raises RequestError where none has more."""
     sizes = {k: len(corpus.train[k]) for k in spec.kinds if k in corpus.train}
     there = [i for i, k in enumerate(spec.kinds) if sizes.get(k, 0) >= context]
     if not there:
-        raise ValueError(
+        raise RequestError(
             f"data has {', '.join(f'{n:,} tokens of {k}' for k, n in sizes.items())} to train on: "
             f"rows of {context:,} need at least as many"
         )
@@ -313,9 +315,9 @@ def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> 
         try:
             return Tokenizer.from_file(str(path))
         except Exception as e:  # whatever the library meets; it has no kind of error of its own
-            raise ValueError(edge.sentence(f"{path} is not a readable tokenizer: {e}")) from None
+            raise RequestError(edge.sentence(f"{path} is not a readable tokenizer: {e}")) from None
     if source:
-        raise ValueError(f"tokenizer is {source!r}: there is no tokenizer.json")
+        raise RequestError(f"tokenizer is {source!r}: there is no tokenizer.json")
     tokenizer = train_tokenizer(texts, size)
     files.replace(path, lambda at: tokenizer.save(str(at)))
     return tokenizer
@@ -375,7 +377,7 @@ WRONG = (
 
 
 def directory(name: str) -> Path:
-    return Path(name) if Path(name).is_dir() else checkpoint.find(name)
+    return Path(name) if Path(name).is_dir() else sources.find(name)
 
 
 def load_directory(name: str) -> Llama:
@@ -389,7 +391,7 @@ def load_directory(name: str) -> Llama:
             rows8.unpacked(load_file(str(path / "model.safetensors"))),
         )
     except WRONG as e:
-        raise ValueError(
+        raise RequestError(
             edge.sentence(f"model {name!r} is not a directory that `polydec train lm` wrote: {e}")
         ) from None
     require("ar", found, name, "model")

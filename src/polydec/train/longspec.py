@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Vocab
-from polydec.models.learned.longspec import LongSpec, Sizes
-from polydec.models.state_layer import EPS, StateLayer, even
+from polydec.learned.kinds.longspec import LongSpec, Sizes
+from polydec.learned.state_layer import EPS, StateLayer, even
 from polydec.train.network import Attention, Layer, rotate
 from polydec.train.state_layer import begun, mlp
 from polydec.train.students import Rates, Shown, Student
@@ -34,7 +35,7 @@ LIKE = {
 def depth_before(layers: int) -> tuple[int, ...]:
     """After which layer the states are read: the last layer's keys and values are made of them."""
     if layers < 2:
-        raise ValueError(
+        raise RequestError(
             f"target has {layers} layers: LongSpec is trained on the states before the last of at least 2"
         )
     return (layers - 1,)

@@ -14,9 +14,10 @@ import torch
 from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from polydec.edge import Record, check, sentence
-from polydec.files import replace
-from polydec.options import above_zero, at_least_one
+from polydec.base.edge import Record, check, sentence
+from polydec.base.errors import RequestError
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
 from polydec.train.muon import Muon
 
 
@@ -46,11 +47,11 @@ class Schedule:
         at_least_one(self, "steps", "save_every", "log_every", "judge_every")
         for name in ("warmup", "decay"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
         above_zero(self, "rate", "clip")
         for name in ("muon", "weight_decay"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
 
     def factor(self, step: int) -> float:
         """The share of the highest rate that step (0 to steps - 1) takes."""
@@ -145,7 +146,7 @@ def fit(
     if state is not None and state.exists():
         saved = read_state(state, network, opts, known)
         if saved.step >= s.steps and not saved.curve:
-            raise ValueError(f"{state} has no loss curve: delete it to start anew")
+            raise RequestError(f"{state} has no loss curve: delete it to start anew")
         if best is not None and saved.best is not None:
             best.least, best.weights = saved.best
         step, curve, total = saved.step, [(a, b) for a, b in saved.curve], saved.total
@@ -225,24 +226,24 @@ class State(Record):
     def _in_order(self) -> State:
         steps = [0, *(at for at, _ in self.curve), self.step]
         if steps[:-1] != sorted(set(steps[:-1])) or steps[-2] > self.step:
-            raise ValueError("the points of its curve are not in the order of its steps")
+            raise RequestError("the points of its curve are not in the order of its steps")
         return self
 
 
 def read_state(
     path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimizer], known: Mapping[str, Any]
 ) -> State:
-    """Put a checkpoint into a network and its optimisers. Raises ValueError with one sentence where it is damaged or belongs
+    """Put a checkpoint into a network and its optimisers. Raises RequestError with one sentence where it is damaged or belongs
     to another run; the network is then as it was."""
     anew = "delete it to start anew"
     try:
         content = torch.load(path, weights_only=True)
     except Exception as e:
-        raise ValueError(sentence(f"{path} is not a readable checkpoint: {anew} ({e})")) from None
+        raise RequestError(sentence(f"{path} is not a readable checkpoint: {anew} ({e})")) from None
     saved = check(State, content, f"{path} is not a checkpoint of training ({anew})")
     if saved.identity != known:
         other = [k for k in {*known, *saved.identity} if known.get(k) != saved.identity.get(k)]
-        raise ValueError(
+        raise RequestError(
             sentence(
                 f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "
                 "choose another directory or delete it"
@@ -256,23 +257,23 @@ def read_state(
             o.load_state_dict(values)
     except Exception as e:  # torch raises what its pickled parts happen to meet
         network.load_state_dict(before)
-        raise ValueError(
+        raise RequestError(
             sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")
         ) from None
     return saved
 
 
 def _same_shapes(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
-    """Raise ValueError where a moment has another shape than its parameter: the optimiser itself finds out in its step."""
+    """Raise RequestError where a moment has another shape than its parameter: the optimiser itself finds out in its step."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for i, p in enumerate(parameters):
         for name, value in values["state"].get(i, {}).items():
             if not isinstance(value, Tensor) or (value.ndim and value.shape != p.shape):
-                raise ValueError(f"{name} of parameter {i} has another shape")
+                raise RequestError(f"{name} of parameter {i} has another shape")
     for group in values["param_groups"]:
         for name, value in group.items():
             if name != "params" and type(value) is not type(optimiser.param_groups[0].get(name)):
-                raise ValueError(f"{name} of the optimiser is {value!r}")
+                raise RequestError(f"{name} of the optimiser is {value!r}")
 
 
 def precision(enabled: bool) -> Any:

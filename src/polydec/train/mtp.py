@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.models.gated import PLACES, Adapter
-from polydec.models.learned.mtp import Mtp, begun
-from polydec.models.state_layer import StateLayer
+from polydec.learned.kinds.mtp import Mtp, begun
+from polydec.learned.state_layer import StateLayer
+from polydec.nets.gated import PLACES, Adapter
 from polydec.train.network import Llama
 from polydec.train.probes import through
 from polydec.train.state_layer import Past

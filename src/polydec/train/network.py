@@ -13,15 +13,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.files import replace
-from polydec.models import rows8
+from polydec.base.errors import RequestError
+from polydec.base.files import replace
+from polydec.formats import rows8
 
 
 @dataclass(frozen=True)
 class Shape:
     """Sizes of a network. vocab: rows of the embedding; width must be heads x head size and heads a multiple of kv_heads.
 
-    Raises ValueError where they do not fit together.
+    Raises RequestError where they do not fit together.
     """
 
     vocab: int
@@ -37,13 +38,13 @@ class Shape:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not value > 0:
-                raise ValueError(f"{name} is {value}: it must be above 0")
+                raise RequestError(f"{name} is {value}: it must be above 0")
         if self.width % self.heads or self.width // self.heads % 2:
-            raise ValueError(
+            raise RequestError(
                 f"width is {self.width}: it must be an even multiple of heads ({self.heads})"
             )
         if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads})")
+            raise RequestError(f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads})")
 
     @property
     def head(self) -> int:
@@ -51,7 +52,7 @@ class Shape:
 
     @staticmethod
     def of(config: Mapping[str, Any], context: int | None = None) -> Shape:
-        """From a Hugging Face config of the plain Llama skeleton. Raises ValueError where it has more than that."""
+        """From a Hugging Face config of the plain Llama skeleton. Raises RequestError where it has more than that."""
         c, rope = config, config.get("rope_parameters") or {}
         scaled = c.get("rope_scaling") or rope.get("rope_type", "default") != "default"
         extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(
@@ -62,7 +63,7 @@ class Shape:
             or extra
             or c.get("head_dim", 0) not in (0, None, c["hidden_size"] // c["num_attention_heads"])
         ):
-            raise ValueError(
+            raise RequestError(
                 f"model_type is {c.get('model_type')!r}{' with ' + ', '.join(extra) if extra else ''}: only the "
                 "plain Llama skeleton can be trained or taught from here"
             )
@@ -288,7 +289,7 @@ def save_directory(
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
     """Write config.json, model.safetensors and `files` (name: JSON value, or text). Each file appears whole or not at all.
-    dtype: of all weights; int8: of matrices, with a scale for each row (models/rows8.py), which only Polydec reads."""
+    dtype: of all weights; int8: of matrices, with a scale for each row (formats/rows8.py), which only Polydec reads."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     held = network.state_dict()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from polydec.base.errors import RequestError
+
 
 @dataclass(frozen=True)
 class Level:
@@ -37,11 +39,11 @@ class NGram:
         vocabulary must stay within 62 (order 5: up to 4,096 tokens)."""
         bits = width(size)
         if order < 1 or order * bits > 62:
-            raise ValueError(
+            raise RequestError(
                 f"order is {order}: with {size} tokens it must lie in 1 to {62 // bits}"
             )
         if not streams or all(len(s) < order for s in streams):
-            raise ValueError(f"streams are shorter than order ({order}): nothing to count")
+            raise RequestError(f"streams are shorter than order ({order}): nothing to count")
         keys, counts = np.unique(
             np.concatenate([windows(s, order, bits) for s in streams]), return_counts=True
         )

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from polydec.base.errors import RequestError
+from polydec.base.files import replace
 from polydec.core.types import Vocab
-from polydec.files import replace
-from polydec.models.learned.ngrams import LAST, MIX, NGrams, save
+from polydec.learned.kinds.ngrams import LAST, MIX, NGrams, save
 from polydec.train import selfplay
 from polydec.train.own_text import write_text
 from polydec.train.selfplay import Sample
@@ -52,25 +53,27 @@ class NGramSpec:
             ("discount", 0, 1),
         ):
             if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {low} to {high}")
+                raise RequestError(
+                    f"{name} is {getattr(self, name)}: it must lie in {low} to {high}"
+                )
 
 
 def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     """Let the target write (unless there is a text), count, save; what was measured on held-out prompts (out/held.jsonl,
-    a tenth as many), also in out/training.json. Raises ValueError on a wrong spec, missing data or a vocabulary of more than
+    a tenth as many), also in out/training.json. Raises RequestError on a wrong spec, missing data or a vocabulary of more than
     65,535 tokens."""
     out, began = Path(spec.out), time.perf_counter()
     path, held = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
     point = autoregressive(spec.target)
     if point.lm.vocab.size > LAST:
-        raise ValueError(
+        raise RequestError(
             f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}"
         )
     if spec.text is None:
         write_text(point, path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
     samples = [s for s in selfplay.read(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
-        raise ValueError(f"text is {str(path)!r}: no sample in it")
+        raise RequestError(f"text is {str(path)!r}: no sample in it")
     table = count(samples, spec, point.lm.vocab)
     result: dict[str, Any] = {
         "samples": len(samples),

@@ -10,11 +10,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.lm import LM
-from polydec.models.text import Text
+from polydec.text.tokenizer import Text
 from polydec.train import selfplay
 from polydec.train.data import training_data
 from polydec.train.progress import counted
@@ -106,7 +107,7 @@ def gather(
         part.rename(path)
     samples = [s for s in selfplay.read(path, lm.vocab.size) if s.output_ids]
     if not samples:
-        raise ValueError(f"text is {str(path)!r}: no sample in it")
+        raise RequestError(f"text is {str(path)!r}: no sample in it")
     return samples
 
 
@@ -169,14 +170,14 @@ class Lessons:
 
 def states(lm: LM, ids: Sequence[int], depths: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """After each of these tokens but the last, fp32: after the last layer, and at these depths, one behind another (none: the
-    same). Raises ValueError where the target shows none."""
+    same). Raises RequestError where the target shows none."""
     session = lm.open(ids)
     scores = run(
         [session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True, exits=tuple(depths)))]
     )[0]
     session.close()
     if scores.hidden_NH is None:
-        raise ValueError("target shows no hidden states: nothing can be trained on them")
+        raise RequestError("target shows no hidden states: nothing can be trained on them")
     last_NH, nodes = scores.hidden_NH.float(), range(len(ids) - 1)
     low = [scores.exit(d, nodes).hidden_NH.float() for d in depths]  # pyright: ignore[reportOptionalMemberAccess]
     return last_NH, torch.cat(low, -1) if low else last_NH

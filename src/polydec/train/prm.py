@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from polydec.files import replace
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
+from polydec.learned.kinds import step_reward
+from polydec.learned.kinds.step_reward import StepReward
 from polydec.models.checkpoint import Checkpoint
-from polydec.models.learned import step_reward
-from polydec.models.learned.step_reward import StepReward
-from polydec.options import above_zero, at_least_one
 from polydec.train import problems
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import states
@@ -79,7 +79,7 @@ def train_prm(spec: PrmSpec) -> dict[str, Any]:
     """Train, save at spec.out (prm.safetensors, config.json), and say how it does on held-out problems (also in
     out/training.json). The target draws solutions of training problems, and a checker labels every step: it is right so far and
     can still be finished, or not. Every eighth problem is set aside; the weights that are best there are saved. The target is
-    left as it is. Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, or a target that
+    left as it is. Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec, or a target that
     shows no states."""
     out, began = Path(spec.out), time.perf_counter()
     point = autoregressive(spec.target)

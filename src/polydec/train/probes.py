@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.models.gated import Pair
-from polydec.models.learned.probes import Probes
-from polydec.models.state_layer import StateLayer
+from polydec.learned.kinds.probes import Probes
+from polydec.learned.state_layer import StateLayer
+from polydec.nets.gated import Pair
 from polydec.train.network import Layer, Llama, rotate
 from polydec.train.state_layer import Past, behind
 from polydec.train.students import Rates, Shown, Student

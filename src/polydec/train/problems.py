@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 
+from polydec.base.errors import RequestError
 from polydec.train.data import held_out
 
 LARGEST = 30
@@ -38,18 +39,18 @@ class Problem:
 
 
 def require_kinds(kinds: Sequence[str]) -> None:
-    """Raise ValueError where there is none, or one that is unknown."""
+    """Raise RequestError where there is none, or one that is unknown."""
     if not kinds:
-        raise ValueError(f"kinds is empty: name some of {', '.join(KINDS)}")
+        raise RequestError(f"kinds is empty: name some of {', '.join(KINDS)}")
     for kind in kinds:
         make(kind, 0, 0)
 
 
 def make(kind: str, seed: int, number: int, held: bool = False) -> Problem:
     """A problem of this kind. held: one whose question is held out from training (SHA-1), else one that is not. Raises
-    ValueError for a kind that is unknown."""
+    RequestError for a kind that is unknown."""
     if kind not in KINDS:
-        raise ValueError(f"kinds has {kind!r}: it must be one of {', '.join(KINDS)}")
+        raise RequestError(f"kinds has {kind!r}: it must be one of {', '.join(KINDS)}")
     r = random.Random(f"{kind} {seed} {number}")
     while held_out((problem := KINDS[kind].draw(r)).question) != held:
         pass

@@ -16,12 +16,13 @@ from tokenizers import AddedToken, Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec import files
+from polydec.base import files
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
 from polydec.core.types import Vocab
+from polydec.learned.kinds import step_reward
+from polydec.learned.kinds.step_reward import StepReward
 from polydec.models import checkpoint
-from polydec.models.learned import step_reward
-from polydec.models.learned.step_reward import StepReward
-from polydec.options import at_least_one
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.train.grow import grown
@@ -74,18 +75,18 @@ class ReasonerSpec:
 
     def __post_init__(self) -> None:
         if self.own < 0:
-            raise ValueError(f"own is {self.own}: it must be at least 0")
+            raise RequestError(f"own is {self.own}: it must be at least 0")
         if self.own and self.start is None:
-            raise ValueError(
+            raise RequestError(
                 f"own is {self.own}: only a network that is named by start can draw solutions"
             )
         at_least_one(self, "steps", "rows", "layers")
         if not 96 <= self.length <= CONTEXT:
-            raise ValueError(f"length is {self.length}: it must lie in 96 to {CONTEXT}")
+            raise RequestError(f"length is {self.length}: it must lie in 96 to {CONTEXT}")
         if self.width < 32 or self.width % 32:
-            raise ValueError(f"width is {self.width}: it must be a multiple of 32")
+            raise RequestError(f"width is {self.width}: it must be a multiple of 32")
         if not 0 <= self.flawed < 1:
-            raise ValueError(f"flawed is {self.flawed}: it must be at least 0 and below 1")
+            raise RequestError(f"flawed is {self.flawed}: it must be at least 0 and below 1")
         problems.require_kinds(self.kinds)
 
 
@@ -133,7 +134,7 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     """Train, and save a directory that `polydec.load` reads at spec.out, and what judged beside it as a process reward model at
     spec.out/prm; what was measured (also in out/training.json).
 
-    Interrupted, it goes on from out/state.pt when called again. Raises ValueError on a wrong spec, or a state that belongs to
+    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, or a state that belongs to
     another run."""
     out, began = Path(spec.out), time.perf_counter()
     tokenizer = number_tokenizer()

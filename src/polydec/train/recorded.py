@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
+from polydec.base.files import lock, replace
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._states import states_after
 from polydec.families.ar.types import Budget, Verdict
-from polydec.files import lock, replace
 from polydec.models.lm import LM
 from polydec.train.progress import counted
 from polydec.train.selfplay import Sample, digests
@@ -57,7 +58,7 @@ class Recording:
         self.to.parts.append(states_after(scores, (0, *verdict.path), self.to.depths))
 
     def fork(self, session: Session, choice: int | None = None) -> Recording:
-        raise ValueError("a recording has one answer")
+        raise RequestError("a recording has one answer")
 
     def close(self) -> None:
         pass
@@ -97,10 +98,10 @@ class StateFile:
         return 2 * self.width * len(self.depths)
 
     def held(self, samples: Sequence[Sample]) -> int:
-        """How many of the first samples have their states here. Raises ValueError where the file is of another target."""
+        """How many of the first samples have their states here. Raises RequestError where the file is of another target."""
         lines = self._lines
         if lines and lines[0] != self._first:
-            raise ValueError(
+            raise RequestError(
                 f"{self.path} holds states of another target: delete it, or take other text"
             )
         room = (self.path.stat().st_size if self.path.exists() else 0) // self.row
@@ -145,7 +146,7 @@ class StateFile:
             f.write(digest(sample) + "\n")
 
     def complete(self, lm: LM, samples: Sequence[Sample]) -> None:
-        """The target reads the samples whose states are not here yet. Raises ValueError where another process writes here."""
+        """The target reads the samples whose states are not here yet. Raises RequestError where another process writes here."""
         if self.index.exists() and self.held(samples) == len(samples):
             return
         with lock(self.path), counted(f"reading for {self.path.name}") as watch:
@@ -164,7 +165,7 @@ class StateFile:
 
 
 def read_states(lm: LM, ids: Sequence[int], depths: Sequence[int]) -> Tensor:
-    """After each of these tokens but the last, at these depths, one behind another. Raises ValueError where the target shows
+    """After each of these tokens but the last, at these depths, one behind another. Raises RequestError where the target shows
     none."""
     session = lm.open(ids)
     scores = run([session.prefill(Want(law=Reads.NOTHING, prompt=True, exits=tuple(depths)))])[0]

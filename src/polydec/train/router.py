@@ -14,6 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from polydec.base.errors import RequestError
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -23,13 +26,11 @@ from polydec.families.ar.speculative import Speculative
 from polydec.families.search.arbiters import ByAdvantage
 from polydec.families.search.arbitrage import Arbitrage
 from polydec.families.search.protocols import Case
-from polydec.files import replace
-from polydec.models import zoo
+from polydec.formats import zoo
+from polydec.learned.kinds import router, step_reward
+from polydec.learned.kinds.router import Router
+from polydec.learned.kinds.step_reward import StepReward
 from polydec.models.checkpoint import Checkpoint
-from polydec.models.learned import router, step_reward
-from polydec.models.learned.router import Router
-from polydec.models.learned.step_reward import StepReward
-from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
@@ -72,7 +73,7 @@ class RouterSpec:
         at_least_one(self, "each", "inner", "steps", "rows")
         above_zero(self, "rate")
         if not self.temperature >= 0.0:
-            raise ValueError(f"temperature is {self.temperature}: it must be at least 0")
+            raise RequestError(f"temperature is {self.temperature}: it must be at least 0")
         problems.require_kinds(self.kinds)
 
 
@@ -124,7 +125,7 @@ def train_router(spec: RouterSpec) -> dict[str, Any]:
     """Train, save at spec.out (router.safetensors, config.json), and say how it does on held-out problems (also in
     out/training.json). Both models write every step of training problems, the reward judges both, and the better one stands.
     What was learned from is kept in out; interrupted, training goes on where it was. Every eighth step is set aside; the
-    weights that are best there are saved. Raises ValueError on a wrong spec, or models that do not fit."""
+    weights that are best there are saved. Raises RequestError on a wrong spec, or models that do not fit."""
     out, began = Path(spec.out), time.perf_counter()
     target, draft = autoregressive(spec.target), autoregressive(spec.draft, "draft")
     reward = step_reward.load(
@@ -198,7 +199,7 @@ def _kept(
     reward: StepReward,
     held: bool,
 ) -> Lessons:
-    """As `gather` makes them, kept in out. Raises ValueError where others lie there."""
+    """As `gather` makes them, kept in out. Raises RequestError where others lie there."""
     file, about = (
         out / ("held.safetensors" if held else "lessons.safetensors"),
         out / "lessons.json",
@@ -211,7 +212,7 @@ def _kept(
     )
     if file.exists():
         if not about.exists() or about.read_text() != asked:
-            raise ValueError(
+            raise RequestError(
                 f"out is {str(out)!r}: what lies there was gathered for another training"
             )
         t = load_file(file)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from polydec.edge import (
+from polydec.base.edge import (
     LARGEST_TEXT,
     check,
     parse_object,
@@ -23,7 +23,8 @@ from polydec.edge import (
     sentence,
     whole_text,
 )
-from polydec.record import Record
+from polydec.base.errors import FileError
+from polydec.base.record import Record
 
 LONGEST_LINE = 1 << 24
 """Bytes of a line of JSON lines."""
@@ -114,33 +115,33 @@ def parts(text: str) -> Iterator[tuple[str, str]]:
 
 
 def read(path: Path) -> Iterator[Item]:
-    """All rows of a file, or of all files of a folder that are of a known kind, in the order of their names. Raises ValueError
+    """All rows of a file, or of all files of a folder that are of a known kind, in the order of their names. Raises FileError
     with one sentence that names the file and the line where one is wrong, where there is no row, or too much."""
     size, found = 0, False
     for file in files(path):
         for item in KINDS[_kind(file)](file):
             size += len(item.text) + sum(len(words) for _, words in item.turns)
             if size > LARGEST:
-                raise ValueError(
+                raise FileError(
                     sentence(f"data is {str(path)!r}: it has more than {LARGEST:,} characters")
                 )
             found = True
             yield item
     if not found:
-        raise ValueError(sentence(f"data is {str(path)!r}: there is no text in it"))
+        raise FileError(sentence(f"data is {str(path)!r}: there is no text in it"))
 
 
 def files(path: Path) -> list[Path]:
     """The file itself, or those of a folder and of the folders in it that are of a known kind; hidden ones, links to folders
-    and what `datasets` keeps for itself (cache-….arrow) are left out. Raises ValueError where there is none."""
+    and what `datasets` keeps for itself (cache-….arrow) are left out. Raises FileError where there is none."""
     if path.is_file():
         if not _kind(path):
-            raise ValueError(
+            raise FileError(
                 sentence(f"data is {str(path)!r}: its name must end in one of {', '.join(KINDS)}")
             )
         return [path]
     if not path.is_dir():
-        raise ValueError(sentence(f"data is {str(path)!r}: no such directory or file"))
+        raise FileError(sentence(f"data is {str(path)!r}: no such directory or file"))
     found = list[Path]()
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
@@ -148,11 +149,11 @@ def files(path: Path) -> list[Path]:
             if _kind(Path(name)) and not name.startswith((".", "cache-")):
                 found.append(Path(folder, name))
         if len(found) > MOST_FILES:
-            raise ValueError(
+            raise FileError(
                 sentence(f"data is {str(path)!r}: a folder can hold at most {MOST_FILES:,} files")
             )
     if not found:
-        raise ValueError(
+        raise FileError(
             sentence(f"data is {str(path)!r}: there is no file in it with {', '.join(KINDS)}")
         )
     return found
@@ -169,7 +170,7 @@ def _stem(path: Path) -> str:
 
 
 def whole_file(path: Path) -> str:
-    """The text of a file, plain or .gz. Raises ValueError with one sentence where it cannot be read."""
+    """The text of a file, plain or .gz. Raises FileError with one sentence where it cannot be read."""
     content = read_bytes(path, LARGEST_TEXT)
     try:
         if path.suffix == ".gz":
@@ -177,29 +178,29 @@ def whole_file(path: Path) -> str:
                 content = read_at_most(file, LARGEST_TEXT)
         return content.decode("utf-8")
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
+        raise FileError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file, plain or .gz, that are not blank, with their numbers. Raises ValueError with one sentence."""
+    """The lines of a file, plain or .gz, that are not blank, with their numbers. Raises FileError with one sentence."""
     number, size = 0, 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             while raw := file.readline(LONGEST_LINE + 1):
                 number, size = number + 1, size + len(raw)
                 if len(raw) > LONGEST_LINE:
-                    raise ValueError(f"it has more than {LONGEST_LINE:,} bytes")
+                    raise FileError(f"it has more than {LONGEST_LINE:,} bytes")
                 if size > LARGEST:
-                    raise ValueError(f"it is behind the first {LARGEST:,} bytes")
+                    raise FileError(f"it is behind the first {LARGEST:,} bytes")
                 if raw.strip():
                     yield number, raw.decode("utf-8").rstrip("\r\n")
     except (OSError, EOFError, ValueError, zlib.error) as error:
         what = f"line {number} of {str(path)!r}" if number else f"file {str(path)!r}"
-        raise ValueError(sentence(f"{what} cannot be read: {error}")) from None
+        raise FileError(sentence(f"{what} cannot be read: {error}")) from None
 
 
 def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, with where each stands. Raises ValueError with one sentence."""
+    """The objects of a file of JSON lines, with where each stands. Raises FileError with one sentence."""
     for number, line in lines(path):
         what = f"line {number} of {str(path)!r}"
         yield what, parse_object(line, what)
@@ -260,7 +261,7 @@ def _of_arrow(path: Path) -> Iterator[Item]:
 
 def _of_batches(path: Path, columns: Sequence[str], batches: Iterator[Any]) -> Iterator[Item]:
     if not columns:
-        raise ValueError(sentence(f"file {str(path)!r} has none of the columns {NAMES}"))
+        raise FileError(sentence(f"file {str(path)!r} has none of the columns {NAMES}"))
     number = 0
     for batch in batches:
         for fields in batch.to_pylist():
@@ -272,7 +273,7 @@ def _pyarrow(module: str, path: Path) -> Any:
     try:
         return importlib.import_module(f"pyarrow.{module}".rstrip("."))
     except ImportError:
-        raise ValueError(sentence(f"file {str(path)!r} needs pyarrow: {NEEDS}")) from None
+        raise FileError(sentence(f"file {str(path)!r} needs pyarrow: {NEEDS}")) from None
 
 
 def _guarded(reader: Any) -> Any:
@@ -284,7 +285,7 @@ def _guarded(reader: Any) -> Any:
         except Exception as error:  # whatever the library meets; kinds of its own among them
             if type(error) is ValueError:  # a sentence of ours
                 raise
-            raise ValueError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
+            raise FileError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
 
     return read_file
 
@@ -299,7 +300,7 @@ KINDS: Mapping[str, Any] = {
 
 
 def item(fields: Mapping[str, Any], what: str, kind: str) -> Item:
-    """A row's fields, checked. Raises ValueError with one sentence that begins with `what`."""
+    """A row's fields, checked. Raises FileError with one sentence that begins with `what`."""
     line = check(Line, {k: v for k, v in fields.items() if k in Line.model_fields}, what)
     if line.category is not None:
         kind = whole_text(str(line.category), f"{what}: category")
@@ -314,7 +315,7 @@ def item(fields: Mapping[str, Any], what: str, kind: str) -> Item:
         return Item(kind, turns=_said([(False, line.asked), *answer], what))
     if line.text is not None:
         return Item(kind, whole_text(line.text, f"{what}: text"))
-    raise ValueError(sentence(f"{what} has none of the fields {NAMES}"))
+    raise FileError(sentence(f"{what} has none of the fields {NAMES}"))
 
 
 class _Turn(Record):
@@ -341,7 +342,7 @@ def _turns(
         who = one.role if one.role is not None else one.speaker
         words = one.content if one.content is not None else one.utterance
         if who is None or (words is None and one.role is None):
-            raise ValueError(
+            raise FileError(
                 sentence(f"{what}[{i}] must have role and content, or speaker and utterance")
             )
         who = who.lower()

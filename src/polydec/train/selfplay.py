@@ -14,7 +14,8 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field
 
-from polydec import edge, files
+from polydec.base import edge, files
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, Task
@@ -22,10 +23,10 @@ from polydec.drafters.nothing import Nothing
 from polydec.families.ar.protocols import Drafter
 from polydec.families.ar.speculative import Speculative
 from polydec.models.lm import LM
-from polydec.models.text import Text
 from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
+from polydec.text.tokenizer import Text
 from polydec.train import rows
 from polydec.train.data import bucket, collected, held_out, read_rows
 from polydec.verifiers.match import Match
@@ -126,7 +127,7 @@ def prompts(
     rng.shuffle(out)
     if not out:
         part = "held out" if held else "to learn from"
-        raise ValueError(
+        raise RequestError(
             edge.sentence(
                 f"data is {str(root)!r}: it has no prompt of at most {longest} characters {part} "
                 "(of ten prompts seven are learned from and three held out, by their SHA-1): give more"
@@ -237,7 +238,7 @@ def collect(
 ) -> None:
     """Append answers to `path`, a JSON object a line, in the order of the prompts. What stands there stays: prompts that are
     answered there already are passed over. So an interruption loses those that were under way or ended before their turn, and
-    whoever goes on ends with the same file. record: keeps what the passes gave. Raises ValueError where another process
+    whoever goes on ends with the same file. record: keeps what the passes gave. Raises RequestError where another process
     collects there, OSError where the file cannot be written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.lock(path, wait=0.0):
@@ -288,7 +289,7 @@ class _Line(edge.Record):
 
 def read(path: Path, size: int | None = None) -> list[Sample]:
     """Samples of a JSONL file; a last line that an interruption cut short is left out. size: tokens of the vocabulary that
-    they must belong to, if it is known. Raises ValueError with one sentence on a file that cannot be read, and on any other
+    they must belong to, if it is known. Raises RequestError with one sentence on a file that cannot be read, and on any other
     line that is no sample."""
     out: list[Sample] = []
     lines = edge.read_bytes(path, most=1 << 34).split(b"\n")
@@ -299,13 +300,13 @@ def read(path: Path, size: int | None = None) -> list[Sample]:
             sample = _sample(
                 line, f"{path}, line {n}, is not a sample with prompt_ids and output_ids"
             )
-        except ValueError:
+        except PolydecError:
             if n < len(lines):
                 raise
             continue
         strange = -1 if size is None else max((*sample.prompt_ids, *sample.output_ids))
         if size is not None and strange >= size:
-            raise ValueError(
+            raise RequestError(
                 edge.sentence(
                     f"{path}, line {n}, has token {strange}: the target's ids lie in 0 to {size - 1}"
                 )
@@ -321,7 +322,7 @@ def _sample(line: bytes, what: str) -> Sample:
 def _is_sample(line: bytes) -> bool:
     try:
         _sample(line, "line")
-    except ValueError:
+    except PolydecError:
         return False
     return True
 

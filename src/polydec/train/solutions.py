@@ -8,7 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from polydec.models.checkpoint import Checkpoint
-from polydec.models.text import Text
+from polydec.text.tokenizer import Text
 from polydec.train import problems, selfplay
 from polydec.train.problems import Problem
 from polydec.train.progress import counted

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.train.exits import Depths
 from polydec.train.lm import LMSpec, load_directory, train_lm
 from polydec.train.loop import Schedule
@@ -44,9 +45,9 @@ class SortedSpec:
 
     def __post_init__(self) -> None:
         if self.layers and not 2 <= self.layers <= 256:
-            raise ValueError(f"layers is {self.layers}: it must be 0 or lie in 2 to 256")
+            raise RequestError(f"layers is {self.layers}: it must be 0 or lie in 2 to 256")
         if self.width < 0:
-            raise ValueError(
+            raise RequestError(
                 f"width is {self.width}: it must be 0 or a multiple of the target's head size"
             )
 
@@ -59,7 +60,7 @@ def exits_of(layers: int) -> tuple[int, ...]:
 def narrow(target: Shape, width: int) -> Shape:
     """The target's shape at another width: heads of the same size, as many to a key as there, inner width in proportion."""
     if width % target.head:
-        raise ValueError(
+        raise RequestError(
             f"width is {width}: it must be 0 or a multiple of {target.head}, the target's head size"
         )
     heads = width // target.head

@@ -1,4 +1,4 @@
-"""The trainable twin of models/state_layer.py: the same arithmetic over pieces of text, and drafted entries behind them."""
+"""The trainable twin of learned/state_layer.py: the same arithmetic over pieces of text, and drafted entries behind them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.models.fields import PublishedFields
-from polydec.models.learned.narrow import NarrowLayer
-from polydec.models.published import PublishedLayer
-from polydec.models.state_layer import EPS, StateLayer, shapes
+from polydec.base.errors import RequestError
+from polydec.formats.fields import PublishedFields
+from polydec.learned.kinds.narrow import NarrowLayer
+from polydec.learned.published import PublishedLayer
+from polydec.learned.state_layer import EPS, StateLayer, shapes
 from polydec.train.network import Shape, rotate
 
 Past = list[tuple[Tensor, Tensor]]
@@ -48,11 +49,11 @@ class Block(nn.Module):
         return projected(self._target, w, self._turn, n_BTH, at_T)
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
-        """Become the first layer of a Llama. Raises ValueError where it has another shape."""
+        """Become the first layer of a Llama. Raises RequestError where it has another shape."""
         for name, own in zip(self._names, self.weights, strict=True):
             given = weights[f"model.layers.0.{name}"]
             if given.shape != own.shape:
-                raise ValueError(
+                raise RequestError(
                     f"start has {name} of shape {tuple(given.shape)}: this layer's is {tuple(own.shape)}"
                 )
             own.data.copy_(given)
@@ -77,7 +78,7 @@ class Block(nn.Module):
 
 
 class NarrowBlock(nn.Module):
-    """The same of models/learned/narrow.py. begin: tensors of a one-layer Llama of the target's width, which it then is: it
+    """The same of learned/kinds/narrow.py. begin: tensors of a one-layer Llama of the target's width, which it then is: it
     reads tokens alone at first (None: at random); scale: root mean square of that Llama's embeddings."""
 
     beside = 0
@@ -117,7 +118,7 @@ class NarrowBlock(nn.Module):
 
 
 class PublishedBlock(nn.Module):
-    """The same of models/published.py; layout: of each tensor, by which it is EAGLE-3's, with norms of their own for token and
+    """The same of learned/published.py; layout: of each tensor, by which it is EAGLE-3's, with norms of their own for token and
     state, or EAGLE-1's, with none before attention."""
 
     beside = 0

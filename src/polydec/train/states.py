@@ -16,17 +16,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec import files
+from polydec.base import files
+from polydec.base.errors import RequestError
+from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.protocols import Drafter
 from polydec.families.ar.speculative import Speculative
-from polydec.models import checkpoint
-from polydec.models.learned import narrow
+from polydec.learned.kinds import narrow
+from polydec.models import checkpoint, sources
 from polydec.models.lm import LM
-from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -106,24 +107,24 @@ class StatesSpec:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"kind is {self.kind!r}: it must be one of {', '.join(KINDS)}")
+            raise RequestError(f"kind is {self.kind!r}: it must be one of {', '.join(KINDS)}")
         if not 0 <= self.levels <= 16:
-            raise ValueError(f"levels is {self.levels}: it must lie in 0 to 16")
+            raise RequestError(f"levels is {self.levels}: it must lie in 0 to 16")
         for name in ("temperature", "tokens", "texts", "muon"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
         for name in SOME:
             if (
                 getattr(self, name) != getattr(StatesSpec, name)
                 and name not in KINDS[self.kind].takes
             ):
                 takers = ", ".join(other for other, kind in KINDS.items() if name in kind.takes)
-                raise ValueError(
+                raise RequestError(
                     f"{name} is {getattr(self, name)!r}: kind {self.kind} does nothing with it, leave it out "
                     f"({takers} would take it)"
                 )
         if self.start is not None and self.tokens:
-            raise ValueError(
+            raise RequestError(
                 f"start is {self.start!r} and tokens {self.tokens}: start brings its own, so leave tokens out"
             )
         above_zero(self, "decay", "rate")
@@ -135,11 +136,12 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     token of each rank is right behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many
     passes of the target a draft costs; its seconds are this process's own. It learns the target's laws at the tokens that the
     target wrote. Every eighth answer is set aside, and the weights that are best on these are saved. Interrupted, it goes on
-    where it was when called again. Raises ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    where it was when called again. Raises RequestError on a wrong spec, missing data, or a target outside the Llama
+    skeleton."""
     out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
     point, source = (
         autoregressive(spec.target, compute=spec.compute),
-        checkpoint.open_source(spec.target),
+        sources.open_source(spec.target),
     )
     target, fast = (
         from_weights(source.config, source.weights),
@@ -150,7 +152,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     samples, lessons, held = given.samples, given.lessons, given.held
     counts, size = selfplay.token_counts(samples), point.lm.vocab.size
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
-    begin = None if spec.start is None else dict(checkpoint.open_source(spec.start).weights)
+    begin = None if spec.start is None else dict(sources.open_source(spec.start).weights)
     if begin is not None:
         frequent = narrow.tokens_of(begin)
     student = kind.start(
@@ -160,7 +162,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))
     pieces, aside = pieces[~aside], pieces[aside]
     if not len(pieces) or not len(aside):
-        raise ValueError(
+        raise RequestError(
             f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens"
         )
     looked, seen = aside[:: max(1, len(aside) // 24)], list[list[float]]()

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from polydec.base.errors import RequestError
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.files import replace
-from polydec.models import zoo
-from polydec.models.learned import stop_head
-from polydec.models.learned.stop_head import StopHead
+from polydec.formats import zoo
+from polydec.learned.kinds import stop_head
+from polydec.learned.kinds.stop_head import StopHead
 from polydec.models.lm import LM
-from polydec.options import above_zero, at_least_one
 from polydec.train import selfplay
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import gather
@@ -60,11 +61,11 @@ class StopHeadSpec:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.mixing < 1.0:
-            raise ValueError(f"mixing is {self.mixing}: it must lie in 0 to 1, 1 left out")
+            raise RequestError(f"mixing is {self.mixing}: it must lie in 0 to 1, 1 left out")
         if not 0 <= self.depth <= 16:
-            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 16")
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 16")
         if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}: it must be at least 0")
+            raise RequestError(f"temperature is {self.temperature}: it must be at least 0")
         above_zero(self, "weight", "rate")
         at_least_one(self, "each", "max_tokens", "rounds", "steps", "rows")
 
@@ -97,12 +98,12 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     """Train, save at spec.out (head.safetensors, config.json), and say how it does on held-out prompts beside the best
     constant (also in out/training.json). Every eighth text is set aside, and the weights that are best on these are saved:
     the head, which begins as the best constant, has more of them than a small run has positions. The draft is left as it is.
-    Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, a draft that does not fit the
+    Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec, a draft that does not fit the
     target, or missing data."""
     out, began = Path(spec.out), time.perf_counter()
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
-        raise ValueError(
+        raise RequestError(
             f"draft is none and {spec.target} has no embedded one: name the draft model"
         )
     point, small = autoregressive(spec.target), autoregressive(name, "draft")
@@ -208,7 +209,7 @@ def states(lm: LM, prompt: tuple[int, ...], read: Sequence[int]) -> Tensor:
             await session.score(Draft.chain(prompt[-1], read), Want(law=Reads.NOTHING, hidden=True))
         ).hidden_NH
         if hidden_NH is None:
-            raise ValueError("draft shows no hidden states: the head cannot be trained on it")
+            raise RequestError("draft shows no hidden states: the head cannot be trained on it")
         return hidden_NH[1:].float()
 
     return run([score()])[0]

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from torch import Tensor
 
+from polydec.base.edge import sentence
+from polydec.base.errors import RequestError
 from polydec.contrasts.steered import Steered, calibrated
 from polydec.core.effects import gather
 from polydec.core.law import normalise
 from polydec.core.protocols import Target
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.edge import sentence
-from polydec.kit import family_of
-from polydec.loaded import LM
+from polydec.methods.kit import family_of
+from polydec.request.loaded import LM
 from polydec.train import rows
 from polydec.train.target import require
 
@@ -47,18 +48,18 @@ def strength(
     """The strength for `--steer svdecode` under which answers are likeliest, EOS included.
 
     lm: the tuned model, whose draft is the model before tuning; pairs: prompts and right answers that neither was tuned on,
-    some 100 of them; head: of the steering, 0 to 1; raw: no chat template. Raises ValueError for a head out of range, and
+    some 100 of them; head: of the steering, 0 to 1; raw: no chat template. Raises RequestError for a head out of range, and
     where there is no draft, no pair, or an answer is empty. Source: "Distribution-aligned decoding for efficient LLM task
     adaptation" (SVDecode), 2025, which picks it on a small labelled set; the closed form and the factors tried around it are
     our choice.
     """
     rule = Steered(0.0, head)  # says so where the head is out of range
     if lm.draft is None:
-        raise ValueError("there is no model before tuning: name it as the draft (--draft)")
+        raise RequestError("there is no model before tuning: name it as the draft (--draft)")
     for field, point in (("target", lm.checkpoint), ("draft", lm.draft)):
         require("ar", family_of(point.lm), point.name, field)
     if not pairs:
-        raise ValueError("pairs is empty: give at least one prompt with its answer")
+        raise RequestError("pairs is empty: give at least one prompt with its answer")
     laws, texts = (
         (lm.checkpoint.lm, lm.draft.lm),
         [_ids(lm, i, *pair, raw) for i, pair in enumerate(pairs)],
@@ -76,13 +77,13 @@ def strength(
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Prompts and answers of a file of JSON lines, in any of the forms of rows.py that have both. Raises ValueError with one
+    """Prompts and answers of a file of JSON lines, in any of the forms of rows.py that have both. Raises RequestError with one
     sentence that names the wrong line."""
     out = list[tuple[str, str]]()
     for what, fields in rows.objects(path):
         pair = rows.item(fields, what, "").exchange
         if pair is None:
-            raise ValueError(sentence(f"{what} must have a prompt and an answer"))
+            raise RequestError(sentence(f"{what} must have a prompt and an answer"))
         out.append(pair)
     return out
 
@@ -91,7 +92,7 @@ def _ids(
     lm: LM, at: int, prompt: str, answer: str, raw: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not answer.strip():
-        raise ValueError(f"pairs[{at}] has no answer: give a text of at least one character")
+        raise RequestError(f"pairs[{at}] has no answer: give a text of at least one character")
     said = lm.checkpoint.text.encode(answer, special=False)
     return lm.ids(prompt, raw=raw, who=f"pairs[{at}]"), said
 

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.models import published_eagle1
-from polydec.models.head import fresh
-from polydec.models.learned import chimera, clover, narrow
-from polydec.models.learned.chimera import Chimera
-from polydec.models.learned.clover import Clover
-from polydec.models.learned.eagle import Eagle
-from polydec.models.learned.eagle3 import Eagle3
-from polydec.models.learned.heads import Heads
-from polydec.models.published import layout
-from polydec.models.state_layer import EPS, StateLayer, Vocabulary, even
+from polydec.learned import published_eagle1
+from polydec.learned.head import fresh
+from polydec.learned.kinds import chimera, clover, narrow
+from polydec.learned.kinds.chimera import Chimera
+from polydec.learned.kinds.clover import Clover
+from polydec.learned.kinds.eagle import Eagle
+from polydec.learned.kinds.eagle3 import Eagle3
+from polydec.learned.kinds.heads import Heads
+from polydec.learned.published import layout
+from polydec.learned.state_layer import EPS, StateLayer, Vocabulary, even
 from polydec.train.network import Llama
 from polydec.train.state_layer import Block, NarrowBlock, Past, PublishedBlock
 
@@ -223,7 +223,7 @@ def make_heads(reads: bool, layered: bool) -> Callable[[Shown], Student]:
 
 
 def make_medusa_published(shown: Shown) -> Student:
-    """In the layout of models/published_medusa.py: a head passes the state on, and its law is the target's, before training."""
+    """In learned/published_medusa.py's layout: a head passes the state on, and its law is the target's, before training."""
     width, eye = shown.target.s.width, torch.eye(shown.target.s.width)
 
     def make(t: Sequence[Tensor], layer: None, vocab: Vocab, rates: Rates, share: float) -> Heads:
@@ -249,7 +249,7 @@ def make_medusa_published(shown: Shown) -> Student:
 
 
 def make_eagle(published: bool) -> Callable[[Shown], Student]:
-    """published: in the layout of models/published_eagle1.py, where embeddings enter as they are: they begin half as long as
+    """published: in the layout of learned/published_eagle1.py, where embeddings enter as they are: they begin half as long as
     states."""
 
     def start(shown: Shown) -> Student:
@@ -290,7 +290,7 @@ def quarters_of(layers: int) -> tuple[int, ...]:
 
 
 def make_eagle3(published: bool) -> Callable[[Shown], Student]:
-    """published: in the layout of models/published.py."""
+    """published: in the layout of learned/published.py."""
 
     def start(shown: Shown) -> Student:
         s, depths = shown.target.s, depths_of(shown.target.s.layers)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from polydec.edge import sentence
-from polydec.kit import CALLED, family_of
+from polydec.base.edge import sentence
+from polydec.base.errors import RequestError
+from polydec.methods.kit import CALLED, family_of
 from polydec.models import checkpoint, denoiser, inserter
 from polydec.models.checkpoint import Checkpoint
 
@@ -15,9 +16,9 @@ SUCH = {"ar": "zoo:smollm2", "diffusion": "zoo:diffusion"}
 
 
 def require(family: str, found: str, name: str, field: str = "target") -> None:
-    """Raise ValueError where the model called `name` is of another family than this one."""
+    """Raise RequestError where the model called `name` is of another family than this one."""
     if found != family:
-        raise ValueError(
+        raise RequestError(
             sentence(
                 f"{field} is {name!r}, {CALLED[found]} model: it must be {CALLED[family]} model, "
                 f"such as {SUCH[family]}"
@@ -26,7 +27,7 @@ def require(family: str, found: str, name: str, field: str = "target") -> None:
 
 
 def autoregressive(name: str, field: str = "target", **how: Any) -> Checkpoint:
-    """The model of this name, as `checkpoint.load` loads it. Raises ValueError where it does not continue texts."""
+    """The model of this name, as `checkpoint.load` loads it. Raises RequestError where it does not continue texts."""
     point = checkpoint.load(name, **how)
     require("ar", family_of(point.lm), name, field)
     return point
@@ -40,19 +41,19 @@ def family_of_config(config: Mapping[str, Any]) -> str:
 
 
 def of_one_canvas(model: Any, name: str) -> None:
-    """Raise ValueError where this is no masked-diffusion model, or one that reads a canvas in another way than the trainers
+    """Raise RequestError where this is no masked-diffusion model, or one that reads a canvas in another way than the trainers
     that call this: in blocks of its own, or with each law one position before its gap. What they would write is a model of
     another kind, or a layer that was taught on laws that the model does not have."""
     require("diffusion", family_of(model), name)
     if model.block:
-        raise ValueError(
+        raise RequestError(
             sentence(
                 f"target is {name!r}, which is block-causal (blocks of {model.block}): this training is for models "
                 f"whose positions see the whole canvas, such as {SUCH['diffusion']}"
             )
         )
     if model.shifted:
-        raise ValueError(
+        raise RequestError(
             sentence(
                 f"target is {name!r}, whose laws stand one position before their gaps: this training is for models "
                 f"where they stand at the gaps, such as {SUCH['diffusion']}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from string import ascii_lowercase
 
+from polydec.base.errors import RequestError
 from polydec.train.data import held_out
 
 NAMES = (
@@ -71,7 +72,7 @@ class Variety:
 
     def __post_init__(self) -> None:
         if not 3 <= self.least <= self.most <= 9:
-            raise ValueError(
+            raise RequestError(
                 f"least is {self.least} and most is {self.most}: they must lie in 3 to 9, least first"
             )
 
@@ -247,9 +248,9 @@ SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 
 def make(name: str, seed: int, number: int, held: bool = False, of: Variety = SIX) -> Task:
     """A task of this name, to train or to tune on, or one that is held out: whether it is says its question, by the rule for
-    all text (`data.held_out`). Raises ValueError for a name that is unknown."""
+    all text (`data.held_out`). Raises RequestError for a name that is unknown."""
     if name not in TASKS:
-        raise ValueError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
+        raise RequestError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
     r = random.Random(f"{name} {seed} {number} {held}")
     while held_out((task := TASKS[name](r, of)).question) != held:
         pass

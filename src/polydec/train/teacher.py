@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec import edge
-from polydec.files import lock, replace
-from polydec.heard import warn
+from polydec.base import edge
+from polydec.base.errors import PolydecError
+from polydec.base.files import lock, replace
+from polydec.base.heard import warn
 from polydec.train.loop import precision
 from polydec.train.network import Llama, from_weights
 from polydec.train.selfplay import Sample, digests
@@ -43,7 +44,7 @@ class Teacher:
 
     @staticmethod
     def of(config: Mapping[str, Any], weights: Mapping[str, Tensor], fast: bool) -> Teacher:
-        """Raises ValueError where the target is not of the plain Llama skeleton."""
+        """Raises RequestError where the target is not of the plain Llama skeleton."""
         return Teacher(from_weights(config, weights), fast)
 
     @property
@@ -156,7 +157,7 @@ def _known(of: Path) -> _States | None:
         return None
     try:
         return edge.check(_States, edge.read_json(of), str(of))
-    except ValueError:
+    except PolydecError:
         return None
 
 

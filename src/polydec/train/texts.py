@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from polydec.models.text import Text
+from polydec.text.tokenizer import Text
 from polydec.train import rows
 from polydec.train.data import collected, held_out, read_rows, split
 from polydec.train.selfplay import SOURCES, Sample

@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from polydec.base.errors import RequestError
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 
 CHAT = (
@@ -28,7 +29,7 @@ def train_tokenizer(texts: Iterable[str], size: int = 4096) -> Tokenizer:
     """size: tokens in all, the 256 bytes and the special ones included (260 to 65,536). Encoding with special tokens puts
     BEGIN before a text; decoding gives the text back, byte for byte."""
     if not 256 + len(SPECIAL) <= size <= 65536:
-        raise ValueError(f"vocab is {size}: it must lie in {256 + len(SPECIAL)} to 65536")
+        raise RequestError(f"vocab is {size}: it must lie in {256 + len(SPECIAL)} to 65536")
     tokenizer = Tokenizer(models.BPE())
     digits = pre_tokenizers.Digits(individual_digits=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -51,10 +52,10 @@ def train_tokenizer(texts: Iterable[str], size: int = 4096) -> Tokenizer:
 
 
 def mark_id(tokenizer: Tokenizer, mark: str) -> int:
-    """The id of one of our marks. Raises ValueError where the tokenizer does not have it."""
+    """The id of one of our marks. Raises RequestError where the tokenizer does not have it."""
     token = tokenizer.token_to_id(mark)
     if token is None:
-        raise ValueError(
+        raise RequestError(
             f"tokenizer has no token {mark}: one that was trained here, or beside a model of the zoo, has it"
         )
     return token

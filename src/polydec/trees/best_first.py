@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.types import Budget
-from polydec.models.tree_builder import TreeBuilder
 from polydec.trees._line import likeliest
 from polydec.trees.greedy_growth import check_width
 

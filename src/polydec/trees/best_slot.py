@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -32,7 +33,7 @@ class BestSlot:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.least <= 1.0:
-            raise ValueError(f"least is {self.least}: it must lie in 0 to 1")
+            raise RequestError(f"least is {self.least}: it must lie in 0 to 1")
         check_width(self.width)
         check_chances(self.floor, self.fade)
 

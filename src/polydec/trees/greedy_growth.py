@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
@@ -40,7 +41,7 @@ class GreedyGrowth:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.threshold <= 1.0:
-            raise ValueError(f"threshold is {self.threshold}: it must be above 0 and at most 1")
+            raise RequestError(f"threshold is {self.threshold}: it must be above 0 and at most 1")
         check_width(self.width)
         check_chances(self.floor, self.fade)
 
@@ -98,13 +99,13 @@ def accepted(floor: float, fade: float, share: float, rank: int) -> float:
 
 
 def check_chances(floor: float, fade: float) -> None:
-    """Raise ValueError unless both lie in 0 to 1."""
+    """Raise RequestError unless both lie in 0 to 1."""
     for name, value in (("floor", floor), ("fade", fade)):
         if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} is {value}: it must lie in 0 to 1")
+            raise RequestError(f"{name} is {value}: it must lie in 0 to 1")
 
 
 def check_width(width: int) -> None:
-    """Raise ValueError unless a node may have 1 to 64 children."""
+    """Raise RequestError unless a node may have 1 to 64 children."""
     if not 1 <= width <= 64:
-        raise ValueError(f"width is {width}: it must lie in 1 to 64")
+        raise RequestError(f"width is {width}: it must lie in 1 to 64")

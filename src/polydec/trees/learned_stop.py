@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.families.ar.draws import categorical, drawn
 from polydec.families.ar.types import Budget
-from polydec.models.learned.stop_head import StopHead
+from polydec.learned.kinds.stop_head import StopHead
 from polydec.trees._line import wanted
 
 
@@ -35,15 +36,15 @@ class LearnedStop:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.threshold <= 1.0:
-            raise ValueError(f"threshold is {self.threshold}: it must lie in 0 to 1")
+            raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
         if not 1 <= self.least <= 64:
-            raise ValueError(f"least is {self.least}: it must lie in 1 to 64")
+            raise RequestError(f"least is {self.least}: it must lie in 1 to 64")
 
     @staticmethod
     def below(depth: int, head: StopHead, threshold: float, least: int) -> LearnedStop:
-        """For drafts of at most `depth` tokens. Raises ValueError where `least` says that none could stop."""
+        """For drafts of at most `depth` tokens. Raises RequestError where `least` says that none could stop."""
         if depth >= 0 and not 1 <= least <= max(depth, 1):
-            raise ValueError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
+            raise RequestError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
         return LearnedStop(head, threshold, least)
 
     async def grow(

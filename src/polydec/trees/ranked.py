@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.types import Budget
-from polydec.models.tree_builder import TreeBuilder
 from polydec.trees._line import likeliest
 
 Path = tuple[int, ...]
@@ -33,7 +34,7 @@ class Ranked:
     def __post_init__(self) -> None:
         known = {(), *self.paths}
         if not self.paths or not all(p and p[:-1] in known and 0 <= p[-1] < 64 for p in self.paths):
-            raise ValueError(
+            raise RequestError(
                 f"paths is {self.paths[:8]}: it must hold ranks of 0 to 63, and every beginning of each path"
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
@@ -32,7 +33,7 @@ class Sequences:
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 64:
-            raise ValueError(f"count is {self.count}: it must lie in 1 to 64")
+            raise RequestError(f"count is {self.count}: it must lie in 1 to 64")
 
     async def grow(
         self, session: Session, root: int, position: int, budget: Budget, rng: Rng

@@ -8,6 +8,7 @@ from math import exp
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.law import probs
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
@@ -87,9 +88,9 @@ async def filled(
 
 
 def check_levels(levels: tuple[int, ...]) -> None:
-    """Raise ValueError unless there are 1 to 16 counts, each of 1 to 16."""
+    """Raise RequestError unless there are 1 to 16 counts, each of 1 to 16."""
     if not 1 <= len(levels) <= 16 or not all(1 <= k <= 16 for k in levels):
-        raise ValueError(
+        raise RequestError(
             f"levels is {','.join(map(str, levels))}: it must be 1 to 16 child counts of 1 to 16 each, "
             "such as 2,1,1"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
@@ -29,7 +30,7 @@ class SurePrefix:
 
     def __post_init__(self) -> None:
         if not self.least >= 0:
-            raise ValueError(f"least is {self.least}: it must be at least 0")
+            raise RequestError(f"least is {self.least}: it must be at least 0")
 
     async def grow(
         self, session: Session, root: int, position: int, budget: Budget, rng: Rng

@@ -11,7 +11,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Edit
 from polydec.families.diffusion.states import approximate, drawn, no_state, still_none
 from polydec.families.diffusion.types import Look, best
-from polydec.models.learned.filter import Filter
+from polydec.learned.kinds.filter import Filter
 
 
 @dataclass(frozen=True)

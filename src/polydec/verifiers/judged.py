@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from polydec.base.errors import RequestError
 from polydec.core.law import probs
 from polydec.core.protocols import Scores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Exactness
 from polydec.families.ar.types import Verdict, follow
-from polydec.models.learned.judge import Judge
+from polydec.learned.kinds.judge import Judge
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Judged:
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold is {self.threshold}: it must lie in 0 to 1")
+            raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
         state_NH = scores.hidden_NH

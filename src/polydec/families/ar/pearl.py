@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Scores, Session, Target
@@ -45,7 +46,7 @@ class Pearl:
 
     def __post_init__(self) -> None:
         if not 1 <= self.gamma <= 64:
-            raise ValueError(f"gamma is {self.gamma}: it must lie in 1 to 64")
+            raise RequestError(f"gamma is {self.gamma}: it must lie in 1 to 64")
 
     @property
     def exactness(self) -> Exactness:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads
@@ -141,10 +142,10 @@ class Walk:
 
     async def state(self) -> Tensor:
         """What left the model's last layer behind the text, before the final norm (H): for whoever judges it. The root is fed
-        for that now, and not again with the next round. Raises ValueError where the model has no such state."""
+        for that now, and not again with the next round. Raises RequestError where the model has no such state."""
         scores = await self._session.score(Draft.chain(self.root), replace(self._want, hidden=True))
         if scores.hidden_NH is None:
-            raise ValueError("this model gives no hidden states, which a learned reward reads")
+            raise RequestError("this model gives no hidden states, which a learned reward reads")
         return scores.hidden_NH[0]
 
     def fork(self, choice: int | None = None) -> Walk:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Shaper
@@ -167,7 +168,7 @@ async def _write(how: Denoising, board: Board, text: Text, rng: Rng, into: Trans
         look = how.look(spot, rows, await board.score(spot.canvas, rows, feed))
         edit, state = how.unmasker.choose(spot.state, look, rng)
         if not edit.write:
-            raise ValueError("the unmasker filled no gap: it would go on for ever")
+            raise RequestError("the unmasker filled no gap: it would go on for ever")
         last = how.ending.find(look, edit)
         edit = ended(look, edit, last)
         before, opened, spot = spot.canvas, not spot.step, how.after(spot, edit, state, last)

@@ -50,8 +50,8 @@ class Denoiser(Protocol):
     @property
     def vocab(self) -> Vocab: ...
     def open(self, length: int, prompt: int = 0) -> Board:
-        """For a canvas of `length` positions, of which the first `prompt` are the prompt. Raises ValueError where it is longer
-        than the model's context."""
+        """For a canvas of `length` positions, of which the first `prompt` are the prompt. Raises PolydecError where it is
+        longer than the model's context."""
         ...
 
     def embed(self, canvas: Sequence[int | None]) -> Tensor:

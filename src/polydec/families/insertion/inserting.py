@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.law import NEG_INF, normalise, probs
@@ -53,10 +54,10 @@ class Inserting:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"count is {self.count}: it must be at least 1")
+            raise RequestError(f"count is {self.count}: it must be at least 1")
         for name in ("least", "share"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
 
     @property
     def exactness(self) -> Exactness:
@@ -152,7 +153,7 @@ async def _write(how: Inserting, request: Request, slate: Slate, text: Text, rng
             done = TokenLogprob(done.token, logp if how.draw else 0.0, logp, ())
             break
         if not puts:
-            raise ValueError("the model offers no token for any slot: the answer cannot go on")
+            raise RequestError("the model offers no token for any slot: the answer cannot go on")
         sheet, edit = _put(how, request, sheet, slots, offer, puts, notes)
         text.edit(Edit(insert=tuple((begin + at, x) for at, x in edit)), final=0)
     last = begin + len(sheet.token)

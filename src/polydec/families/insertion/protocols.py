@@ -34,5 +34,5 @@ class Inserter(Protocol):
     @property
     def vocab(self) -> Vocab: ...
     def open(self, length: int) -> Slate:
-        """For a text of `length` tokens at most. Raises ValueError where that is longer than the model's context."""
+        """For a text of `length` tokens at most. Raises PolydecError where that is longer than the model's context."""
         ...

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Target
@@ -18,7 +20,6 @@ from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.protocols import Reward
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps
-from polydec.options import at_least_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +83,14 @@ class AStar:
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:
-            raise ValueError(f"width is {self.width}: it must lie in 1 to 64")
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 64")
         at_least_one(self, "longest", "budget", "frontier")
         if not self.toll >= 0.0:
-            raise ValueError(f"toll is {self.toll}: it must be at least 0")
+            raise RequestError(f"toll is {self.toll}: it must be at least 0")
         if self.again is not None and not self.again > 0.0:
-            raise ValueError(f"again is {self.again}: it must be above 0")
+            raise RequestError(f"again is {self.again}: it must be above 0")
         if self.sure is not None and not 0.0 < self.sure <= 1.0:
-            raise ValueError(f"sure is {self.sure}: it must be above 0 and at most 1")
+            raise RequestError(f"sure is {self.sure}: it must be above 0 and at most 1")
 
     @property
     def target(self) -> Target:

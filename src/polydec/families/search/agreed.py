@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import combinations
 
+from polydec.base.errors import RequestError
 from polydec.families.search.types import answer_of
 
 MONTHS = (
@@ -72,7 +73,7 @@ class Agreed:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
-            raise ValueError(f"share is {self.share}: it must be above 0, to 1")
+            raise RequestError(f"share is {self.share}: it must be above 0, to 1")
 
     def of(self, answers: Sequence[str]) -> Statement | None:
         """What they say together; None where they agree in nothing."""
@@ -181,23 +182,23 @@ def _roundings(value: Decimal, said: str, digits: int) -> tuple[Statement, ...]:
 
 
 def hierarchy(text: str) -> dict[str, str]:
-    """What lies within what, from "Lyon < France; France < Europe". Raises ValueError for what reads otherwise
+    """What lies within what, from "Lyon < France; France < Europe". Raises RequestError for what reads otherwise
     or goes round."""
     out = dict[str, str]()
     for part in filter(None, (p.strip() for p in text.split(";"))):
         low, _, high = (side.strip() for side in part.partition("<"))
         if not low or not high or "<" in high:
-            raise ValueError(
+            raise RequestError(
                 f"within has {part[:60]!r}: write it as 'Lyon < France; France < Europe'"
             )
         if answer_of(low, "") in out:
-            raise ValueError(f"within has {low[:60]!r} twice: a name lies within one other")
+            raise RequestError(f"within has {low[:60]!r} twice: a name lies within one other")
         out[answer_of(low, "")] = high
     for name in out:
         seen, at = {name}, name
         while (above := out.get(at)) is not None:
             at = answer_of(above, "")
             if at in seen:
-                raise ValueError(f"within has {name[:60]!r} within itself")
+                raise RequestError(f"within has {name[:60]!r} within itself")
             seen.add(at)
     return out

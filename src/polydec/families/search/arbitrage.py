@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
@@ -15,7 +17,6 @@ from polydec.families.ar.walk import Method, Walk
 from polydec.families.search.attempt import Attempt, for_each
 from polydec.families.search.protocols import Arbiter, Reward
 from polydec.families.search.types import Steps
-from polydec.options import at_least_one
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Arbitrage:
     def __post_init__(self) -> None:
         at_least_one(self, "longest")
         if not self.delimiter:
-            raise ValueError("delimiter is '': it must be at least one character")
+            raise RequestError("delimiter is '': it must be at least one character")
         self.vocab.require_same(self.small.target.vocab, "the draft")
 
     @property

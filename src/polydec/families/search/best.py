@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from polydec.base.errors import RequestError
 from polydec.core.request import Result
 from polydec.core.transcript import Text, Transcript, common
 from polydec.core.types import Edit
@@ -12,7 +13,7 @@ from polydec.families.search.stats import SearchStats
 
 
 class Best:
-    """What is known of the n best texts of one search; choice i is the i-th best. Raises ValueError, before anything is fed,
+    """What is known of the n best texts of one search; choice i is the i-th best. Raises RequestError, before anything is fed,
     where more are asked for than the search can give.
 
     into: where the answers are written; width: how many texts the search gives at most.
@@ -23,7 +24,7 @@ class Best:
     def __init__(self, into: Transcript, width: int) -> None:
         self._choices = into.request.choices
         if self._choices.stop > width:
-            raise ValueError(
+            raise RequestError(
                 f"n is {self._choices.stop}: a search of width {width} gives at most {width} texts"
             )
         self._answers = [into.open(choice) for choice in self._choices]

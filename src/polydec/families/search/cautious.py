@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.law import probs
@@ -44,15 +45,15 @@ class Cautious:
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most <= 64:
-            raise ValueError(
+            raise RequestError(
                 f"least is {self.least} and most is {self.most}: they must lie in 1 to 64, least first"
             )
         if not 0.0 <= self.low < self.high:
-            raise ValueError(
+            raise RequestError(
                 f"low is {self.low} and high is {self.high}: they must be at least 0, low below high"
             )
         if self.longest < 1:
-            raise ValueError(f"longest is {self.longest}: it must be at least 1")
+            raise RequestError(f"longest is {self.longest}: it must be at least 1")
 
     @property
     def target(self) -> Target:

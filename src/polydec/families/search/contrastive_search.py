@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.protocols import Scores, Target
 from polydec.core.request import Request, Result
@@ -28,7 +29,7 @@ class ContrastiveSearch:
     width: k, 1 to 64; penalty: alpha, 0 to 1. States are those before the final norm (published: behind it).
 
     Exact: approximate. A search; nothing is drawn, so all seeds give one text.
-    Reduces to: greedy decoding at width 1, and at penalty 0. Raises ValueError where the target gives no states.
+    Reduces to: greedy decoding at width 1, and at penalty 0. Raises RequestError where the target gives no states.
     Source: Su et al., "A contrastive framework for neural text generation", 2022.
     """
 
@@ -39,16 +40,16 @@ class ContrastiveSearch:
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:
-            raise ValueError(f"candidates is {self.width}: it must lie in 1 to 64")
+            raise RequestError(f"candidates is {self.width}: it must lie in 1 to 64")
         if not 0.0 <= self.penalty <= 1.0:
-            raise ValueError(f"penalty is {self.penalty}: it must lie in 0 to 1")
+            raise RequestError(f"penalty is {self.penalty}: it must lie in 0 to 1")
 
     @property
     def vocab(self) -> Vocab:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One text. Raises ValueError, before anything is fed, for more answers than one."""
+        """One text. Raises RequestError, before anything is fed, for more answers than one."""
         best, stats, asked = Best(into, 1), SearchStats(), request.logprobs
         base = Reads.NOTHING if asked is None else Reads.ROW
         session = self.target.open(request.prompt)
@@ -93,9 +94,9 @@ def likely(scores: Scores, node: int, width: int) -> tuple[Sequence[int], Sequen
 
 
 def states(scores: Scores) -> Tensor:
-    """Of each node its state (NH). Raises ValueError where the target gives none."""
+    """Of each node its state (NH). Raises RequestError where the target gives none."""
     if scores.hidden_NH is None:
-        raise ValueError("contrastive search reads the states of a model: this target gives none")
+        raise RequestError("contrastive search reads the states of a model: this target gives none")
     return scores.hidden_NH
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.protocols import Scores, Target
 from polydec.core.request import Request, Result
@@ -58,7 +59,7 @@ class DiverseBeam:
 
     def __post_init__(self) -> None:
         if self.groups < 1 or self.width % self.groups:
-            raise ValueError(
+            raise RequestError(
                 f"groups is {self.groups}: it must be at least 1 and divide width, which is {self.width}"
             )
 
@@ -72,7 +73,7 @@ class DiverseBeam:
         return self.width // self.groups
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices. Raises ValueError, before anything is fed, for more of them than beams."""
+        """One search for all choices. Raises RequestError, before anything is fed, for more of them than beams."""
         best, stats = Best(into, self.width), SearchStats()
         tree = await Branches.open(
             self.target,

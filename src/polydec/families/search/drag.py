@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Target
@@ -47,7 +48,7 @@ class Drag:
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 256:
-            raise ValueError(f"tries is {self.tries}: it must lie in 1 to 256")
+            raise RequestError(f"tries is {self.tries}: it must lie in 1 to 256")
 
     @property
     def target(self) -> Target:
@@ -105,7 +106,7 @@ class Drag:
                 state = request.guard.start(request.prompt)
                 for x in tokens:
                     state = request.guard.step(state, x)
-        except ValueError:
+        except PolydecError:
             return ()
         return (
             tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.constraints import pieces
 from polydec.constraints.protocols import Language
 from polydec.constraints.span_of import Spans
@@ -41,7 +42,7 @@ class Likeliest:
     than as many ended ones as are asked for is left: it can only lose. So there are at most as many passes as tokens in the
     longest text, and for spans of N tokens at most N + 1 passes and N (N + 1) / 2 positions.
 
-    width: the most answers that can be asked for. Raises ValueError where no text fits into max_tokens, the law leaves none
+    width: the most answers that can be asked for. Raises RequestError where no text fits into max_tokens, the law leaves none
     any probability, or more than 20,000 have to be followed at once.
 
     Exact: approximate to the target's law: an argmax over the language, which is found exactly; nothing is drawn.
@@ -82,23 +83,23 @@ class Likeliest:
         finally:
             tree.close()
         if not ended and not cut:
-            raise ValueError(
+            raise RequestError(
                 "every text of the constraint has probability 0 here: what cuts unlikely tokens off (a rule, or "
                 "the head of a steering) leaves none of them, so loosen it"
             )
         if not ended:
-            raise ValueError(
+            raise RequestError(
                 f"max_tokens is {request.max_tokens}: no text of the constraint ends within so many tokens"
             )
         return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
 
     def _spans(self, request: Request, ends: frozenset[int]) -> Spans:
-        """Of the prompt. Raises ValueError where it has none."""
+        """Of the prompt. Raises RequestError where it has none."""
         known = self.vocab.words is not None and any(self.vocab.words.pieces)
         spelled = pieces.of(self.vocab, ends) if known else None
         spans = Spans.of(request.prompt, spelled, ends | self.vocab.eos, self.vocab.size)
         if not spans.followers(spans.start()):
-            raise ValueError("prompt holds no text: there is no span to answer with")
+            raise RequestError("prompt holds no text: there is no span to answer with")
         return spans
 
     def _step(
@@ -137,7 +138,7 @@ class Likeliest:
             if text.finish_reason is None:
                 grown.append(after)
                 if len(grown) > MOST:
-                    raise ValueError(
+                    raise RequestError(
                         f"constraint allows more than {MOST} texts that have to be followed at once: take one "
                         "that holds fewer, or another method"
                     )

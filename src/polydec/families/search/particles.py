@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from polydec.base.errors import RequestError
 from polydec.constraints.everything import Everything
 from polydec.constraints.protocols import Language
 from polydec.core.decoder import Streams
@@ -148,7 +149,7 @@ class Particles:
         return geometric(p_V, allows, mask, rng, self.accepts, self.looks)
 
     def _again(self, some: Sequence[Particle], rng: Rng) -> list[Particle]:
-        """The particles, drawn anew where too few of them carry the weight. Raises ValueError where none carries any."""
+        """The particles, drawn anew where too few of them carry the weight. Raises RequestError where none carries any."""
         shares = _shares(some)
         if 1.0 / sum(x * x for x in shares) >= self.threshold * len(some) * (1.0 - 1e-12):
             return list(some)
@@ -175,10 +176,10 @@ def _log_mean(some: Sequence[Particle]) -> float:
 
 
 def _shares(some: Sequence[Particle]) -> list[float]:
-    """The weights, adding up to 1. Raises ValueError where all are 0."""
+    """The weights, adding up to 1. Raises RequestError where all are 0."""
     top = max(p.logw for p in some)
     if top == NEG_INF:
-        raise ValueError(
+        raise RequestError(
             f"constraint leaves no token that the law gives weight, at the end of all {len(some)} particles: "
             "loosen it or what cuts unlikely tokens off, or take more particles"
         )

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, median
 
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.law import probs
@@ -20,7 +22,6 @@ from polydec.families.ar.walk import Method, Round
 from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.rollouts import streams_of
 from polydec.families.search.vote import elect, said_of
-from polydec.options import at_least_one
 
 GRAM = 4
 """Tokens of the pieces by which the ends of two texts are compared."""
@@ -69,13 +70,13 @@ class Control:
     def __post_init__(self) -> None:
         at_least_one(self, "interval")
         if not 1 <= self.least <= self.most <= 64:
-            raise ValueError(
+            raise RequestError(
                 f"least is {self.least} and most is {self.most}: they must lie in 1 to 64, least first"
             )
         if not 0.0 <= self.alike <= 1.0:
-            raise ValueError(f"alike is {self.alike}: it must lie in 0 to 1")
+            raise RequestError(f"alike is {self.alike}: it must lie in 0 to 1")
         if not self.idle >= 0.0:
-            raise ValueError(f"idle is {self.idle}: it must be at least 0")
+            raise RequestError(f"idle is {self.idle}: it must be at least 0")
 
     def grows(self, phase: float, windows: Sequence[Window]) -> int | None:
         """Which of these texts is forked: the most unsure one, where growing is worth most."""
@@ -123,7 +124,7 @@ class Weights:
     def __post_init__(self) -> None:
         for name, value in (("sureness", self.sureness), ("spread", self.spread)):
             if not 0.0 <= value < math.inf:
-                raise ValueError(f"{name} is {value}: it must be at least 0 and finite")
+                raise RequestError(f"{name} is {value}: it must be at least 0 and finite")
 
     def of(self, logps: Sequence[Sequence[float]]) -> list[float]:
         """logps: of the tokens of each text, at least one of each."""
@@ -163,7 +164,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 64:
-            raise ValueError(f"tries is {self.tries}: it must lie in 1 to 64")
+            raise RequestError(f"tries is {self.tries}: it must lie in 1 to 64")
         at_least_one(self, "budget")
 
     @property

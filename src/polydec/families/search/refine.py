@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Target
@@ -17,7 +19,6 @@ from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.protocols import Reward
 from polydec.families.search.rollouts import streams_of
 from polydec.families.search.stats import SearchStats
-from polydec.options import at_least_one
 
 SCORE = "{score}"
 """What a feedback's text has where the reward's value is to stand."""
@@ -60,10 +61,10 @@ class Refine:
     def __post_init__(self) -> None:
         for name, value in (("rounds", self.rounds), ("proposals", self.proposals)):
             if not 1 <= value <= 64:
-                raise ValueError(f"{name} is {value}: it must lie in 1 to 64")
+                raise RequestError(f"{name} is {value}: it must lie in 1 to 64")
         at_least_one(self, "patience")
         if not 0.0 <= self.enough <= 1.0:
-            raise ValueError(f"enough is {self.enough}: it must lie in 0 to 1")
+            raise RequestError(f"enough is {self.enough}: it must lie in 0 to 1")
         self.said(0.5)
 
     @property
@@ -75,7 +76,7 @@ class Refine:
         return self.target.vocab
 
     def said(self, value: float) -> tuple[int, ...]:
-        """The feedback in tokens. Raises ValueError where the vocabulary cannot spell it."""
+        """The feedback in tokens. Raises RequestError where the vocabulary cannot spell it."""
         text = "" if self.rounds == 1 else self.feedback.replace(SCORE, f"{value:.2f}")
         return self.vocab.spelled(text, f"feedback is {self.feedback!r}")
 

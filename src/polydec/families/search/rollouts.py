@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Target
@@ -41,9 +42,9 @@ class Rollouts:
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 256:
-            raise ValueError(f"tries is {self.tries}: it must lie in 1 to 256")
+            raise RequestError(f"tries is {self.tries}: it must lie in 1 to 256")
         if not 1 <= self.enough <= self.tries:
-            raise ValueError(
+            raise RequestError(
                 f"enough is {self.enough}: it must lie in 1 to tries, which is {self.tries}"
             )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Target
@@ -17,7 +19,6 @@ from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.protocols import Reward
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps
-from polydec.options import at_least_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class StepBeam:
     def __post_init__(self) -> None:
         for name, value in (("keep", self.keep), ("width", self.width)):
             if not 1 <= value <= 64:
-                raise ValueError(f"{name} is {value}: it must lie in 1 to 64")
+                raise RequestError(f"{name} is {value}: it must lie in 1 to 64")
         at_least_one(self, "longest")
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.law import probs
 from polydec.core.protocols import Scores, Target
@@ -67,14 +68,14 @@ class StochasticBeam:
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:
-            raise ValueError(f"width is {self.width}: it must lie in 1 to 64")
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 64")
 
     @property
     def vocab(self) -> Vocab:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices, drawn in the stream of choice 0. Raises ValueError, before anything is fed, for more of
+        """One search for all choices, drawn in the stream of choice 0. Raises RequestError, before anything is fed, for more of
         them than texts."""
         best, stats, drawn = Best(into, self.width), SearchStats(), rng(0)
         tree = await Branches.open(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.law import normalise
 from polydec.core.protocols import Session, Target
@@ -47,7 +48,7 @@ class Superposed:
     and no log-probability.
 
     width: 1 to 64; temperature: above 0; kept: at least width; alpha: 0 to 1, None: SHARE, or 0 without a table. A request's
-    rules (penalties, masks) that look back see the tokens of the leading text. Raises ValueError for a share of no table.
+    rules (penalties, masks) that look back see the tokens of the leading text. Raises RequestError for a share of no table.
 
     Exact: approximate: one cache stands for several texts.
     Reduces to: greedy decoding at width 1 without a table.
@@ -66,17 +67,17 @@ class Superposed:
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:
-            raise ValueError(f"width is {self.width}: it must lie in 1 to 64")
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 64")
         if self.kept < self.width:
-            raise ValueError(
+            raise RequestError(
                 f"kept is {self.kept}: it must be at least width, which is {self.width}"
             )
         if not self.temperature > 0.0:
-            raise ValueError(f"temperature is {self.temperature}: it must be above 0")
+            raise RequestError(f"temperature is {self.temperature}: it must be above 0")
         if not 0.0 <= self.share <= 1.0:
-            raise ValueError(f"alpha is {self.alpha}: it must lie in 0 to 1")
+            raise RequestError(f"alpha is {self.alpha}: it must lie in 0 to 1")
         if self.alpha and self.table is None:
-            raise ValueError(
+            raise RequestError(
                 f"alpha is {self.alpha}, a share of an n-gram table, and there is none that fits: name one (--with "
                 "DIR; `polydec train ngrams` makes one), or leave alpha out"
             )
@@ -91,7 +92,7 @@ class Superposed:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices. Raises ValueError, before anything is fed, for more of them than texts, and where the
+        """One search for all choices. Raises RequestError, before anything is fed, for more of them than texts, and where the
         model has no embeddings to mix."""
         best, passes, written = Best(into, self.width), 0, 0
         session = self.target.open(request.prompt)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import at_least_one
 from polydec.constraints.protocols import Language
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
@@ -26,7 +28,6 @@ from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps, answer_of
 from polydec.families.search.word_bank import word_bank
-from polydec.options import at_least_one
 
 YES, NO = ("yes", "Yes", " yes", " Yes"), ("no", "No", " no", " No")
 
@@ -85,18 +86,18 @@ class ThoughtTree:
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("keep", 1), ("depth", 0)):
             if not least <= getattr(self, name) <= 64:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {least} to 64")
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in {least} to 64")
         at_least_one(self, "most", "longest")
         if not 0.0 <= self.alike <= 1.0:
-            raise ValueError(f"alike is {self.alike}: it must lie in 0 to 1")
+            raise RequestError(f"alike is {self.alike}: it must lie in 0 to 1")
         for name in ("check", "cue"):
             self.spelled(name)
         if self.cue and self.language is not None:
-            raise ValueError(
+            raise RequestError(
                 f"cue is {self.cue!r}: the request's constraint leaves no room for it, so leave one of them out"
             )
         if self.check and not (self.begun_by(YES) and self.begun_by(NO)):
-            raise ValueError(
+            raise RequestError(
                 f"check is {self.check!r}: the model's tokenizer cannot spell yes and no, so leave it empty"
             )
 
@@ -109,7 +110,7 @@ class ThoughtTree:
         return self.target.vocab
 
     def spelled(self, name: str) -> tuple[int, ...]:
-        """The tokens of a field. Raises ValueError where the vocabulary cannot spell it."""
+        """The tokens of a field. Raises RequestError where the vocabulary cannot spell it."""
         text = getattr(self, name)
         return self.vocab.spelled(text, f"{name} is {text!r}")
 
@@ -119,7 +120,7 @@ class ThoughtTree:
         for form in forms:
             try:
                 out.add(words.encode(form, special=False)[0] if words is not None else -1)
-            except ValueError:
+            except PolydecError:
                 continue
         return out - {-1}
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.families.search.best_of import score
 from polydec.families.search.types import Tried, answer_of
 
@@ -30,7 +31,7 @@ class Vote:
 
     def __post_init__(self) -> None:
         if self.keep < 0:
-            raise ValueError(f"keep is {self.keep}: it must be at least 0")
+            raise RequestError(f"keep is {self.keep}: it must be at least 0")
 
     def pick(self, tries: Sequence[Tried]) -> int:
         said = said_of(tries, self.mark)

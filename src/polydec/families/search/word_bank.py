@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from polydec.base.errors import PolydecError
 from polydec.core.types import Vocab, Words
 
 GRAMMAR = (
@@ -87,7 +88,7 @@ def _spelled(words: Words, word: str) -> frozenset[int]:
         for text in (form, " " + form):
             try:
                 out |= set(words.encode(text, special=False))
-            except ValueError:
+            except PolydecError:
                 continue
     return frozenset(out)
 

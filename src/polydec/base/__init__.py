@@ -1,0 +1,1 @@
+"""What knows nothing of decoding: checks of what comes from outside, files, processes, options, plug-ins."""

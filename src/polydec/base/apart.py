@@ -1,0 +1,156 @@
+"""Work that may crash, loop or take gigabytes, in a process of its own.
+
+Chat templates and constraints are programs of strangers, and no check of their text tells what they will do to whoever runs
+them. So they run in long-lived workers whose limits the system keeps: what goes too far ends the worker, never this process,
+and costs one request. A worker starts when it is first asked (some tenths of a second), and anew where it ended; from then on
+it costs two pipes, about a tenth of a millisecond a request.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from polydec.base.errors import RequestError
+
+PATIENCE = 30.0
+"""Seconds of waiting: for a machine that is busy otherwise."""
+
+TOO_DEEP = frozenset(
+    -getattr(signal, name) for name in ("SIGSEGV", "SIGABRT", "SIGBUS") if hasattr(signal, name)
+)
+"""How a process ends that ran out of its stack, or of memory inside a library."""
+
+
+class Ended(RequestError):
+    """The worker ended over a request. again: whether the same request may go well another time."""
+
+    def __init__(self, why: str, again: bool) -> None:
+        super().__init__(why)
+        self.again = again
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a worker. memory: bytes of address space, its own included; seconds: of computing, for one request; stack: bytes of
+    it, None: as this process has it; answer: bytes of an answer."""
+
+    memory: int
+    seconds: float
+    stack: int | None = None
+    answer: int = 128 << 20
+
+
+class Worker:
+    """A process that answers lines of JSON by what a script's `answer` gives (see `confined.py`); what: it works on, in words.
+    One for all threads: they take turns."""
+
+    def __init__(self, script: Path, limits: Limits, what: str) -> None:
+        self.script, self.limits, self.what = script, limits, what
+        self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        atexit.register(self.stop)
+
+    def ask(self, request: bytes) -> dict[str, Any]:
+        """What the worker answers to a line of JSON. Raises Ended where it does not, ValueError where it does not start."""
+        with self._lock:
+            if self._owner != os.getpid():  # after a fork the parent's worker is the parent's
+                self._process = None
+            for _ in range(2):
+                process = self._running()
+                try:
+                    answer = self._send(process, request)
+                except BaseException:  # an interrupt: an answer would be left in the pipe
+                    self.stop()
+                    raise
+                if answer is not None:
+                    return json.loads(answer)
+                ended = self.stop()
+                # 0: it had ended before the request, as its terminal's processes were
+                if ended != 0:
+                    raise Ended(self._why(ended), again=ended == -signal.SIGKILL)
+            raise RequestError("its process does not start")
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            command = [
+                sys.executable,
+                "-P",
+                str(Path(__file__).with_name("confined.py")),
+                str(self.script),
+                str(self.limits.memory),
+                str(self.limits.seconds),
+                str(self.limits.stack or 0),
+            ]
+            # what is preloaded into this process (an allocator, a sanitizer) would use up the worker's memory
+            env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=env,
+                    start_new_session=True,
+                )
+            except OSError as e:
+                raise RequestError(f"its process does not start ({e})") from None
+            self._owner = os.getpid()
+        return self._process
+
+    def _send(self, process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
+        """The answer's line; None where the worker ended."""
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(request)
+            process.stdin.flush()
+        except OSError:
+            return None
+        got, end = bytearray(), time.monotonic() + PATIENCE
+        with selectors.DefaultSelector() as ready:
+            ready.register(process.stdout, selectors.EVENT_READ)
+            while not got.endswith(b"\n"):
+                late = not ready.select(max(0.0, end - time.monotonic()))
+                if late or len(got) > self.limits.answer:
+                    process.kill()
+                    return None
+                if not (piece := os.read(process.stdout.fileno(), 1 << 20)):
+                    return None
+                got += piece
+        return bytes(got)
+
+    def stop(self) -> int:
+        """End the process, which may start again later; its exit code."""
+        process, self._process = self._process, None
+        if process is None or self._owner != os.getpid():
+            return 0
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        try:
+            return process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def _why(self, code: int) -> str:
+        if code == -signal.SIGPROF:
+            return f"it computes for more than {self.limits.seconds:g} seconds"
+        if code == -signal.SIGKILL:
+            return f"it takes more time or memory than {self.what} may"
+        if code in TOO_DEEP:
+            return f"it is nested too deeply, or takes more memory than {self.what} may"
+        return f"it brings its process down (exit code {code})"

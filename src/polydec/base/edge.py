@@ -1,0 +1,202 @@
+"""The edge where a user's files and flags come in: typed records, and how what is wrong with them is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from reprlib import Repr
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from polydec.base.errors import RequestError
+from polydec.base.later import looked_up
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from polydec.base.record import Record as Record
+
+LONGEST = 300
+"""Characters of an error's sentence."""
+LARGEST_TEXT = 1 << 28
+"""Bytes of a text file that is read as a whole."""
+_WORD = 100  # characters of a path or a name in a sentence
+_BRANCH = re.compile(
+    r"\[|^(constrained-)?(int|float|str|bool)$"
+)  # which branch of a union it was, pydantic says
+_SHORT = Repr()
+_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3
+_SHORT.maxstring = 60
+_HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """The text as a terminal may have it: of control characters only line feed and tab stay; every other one (and what turns
+    the direction of writing) is written as its escape, `\\x1b`."""
+    return _HIDDEN.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+
+
+def sentence(problem: object) -> str:
+    """What an error says: one line of at most LONGEST characters without control characters. A sentence stays as it is."""
+    text = str(problem)[: 64 * LONGEST]  # a message can be as long as the file that it speaks of
+    words = [
+        w if len(w) <= _WORD else f"{w[: _WORD // 2]}…{w[1 - _WORD // 2 :]}"
+        for w in printable(text).split()
+    ]
+    line = " ".join(words)
+    return (
+        line if len(line) <= LONGEST else line[: LONGEST - 2].rstrip() + " …"
+    )  # a word of its own: none grows longer
+
+
+# looked up when somebody first asks: most of what comes from outside is no record, and pydantic takes a while to load
+__getattr__ = looked_up(__name__, {"polydec.base.record": ("Record",)})
+
+R = TypeVar("R", bound="BaseModel")
+
+
+def check(kind: type[R], data: Any, what: str) -> R:
+    """`data` as a record. Raises RequestError with one sentence that begins with `what` and names the first wrong field."""
+    from pydantic import ValidationError
+
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        names = [x for x in first["loc"] if isinstance(x, int) or not _BRANCH.search(x)]
+        field = ".".join(str(x)[:40] for x in names[:4])
+        if first["type"] == "missing":
+            raise RequestError(sentence(f"{what}: {field} is missing")) from None
+        message = (
+            first["msg"]
+            .removeprefix("Value error, ")
+            .removeprefix("Input ")
+            .replace("should be", "must be")
+        )
+        given = f"{field} is {_spoken(first['input'])}" if field else "it"
+        raise RequestError(sentence(f"{what}: {given}: {message}")) from None
+
+
+def _spoken(value: Any) -> str:
+    """A value as a sentence may have it. Python refuses to write out a number of thousands of digits."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:
+        return f"a {type(value).__name__} that is too long to write"
+
+
+Pairs = Callable[[list[tuple[str, Any]]], dict[str, Any]]
+"""Makes an object of its members."""
+
+
+def parse(text: str | bytes, what: str, pairs: Pairs | None = None) -> Any:
+    """The value of a JSON text; pairs: makes each object. Raises RequestError with one sentence, also for one that is nested
+    too deeply."""
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
+    except RecursionError:
+        raise RequestError(
+            sentence(f"{what} is not a JSON object: it is nested too deeply")
+        ) from None
+    except ValueError as error:
+        raise RequestError(sentence(f"{what} is not a JSON object: {error}")) from None
+
+
+def parse_object(text: str | bytes, what: str, pairs: Pairs | None = None) -> dict[str, Any]:
+    """The object of a JSON text; pairs: makes each object. Raises RequestError with one sentence where it is another value or
+    none."""
+    value = parse(text, what, pairs)
+    if not isinstance(value, dict):
+        raise RequestError(sentence(f"{what} is not a JSON object: it is a {type(value).__name__}"))
+    return value
+
+
+def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """The content of a file or pipe of at most `most` bytes. Raises RequestError with one sentence."""
+    what = f"file {str(path)!r} cannot be read"
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) and not stat.S_ISFIFO(about.st_mode):
+            raise RequestError("it is not an ordinary file")
+        if about.st_size > most:
+            raise RequestError(f"it has more than {most} bytes")
+        with path.open("rb") as file:
+            return read_at_most(file, most)
+    except OSError as error:
+        raise RequestError(sentence(f"{what}: {error.strerror or error}")) from None
+    except ValueError as error:  # such as a name with a zero in it
+        raise RequestError(sentence(f"{what}: {error}")) from None
+
+
+class Readable(Protocol):
+    """An open file of bytes."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_at_most(file: Readable, most: int) -> bytes:
+    """All that is left of a stream. Raises RequestError where that is more than `most` bytes."""
+    parts, left = list[bytes](), most
+    while part := file.read(1 << 20):
+        parts.append(part)
+        left -= len(part)
+        if left < 0:
+            raise RequestError(f"it has more than {most} bytes")
+    return b"".join(parts)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises RequestError with one sentence where it is none."""
+    return parse_object(read_bytes(path), f"file {str(path)!r}")
+
+
+def whole_text(text: str, what: str) -> str:
+    """`text`, which must hold whole characters. Raises RequestError where half of one stands in it (bytes that are no UTF-8 on
+    the command line, `\\ud800` in JSON)."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            sentence(
+                f"{what} holds half a character at {error.start}: it must be whole Unicode text"
+            )
+        ) from None
+    return text
+
+
+def whole(name: str, value: int, low: int, high: int) -> int:
+    """`value`, which must lie in low to high. Raises RequestError that names it."""
+    if not low <= value <= high:
+        raise RequestError(
+            f"{name} is {_short(value)}: it must be at least {low}"
+            if value < low
+            else f"{name} is {_short(value)}: it can be at most {high}"
+        )
+    return value
+
+
+def _short(value: int) -> str:
+    return (
+        str(value)
+        if abs(value) < 10**30
+        else f"{'-' if value < 0 else ''}a number of about {_digits(value)} digits"
+    )
+
+
+def _digits(value: int) -> int:
+    return int(abs(value).bit_length() * 0.30103) + 1
+
+
+def most_threads() -> int:
+    """How many threads may be asked for here: four times the cores, and 4 to 1,024 in all."""
+    return min(1024, max(4, 4 * (os.cpu_count() or 1)))
+
+
+def check_threads(threads: int | None) -> int | None:
+    """`threads` (None: all cores). Raises RequestError out of 1 to `most_threads()`: torch ends the process at 40,000."""
+    return None if threads is None else whole("threads", threads, 1, most_threads())

@@ -1,0 +1,528 @@
+"""Options that say their range, choices and help once.
+
+A parameter is annotated where it is declared:
+
+    def build(kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2): ...
+
+`read(build)` makes an `Option` of each such parameter. Validation, the command line, `polydec methods`, the docs and a
+server's JSON schema all come from these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from operator import ge, gt, le, lt
+from reprlib import Repr
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Protocol,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from polydec.base.errors import RequestError
+
+LARGEST = 2**63 - 1
+"""Whole numbers are at most so far from 0."""
+
+ENTRIES = 1_000_000
+"""Most entries of a tuple or a mapping."""
+
+LETTERS = 4096
+"""Most characters of a word."""
+
+DIGITS = 100
+"""Most characters of a number that is given as text."""
+
+
+class Limit(Protocol):
+    """What a value must keep to. `of_all`: it is asked of a tuple or a mapping as a whole, not of each entry."""
+
+    @property
+    def of_all(self) -> bool: ...
+    @property
+    def spoken(self) -> str: ...
+    def allows(self, value: Any) -> bool: ...
+    def schema(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Within:
+    """low <= value <= high."""
+
+    low: float
+    high: float
+    of_all = False
+
+    @property
+    def spoken(self) -> str:
+        return f"in {self.low} to {self.high}"
+
+    def allows(self, value: Any) -> bool:
+        return self.low <= value <= self.high
+
+    def schema(self) -> dict[str, Any]:
+        return {"minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """One edge of a range."""
+
+    edge: float
+    of_all = False
+    said: ClassVar[str]
+    key: ClassVar[str]
+    holds: ClassVar[Callable[[Any, Any], bool]]
+
+    @property
+    def spoken(self) -> str:
+        return f"{self.said} {self.edge}"
+
+    def allows(self, value: Any) -> bool:
+        return type(self).holds(value, self.edge)
+
+    def schema(self) -> dict[str, Any]:
+        return {self.key: self.edge}
+
+
+class AtLeast(_Edge):
+    """value >= edge."""
+
+    said, key, holds = "at least", "minimum", ge
+
+
+class Above(_Edge):
+    """value > edge."""
+
+    said, key, holds = "above", "exclusiveMinimum", gt
+
+
+class AtMost(_Edge):
+    """value <= edge."""
+
+    said, key, holds = "at most", "maximum", le
+
+
+class Below(_Edge):
+    """value < edge."""
+
+    said, key, holds = "below", "exclusiveMaximum", lt
+
+
+@dataclass(frozen=True, init=False)
+class OneOf:
+    """One of these values and no other."""
+
+    choices: tuple[Any, ...]
+    of_all = False
+
+    def __init__(self, *choices: Any) -> None:
+        object.__setattr__(self, "choices", choices)
+
+    @property
+    def spoken(self) -> str:
+        return f"one of {', '.join(map(str, self.choices))}"
+
+    def allows(self, value: Any) -> bool:
+        return value in self.choices
+
+    def schema(self) -> dict[str, Any]:
+        return {"enum": list(self.choices)}
+
+
+@dataclass(frozen=True)
+class Length:
+    """low to high entries, of a tuple."""
+
+    low: int
+    high: int = ENTRIES
+    of_all = True
+
+    @property
+    def spoken(self) -> str:
+        return (
+            f"at least {self.low} of them"
+            if self.high == ENTRIES
+            else f"{self.low} to {self.high} of them"
+        )
+
+    def allows(self, value: Any) -> bool:
+        return self.low <= len(value) <= self.high
+
+    def schema(self) -> dict[str, Any]:
+        return {"minItems": self.low, "maxItems": self.high}
+
+
+_LIMITS = (Within, _Edge, OneOf, Length)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a value means that needs saying beside the range, such as "0 is greedy"."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Formerly:
+    """An earlier name of the option, which is understood like its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One parameter that a user sets.
+
+    type: int, float, bool, str, tuple[int, ...] or Mapping[int, float], or one of these with None; default: of that type;
+    help: one line without a full stop; limits: all of them hold for a value (for each entry of a tuple, each value of a
+    mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood as well.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    limits: tuple[Limit, ...] = ()
+    note: str = ""
+    formerly: str = ""
+
+    @property
+    def kind(self) -> type:
+        """The type without None and without what it holds: int, float, bool, str, tuple or collections.abc.Mapping."""
+        alone = (
+            next(t for t in get_args(self.type) if t is not type(None))
+            if self.optional
+            else self.type
+        )
+        return get_origin(alone) or alone
+
+    @property
+    def optional(self) -> bool:
+        """Whether None is a value."""
+        return get_origin(self.type) in (Union, UnionType)
+
+    @property
+    def legal(self) -> str:
+        """What a value must be, such as "a whole number, in 0 to 64, or none"."""
+        each = " and ".join(x.spoken for x in self.limits if not x.of_all)
+        said = [
+            _SPOKEN[self.kind],
+            f"each {each}" if each and self.kind in _MANY else each,
+            *(x.spoken for x in self.limits if x.of_all),
+        ]
+        return (
+            ", ".join(filter(None, said))
+            + (", or none" if self.optional else "")
+            + (f" ({self.note})" if self.note else "")
+        )
+
+    @property
+    def spoken(self) -> str:
+        """One line for a list of options: type, range, default and help."""
+        return f"{self.legal}; default {as_text(self.default)}: {self.help}"
+
+    def convert(self, value: Any) -> Any:
+        """`value` as this option's type. Text is read as the command line gives it: "2,1,1" is a tuple, "5:1.5,7:-2" a
+        mapping, "none" is None. A bool is no number; a whole float is a whole number; a whole number is a float.
+
+        Raises RequestError with one sentence of at most 300 characters that names the option, the value and what is legal.
+        """
+        if self.optional and (value is None or value == "none"):
+            return None
+        try:
+            out = _READ[self.kind](value)
+        except (ValueError, OverflowError, KeyError):
+            raise RequestError(self._complaint(value)) from None
+        if not all(
+            x.allows(y) for x in self.limits for y in ((out,) if x.of_all else _entries(out))
+        ):
+            raise RequestError(self._complaint(out, within=True))
+        return out
+
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the value, with default and description."""
+        each, whole = dict[str, Any](), dict[str, Any]()
+        for x in self.limits:
+            (whole if x.of_all else each).update(x.schema())
+        out = _SCHEMA[self.kind](each) | whole
+        if self.optional:
+            out = {"anyOf": [out, {"type": "null"}]}
+        default = (
+            self.default
+            if self.kind is not tuple or self.default is None
+            else list(_entries(self.default))
+        )
+        return {
+            **out,
+            "default": default,
+            "description": self.help + (f" ({self.note})" if self.note else ""),
+        }
+
+    def _complaint(self, value: Any, within: bool = False) -> str:
+        """within: the value is of the right type, and outside of a range."""
+        words = [str(c) for x in self.limits if isinstance(x, OneOf) for c in x.choices]
+        near = get_close_matches(value[:DIGITS], words, 1, 0.5) if isinstance(value, str) else []
+        one = self.limits[0].spoken if within and len(self.limits) == 1 and not self.note else ""
+        must = f"lie {one}" if one.startswith("in ") else f"be {one or self.legal}"
+        said = f"{self.name} is {shown(value)}: it must {must}" + (
+            f"; did you mean {near[0]}?" if near else ""
+        )
+        return said if len(said) <= 300 else said[:299] + "…"
+
+
+def meant(name: str, known: Collection[str], called: str, most: int = 3) -> str:
+    """What a wrong name may mean: the nearest of those that are known, `most` of them at most, else all. called: what they
+    are, as "the options"."""
+    near = get_close_matches(name[:100], list(known), most, 0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"{called} are {', '.join(known)}"
+
+
+def read(build: Callable[..., Any]) -> tuple[Option, ...]:
+    """The options of a callable (a function, or a dataclass): its parameters behind `*`, or, of a dataclass, all of them.
+
+    Raises TypeError for a parameter without a default, help or a type that options know: that is a fault of the code.
+    """
+    parameters = inspect.signature(build).parameters.values()
+    hints = get_type_hints(build, include_extras=True)
+    return tuple(
+        option(p.name, hints.get(p.name), p.default)
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY or inspect.isclass(build)
+    )
+
+
+def option(name: str, hint: Any, default: Any) -> Option:
+    """The option that an annotation declares: Annotated[type, limits, "help"], in any order behind the type.
+
+    Raises TypeError for a declaration that is not whole, or a default that is not legal.
+    """
+    out = _declared(name, hint, default)
+    if default is inspect.Parameter.empty or not out.help:
+        raise TypeError(
+            f'option {name} needs a default and a line of help: Annotated[int, Within(0, 64), "what it is"] = 3'
+        )
+    if out.kind not in _READ:
+        raise TypeError(
+            f"option {name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
+            "Mapping[int, float], or one of these with None"
+        )
+    try:
+        out.convert(default)
+    except ValueError as e:
+        raise TypeError(f"the default of an option is not legal: {e}") from None
+    return out
+
+
+def check(name: str, value: Any, hint: Any) -> Any:
+    """`value` as an annotation says: for a class that takes what an option gives. Raises RequestError as `convert` does."""
+    return _declared(name, hint, None).convert(value)
+
+
+def _declared(name: str, hint: Any, default: Any) -> Option:
+    kind, extras = _unfold(hint)
+    return Option(
+        name,
+        kind,
+        default,
+        next((x for x in extras if isinstance(x, str)), ""),
+        tuple(x for x in extras if isinstance(x, _LIMITS)),
+        next((x.text for x in extras if isinstance(x, Note)), ""),
+        next((x.name for x in extras if isinstance(x, Formerly)), ""),
+    )
+
+
+def _unfold(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The bare type and what was annotated, of Annotated[int | None, ...] and Annotated[int, ...] | None alike."""
+    if get_origin(hint) is Annotated:
+        return hint.__origin__, hint.__metadata__
+    for member in get_args(hint):
+        if get_origin(member) is Annotated:
+            return member.__origin__ | None, member.__metadata__
+    return hint, ()
+
+
+def as_text(value: Any) -> str:
+    """A value as the command line takes it: 2,1,1 for a tuple, none for None."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, cast(tuple[int, ...], value)))
+    if isinstance(value, Mapping):
+        return ",".join(f"{k}:{v}" for k, v in cast(Mapping[int, float], value).items())
+    return str(value)
+
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
+
+
+def together(names: Sequence[str]) -> str:
+    """One or more names in a sentence: a, b and c."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def shown(value: Any) -> str:
+    """A value of any origin in at most 60 characters, without control characters."""
+    try:
+        entries, kind = _entries(value), cast(object, type(value))
+        whole = kind is tuple and entries != () and all(type(x) is int for x in entries[:9])
+        text = as_text(entries[:9]) + ",…" * (len(entries) > 9) if whole else _REPR.repr(value)
+    except Exception:  # whole numbers of too many digits, and whatever a foreign object's repr does
+        text = f"of type {type(value).__name__} and cannot be shown"
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_BOOLS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+def _digits(text: str, form: re.Pattern[str]) -> str:
+    text = text[: DIGITS + 1].strip()
+    if len(text) > DIGITS or not form.fullmatch(text):
+        raise RequestError
+    return text
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, str):
+        value = int(_digits(value, _WHOLE))
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not -LARGEST <= value <= LARGEST:
+        raise RequestError
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        value = float(_digits(value, _NUMBER))
+    if type(value) not in (int, float) or not math.isfinite(float(value)):
+        raise RequestError
+    return float(value)
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, str):
+        return _BOOLS[value[:DIGITS].strip().lower()]
+    if type(value) is not bool:
+        raise RequestError
+    return value
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > LETTERS or not value.isprintable():
+        raise RequestError
+    return value
+
+
+def _wholes(value: Any) -> tuple[int, ...]:
+    if isinstance(value, str):
+        value = _parts(value)
+    elif not isinstance(value, (list, tuple)) or any(
+        isinstance(x, str) for x in cast(tuple[Any, ...], value)
+    ):
+        raise RequestError
+    if len(cast(tuple[Any, ...], value)) > ENTRIES:
+        raise RequestError
+    return tuple(_whole(x) for x in cast(tuple[Any, ...], value))
+
+
+def _by_token(value: Any) -> dict[int, float]:
+    if isinstance(value, str):
+        pairs: list[tuple[Any, Any]] = [
+            (k, v) for k, _, v in (x.partition(":") for x in _parts(value))
+        ]
+    elif isinstance(value, Mapping):
+        pairs = list(cast(Mapping[Any, Any], value).items())
+        if any(isinstance(v, str) for _, v in pairs):
+            raise RequestError
+    else:
+        raise RequestError
+    if len(pairs) > ENTRIES:
+        raise RequestError
+    out = {_whole(k): _number(v) for k, v in pairs}
+    if len(out) != len(pairs) or min(out, default=0) < 0:
+        raise RequestError
+    return out
+
+
+def _parts(text: str) -> list[str]:
+    return text.split(",", ENTRIES) if text.strip() else []
+
+
+def _entries(value: Any) -> tuple[Any, ...]:
+    """What limits are asked of: the entries of a tuple, the values of a mapping, else the value itself."""
+    if isinstance(value, Mapping):
+        return tuple(cast(Mapping[int, float], value).values())
+    return cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
+
+
+_MANY: tuple[Any, ...] = (tuple, Mapping)
+_SPOKEN: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a word",
+    tuple: "whole numbers such as 2,1,1",
+    Mapping: "numbers by token id such as 5:1.5,7:-2",
+}
+_READ: dict[Any, Callable[[Any], Any]] = {
+    int: _whole,
+    float: _number,
+    bool: _truth,
+    str: _word,
+    tuple: _wholes,
+    Mapping: _by_token,
+}
+_SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    int: lambda each: {"type": "integer", **each},
+    float: lambda each: {"type": "number", **each},
+    bool: lambda each: {"type": "boolean"},
+    str: lambda each: {"type": "string", **each},
+    tuple: lambda each: {"type": "array", "items": {"type": "integer", **each}},
+    Mapping: lambda each: {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]+$"},
+        "additionalProperties": {"type": "number", **each},
+    },
+}
+
+
+def at_least_one(of: object, *names: str) -> None:
+    """Raises RequestError that names the first of these fields of `of` which is below 1."""
+    for name in names:
+        if getattr(of, name) < 1:
+            raise RequestError(f"{name} is {getattr(of, name)}: it must be at least 1")
+
+
+def above_zero(of: object, *names: str) -> None:
+    """Raises RequestError that names the first of these fields of `of` which is not above 0 (NaN is not)."""
+    for name in names:
+        if not getattr(of, name) > 0:
+            raise RequestError(f"{name} is {getattr(of, name)}: it must be above 0")

@@ -1,0 +1,77 @@
+"""Methods and their parts that other installed packages bring.
+
+A package says in its own metadata what it has, as an entry point whose group is the room and whose name is the method's:
+
+    [project.entry-points."polydec.methods"]
+    echo = "my_package.echo"
+
+The module has what a file of that room has: a recipe or a steering its CARD and `build`, a sampling rule its RULE, a mechanism
+its class. The rooms are "methods", "steerings", "shapers", and the folders of mechanisms ("drafters", "trees", and so on).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from polydec.base.heard import warn
+from polydec.base.options import shown
+
+OFF = "POLYDEC_PLUGINS"
+"""The environment variable that leaves all plug-ins out where it is "off"."""
+
+
+def found(
+    room: str, taken: Collection[str], part: Callable[[Any, str], Any], what: str
+) -> dict[str, Any]:
+    """What other packages bring into a room, by its name there.
+
+    room: the end of the entry points' group; taken: the names that Polydec's own files have, which cannot be replaced, so that
+    a name means the same everywhere; part: (what an entry point names, its name) -> the thing that this room holds, or None
+    where it has no such thing; what: the name of such a thing.
+    What cannot be used is left out with a warning that names its package: a damaged plug-in must not stop all other methods.
+    """
+    brought = dict[str, Any]()
+    for point in _points(room):
+        if point.name in taken or point.name in brought:
+            _warn(point, f"the name {point.name} is taken")
+            continue
+        try:
+            thing = part(point.load(), point.name)
+        except Exception as error:  # a module of somebody else may raise anything
+            _warn(point, f"it cannot be imported ({type(error).__name__}: {error})")
+            continue
+        if thing is None:
+            _warn(point, f"{point.value} has no {what}")
+        else:
+            brought[point.name] = thing
+    return brought
+
+
+@cache
+def _points(room: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a room in an order that does not depend on the installation's."""
+    if os.environ.get(OFF, "").lower() == "off":
+        return ()
+    return tuple(sorted(entry_points(group=f"polydec.{room}"), key=lambda p: (p.name, p.value)))
+
+
+def _warn(point: EntryPoint, why: str) -> None:
+    package = point.dist.name if point.dist else "a package"
+    warn(f"{package}: its plug-in {shown(point.name)} of {point.group} is left out: {why[:200]}")
+
+
+def with_card(module: Any, name: str) -> Any:
+    """A recipe or steering: a module with a CARD of that name, and a `build` that makes what it describes."""
+    card = getattr(module, "CARD", None)
+    fits = getattr(card, "name", None) == name and callable(getattr(module, "build", None))
+    return module if fits else None
+
+
+def with_rule(module: Any, name: str) -> Any:
+    """A rule of sampling: what a module calls RULE, of that name."""
+    rule = getattr(module, "RULE", None)
+    return rule if getattr(rule, "name", None) == name else None

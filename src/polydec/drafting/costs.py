@@ -1,0 +1,117 @@
+"""What passes cost: a table that is measured beforehand, so that no text depends on a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from polydec.base.errors import RequestError
+
+MOST = 4096
+"""Positions of the largest pass that is thought of."""
+KEEP = 0.95
+"""Of the speed of the largest passes, what smaller ones must keep."""
+FILL = 6
+"""Positions of a pass for each answer that is being written: one or a few are its own, the others go to prompts."""
+QUICK = 40.0
+"""Milliseconds of a pass that nobody minds. Prompts that come in drop by drop keep few answers in a pass, and these cost more
+each."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """rows_ms: milliseconds of a pass of the target over 1, 2, 3, … rows of one sequence behind nothing, at least two entries,
+    all above 0; more_ms: what 1,000 tokens of context add to each of the first of these, as many entries or fewer, at least 0;
+    draft_ms: of one token of the draft model with all that belongs to it, at least 0; beside_ms: what a further sequence adds
+    to a pass beside its rows, at least 0; crowd: how many times as much a sequence's context costs where several share a pass,
+    whose keys and values a processor's caches do not hold together, at least 1.
+
+    The default is a machine on which every further row costs a fifth of a pass.
+    """
+
+    rows_ms: tuple[float, ...] = (1.0, 1.2)
+    draft_ms: float = 0.1
+    more_ms: tuple[float, ...] = ()
+    beside_ms: float = 0.0
+    crowd: float = 1.0
+
+    def __post_init__(self) -> None:
+        if len(self.rows_ms) < 2 or not all(t > 0 for t in self.rows_ms):
+            raise RequestError(f"rows_ms is {self.rows_ms}: it must hold two or more times above 0")
+        if len(self.more_ms) > len(self.rows_ms) or not all(t >= 0 for t in self.more_ms):
+            raise RequestError(
+                f"more_ms is {self.more_ms}: it must hold at most {len(self.rows_ms)} times of 0 or more"
+            )
+        if not self.draft_ms >= 0:
+            raise RequestError(f"draft_ms is {self.draft_ms}: it must be at least 0")
+        if not self.beside_ms >= 0:
+            raise RequestError(f"beside_ms is {self.beside_ms}: it must be at least 0")
+        if not self.crowd >= 1:
+            raise RequestError(f"crowd is {self.crowd}: it must be at least 1")
+
+    def pass_ms(self, rows: int, sequences: int = 1, context: float = 0.0) -> float:
+        """Milliseconds of a pass in which so many sequences feed `rows` rows in all, each behind `context` tokens (the mean).
+        The rows of a sequence read its context together."""
+        ms = at(self.rows_ms, rows)
+        if self.more_ms:
+            crowd = self.crowd if sequences > 1 else 1.0
+            ms += (
+                sequences
+                * crowd
+                * at(self.more_ms, max(1, round(rows / sequences)))
+                * context
+                / 1000
+            )
+        return ms + (sequences - 1) * self.beside_ms
+
+    def share(self, rows: int, peers: int = 1, context: int = 0) -> float:
+        """Milliseconds that fall to one of `peers` requests which bring `rows` rows each to a pass, behind `context` tokens."""
+        return self.pass_ms(rows * peers, peers, context) / peers
+
+    def draft_pays(self, right: float) -> bool:
+        """Whether a token of the draft model, which is `right` so often (0 to 1), costs less with its row than it saves."""
+        return self.draft_ms + self.share(2) - self.share(1) < right * self.share(1)
+
+    def budget(self, answers: int) -> int:
+        """Positions of one pass, when `answers` are written at a time and prompts fill the passes up: as few as give KEEP of
+        the positions a millisecond that the largest passes give, so that nobody waits longer for a token than that needs; at
+        least what takes QUICK, and FILL times as many as answers, so that prompts get on; at most MOST (Sarathi-Serve, Agrawal
+        et al. 2024: the token budget)."""
+        return min(MOST, max(self._large, self._quick, FILL * answers))
+
+    @cached_property
+    def _large(self) -> int:
+        """The smallest pass that does KEEP of the positions a millisecond that the largest do."""
+        best = MOST / at(self.rows_ms, MOST)
+        return next((m for m in range(1, MOST) if m / at(self.rows_ms, m) >= KEEP * best), MOST)
+
+    @cached_property
+    def _quick(self) -> int:
+        """The largest pass behind nothing that takes no longer than QUICK, or 1."""
+        return next((m for m in range(1, MOST) if at(self.rows_ms, m + 1) > QUICK), MOST)
+
+    @property
+    def doubling(self) -> float:
+        """Tokens of context behind which a further row of a large pass costs twice what it costs behind nothing."""
+        most = len(self.more_ms)
+        more, row = (
+            (at(self.more_ms, most) - self.more_ms[0]) / max(most - 1, 1) if most else 0.0,
+            self._further(most),
+        )
+        return 1000 * row / more if more > 0.0 and row > 0.0 else inf
+
+    def _further(self, rows: int) -> float:
+        """What a row costs in a pass of about so many, one row's fixed cost left out."""
+        return (at(self.rows_ms, max(rows, 2)) - self.rows_ms[0]) / (max(rows, 2) - 1)
+
+
+def at(known: Sequence[float], m: int) -> float:
+    """Entry m of a table, counted from 1; beyond the table its last ten entries go on in a straight line."""
+    if m <= len(known):
+        return known[m - 1]
+    back = min(10, len(known) - 1)
+    if back == 0:
+        return known[0]
+    return known[-1] + max(0.0, (known[-1] - known[-1 - back]) / back) * (m - len(known))

@@ -1,0 +1,1 @@
+"""Files of models: what they say, checked, and how their parts are called."""

@@ -1,0 +1,341 @@
+"""What a GGUF file says of each architecture: its metadata as a config.json, its tensors' names as Hugging Face has them.
+
+Keys and names are llama.cpp's. What it knows of an architecture without a key (a pattern of windows, a base) stands here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from polydec.base.errors import FileError
+
+Config = dict[str, Any]
+
+
+class File(Protocol):
+    """What is asked of a GGUF file (gguf.py)."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def fields(self) -> Mapping[str, Any]: ...
+    @property
+    def entries(self) -> Mapping[str, Any]: ...
+    def number(self, key: str, *default: int) -> int: ...
+    def real(self, key: str, *default: float) -> float: ...
+    def tensor(self, own: str) -> Tensor: ...
+
+
+TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors that are part of the configuration."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """model: Hugging Face's model_type; paired: whether llama.cpp stores the rows of q and k with turned partners side by side;
+    names: of a block's tensors, beyond the usual ones; plus: what its converter adds to norms; more: from the file and the
+    usual config, what else the config says."""
+
+    model: str
+    paired: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    plus: float = 0.0
+    more: Callable[[File, Config], Config] | None = None
+
+    def name(self, block: str) -> str | None:
+        """Hugging Face's name of a block's tensor."""
+        return self.names.get(block) or _BLOCK.get(block)
+
+
+_AROUND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+def _pattern(file: File, config: Config, every: int) -> list[str]:
+    """Which layers have the window: all but every n-th, or as the file lists them."""
+    said, n = (
+        file.fields.get(f"{file.architecture}.attention.sliding_window_pattern", every),
+        config["num_hidden_layers"],
+    )
+    if isinstance(said, list):
+        if len(said) != n:
+            raise FileError(
+                f"{file.path} has a sliding_window_pattern of {len(said)} layers: there are {n}"
+            )
+        return ["sliding_attention" if x else "full_attention" for x in said]
+    if type(said) is not int or said < 1:
+        raise FileError(
+            f"{file.path} has sliding_window_pattern = {said!r:.40}: a number from 1 on, or one a layer, is legal"
+        )
+    return ["sliding_attention" if (i + 1) % said else "full_attention" for i in range(n)]
+
+
+def _granite(file: File, config: Config) -> Config:
+    """Multipliers; a file without one means the usual scale of scores, and 1 otherwise."""
+    return {
+        "embedding_multiplier": file.real("granite.embedding_scale", 1.0),
+        "residual_multiplier": file.real("granite.residual_scale", 1.0),
+        "logits_scaling": file.real("granite.logit_scale", 1.0),
+        "attention_multiplier": file.real("granite.attention.scale", config["head_dim"] ** -0.5),
+    }
+
+
+def _llama(file: File, config: Config) -> Config:
+    """Of several experts it is Mixtral."""
+    if not file.fields.get("llama.expert_count"):
+        return {}
+    return {"model_type": "mixtral", **_experts(file)}
+
+
+def _qwen3_moe(file: File, config: Config) -> Config:
+    dense = [
+        i
+        for i in range(config["num_hidden_layers"])
+        if f"blk.{i}.ffn_gate_inp.weight" not in file.entries
+    ]
+    inner = file.number("qwen3moe.expert_feed_forward_length")
+    return {
+        **_experts(file),
+        "mlp_only_layers": dense,
+        "moe_intermediate_size": inner,
+        "norm_topk_prob": file.fields.get("qwen3moe.expert_weights_norm", True),
+    }
+
+
+def _gpt_oss(file: File, config: Config) -> Config:
+    scaling = config.get("rope_scaling")
+    return {
+        **_experts(file),
+        "layer_types": _pattern(file, config, 2),
+        "intermediate_size": file.number(
+            "gpt-oss.expert_feed_forward_length", config["intermediate_size"]
+        ),
+        "rope_scaling": None if scaling is None else {**scaling, "truncate": False},
+    }  # as the model was trained
+
+
+def _experts(file: File) -> Config:
+    arch = file.architecture
+    return {
+        "num_local_experts": file.number(f"{arch}.expert_count"),
+        "num_experts_per_tok": file.number(f"{arch}.expert_used_count"),
+    }
+
+
+def _gemma2(file: File, config: Config) -> Config:
+    wide = (
+        config["hidden_size"] // config["num_attention_heads"]
+    )  # which the largest scales by, no key says so
+    return {
+        "sliding_window": config.get("sliding_window", 4096),
+        "layer_types": _pattern(file, config, 2),
+        "query_pre_attn_scalar": wide if config["num_hidden_layers"] == 46 else config["head_dim"],
+        "attn_logit_softcapping": file.real("gemma2.attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": file.real("gemma2.final_logit_softcapping", 30.0),
+    }
+
+
+def _gemma3(file: File, config: Config) -> Config:
+    wide, window = (
+        config["hidden_size"] // config["num_attention_heads"],
+        config.get("sliding_window"),
+    )
+    cap = "gemma3.final_logit_softcapping"
+    return {
+        "sliding_window": window,
+        "layer_types": _pattern(file, config, 6 if window else 1),
+        "query_pre_attn_scalar": wide if config["num_hidden_layers"] == 62 else config["head_dim"],
+        "final_logit_softcapping": file.real(cap) if file.fields.get(cap) else None,
+        "rope_local_base_freq": file.real("gemma3.rope.freq_base_swa", 10000.0),
+    }
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture("llama", paired=True, names=_EXPERTS, more=_llama),
+    "qwen2": Architecture("qwen2"),
+    "qwen3": Architecture("qwen3"),
+    "gemma": Architecture("gemma", plus=1.0),
+    "gemma2": Architecture("gemma2", names=_AROUND, plus=1.0, more=_gemma2),
+    "gemma3": Architecture("gemma3_text", names=_AROUND, plus=1.0, more=_gemma3),
+    "phi3": Architecture(
+        "phi3", names={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+    ),
+    "smollm3": Architecture("smollm3", paired=True),
+    "olmo2": Architecture("olmo2", names=_AROUND),
+    "qwen3moe": Architecture("qwen3_moe", names=_EXPERTS, more=_qwen3_moe),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        names={
+            **_EXPERTS,
+            "post_attention_norm": "post_attention_layernorm",
+            "attn_sinks": "self_attn.sinks",
+        },
+        more=_gpt_oss,
+    ),
+    "granite": Architecture("granite", paired=True, more=_granite),
+}
+
+
+def config_of(file: File) -> Config:
+    """The dict of a config.json. Raises FileError where the file lacks a field, or has one that is not served."""
+    arch, embedding = file.architecture, file.entries.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise FileError(
+            f"{file.path} holds no weights of a language model: the tensor token_embd.weight is missing"
+        )
+    number, real = file.number, file.real
+    heads, width = number(f"{arch}.attention.head_count"), number(f"{arch}.embedding_length")
+    layers = number(f"{arch}.block_count")
+    if layers > len(file.entries):
+        raise FileError(
+            f"{file.path} has {arch}.block_count = {layers}: it holds {len(file.entries)} tensors in all"
+        )
+    head = number(f"{arch}.attention.key_length", width // max(heads, 1))
+    turned = number(f"{arch}.rope.dimension_count", head)
+    config = {
+        "model_type": ARCHITECTURES[arch].model,
+        "vocab_size": embedding.shape[0],
+        "hidden_size": width,
+        "intermediate_size": number(f"{arch}.feed_forward_length"),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": number(f"{arch}.attention.head_count_kv", heads),
+        "head_dim": head,
+        "max_position_embeddings": number(f"{arch}.context_length"),
+        "rms_norm_eps": real(f"{arch}.attention.layer_norm_rms_epsilon"),
+        "rope_theta": real(f"{arch}.rope.freq_base", 10000.0),
+        "attention_bias": "blk.0.attn_q.bias" in file.entries,
+        "tie_word_embeddings": "output.weight" not in file.entries,
+        "bos_token_id": file.fields.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": file.fields.get("tokenizer.ggml.eos_token_id"),
+    }
+    if turned != head:
+        config["partial_rotary_factor"] = turned / head
+    if file.fields.get(f"{arch}.attention.sliding_window"):
+        config["sliding_window"] = number(f"{arch}.attention.sliding_window")
+    if (scaling := _scaling(file, arch, config)) is not None:
+        config["rope_scaling"] = scaling
+    more = ARCHITECTURES[arch].more
+    return config if more is None else {**config, **more(file, config)}
+
+
+# ---------- rotary scalings
+
+
+def _scaling(file: File, arch: str, config: Config) -> Config | None:
+    kind, key = file.fields.get(f"{arch}.rope.scaling.type", "none"), f"{arch}.rope.scaling"
+    turned = int(config["head_dim"] * config.get("partial_rotary_factor", 1.0))
+    if "rope_freqs.weight" in file.entries:
+        return _from_table(file, config, turned)
+    if "rope_factors_long.weight" in file.entries:
+        short, long = (
+            _table(file, f"rope_factors_{which}.weight", turned) for which in ("short", "long")
+        )
+        return {
+            "rope_type": "longrope",
+            "short_factor": short,
+            "long_factor": long,
+            "attention_factor": file.real(f"{key}.attn_factor", 1.0),
+            "original_max_position_embeddings": file.number(
+                f"{key}.original_context_length", config["max_position_embeddings"]
+            ),
+        }
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn"):
+        raise FileError(
+            f"{file.path} has {key}.type = {kind!r:.80}: linear and yarn are served, and tables of divisors"
+        )
+    scaling = {"rope_type": kind, "factor": file.real(f"{key}.factor")}
+    if kind == "yarn":
+        if file.fields.get(f"{key}.yarn_log_multiplier"):
+            raise FileError(f"{file.path} has {key}.yarn_log_multiplier: yarn is served without it")
+        scaling["original_max_position_embeddings"] = file.number(f"{key}.original_context_length")
+        for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
+            if f"{key}.{theirs}" in file.fields:
+                scaling[ours] = file.real(f"{key}.{theirs}")
+        for theirs in ("attn_factor", "yarn_attn_factor"):  # on top of the usual magnitude
+            if f"{key}.{theirs}" in file.fields:
+                scaling["attention_factor"] = file.real(f"{key}.{theirs}") * (
+                    0.1 * math.log(max(scaling["factor"], 1.0)) + 1.0
+                )
+    return scaling
+
+
+def _table(file: File, name: str, turned: int) -> list[float]:
+    """One divisor for each pair of turned dimensions."""
+    if name not in file.entries:
+        raise FileError(
+            f"{file.path} lacks the tensor {name}, which belongs to the other rope_factors"
+        )
+    divisor = file.tensor(name).flatten().tolist()
+    if 2 * len(divisor) > turned or not all(0 < x < 1e12 for x in divisor):
+        raise FileError(
+            f"{file.path} has {name} of {len(divisor)} numbers: at most one for each pair of a "
+            f"head's {turned} dimensions is legal, all above 0"
+        )
+    return divisor
+
+
+def _from_table(file: File, config: Config, turned: int) -> Config:
+    divisor = _table(file, "rope_freqs.weight", turned)
+    llama3 = {
+        "rope_type": "llama3",
+        "factor": round(max(divisor), 4),
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    if np.allclose(
+        divisor, _llama3_divisors(llama3, config["rope_theta"], 2 * len(divisor)), rtol=1e-4
+    ):
+        return llama3
+    # any other table: the scaling that takes one divisor a frequency
+    return {
+        "rope_type": "longrope",
+        "short_factor": divisor,
+        "long_factor": divisor,
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": config["max_position_embeddings"],
+    }
+
+
+def _llama3_divisors(scaling: Mapping[str, Any], theta: float, dims: int) -> np.ndarray:
+    """By what Llama 3.1 divides each rotary frequency: 1 where its wave is short, `factor` where it is long."""
+    wave = 2 * np.pi * theta ** (np.arange(0, dims, 2) / dims)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    smooth = np.clip(
+        (scaling["original_max_position_embeddings"] / wave - low) / (high - low), 0, 1
+    )
+    return 1 / ((1 - smooth) / scaling["factor"] + smooth)

@@ -1,0 +1,1 @@
+"""What `polydec train` makes beside weights: what all kinds share, and layouts that others published."""

@@ -1,0 +1,126 @@
+"""Medusa's heads in the two layouts in which they are published: that of its authors and that of vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import FileError
+from polydec.core.types import Vocab
+from polydec.formats import edge, tensor_files
+from polydec.formats.fields import PublishedMedusaFields
+from polydec.learned import artefact
+from polydec.learned.kinds.heads import Heads
+from polydec.learned.published import write
+
+FILE = "medusa_lm_head.pt"
+"""What the authors' own weights are called."""
+RATES = (0.5, 0.15, 0.08, 0.05)
+"""How often the first head's tokens are right by rank, which others' files do not say: a guess, from which the tree is drawn;
+each further head is held for two thirds as good."""
+
+
+def known(config: Mapping[str, Any]) -> bool:
+    """Whether a config is of one of the layouts."""
+    names = config.get("architectures")
+    return (
+        "medusa_num_heads" in config
+        or config.get("model_type") == "medusa"
+        or names == ["MedusaModel"]
+    )
+
+
+def load(path: str | Path) -> Heads:
+    """The heads in a directory. Raises FileError with one sentence where they are damaged or of another shape."""
+    path = edge.at_home(path)
+    with edge.reading(f"medusa is {str(path)!r}: it is damaged"):
+        c = edge.check(PublishedMedusaFields, edge.read_json(path / "config.json"), "config.json")
+        found = (
+            tensor_files.unpickled(path / FILE)
+            if (path / FILE).is_file()
+            else tensor_files.open_weights(path)
+        )
+        found = {name.removeprefix("medusa_heads."): found[name] for name in found}
+        own = [_first(found, f"{k}.1.weight", f"lm_heads.{k}.weight") for k in range(c.count)]
+        if any(t.ndim != 2 or t.shape != own[0].shape for t in own):
+            raise FileError(
+                f"the matrices of the heads have shapes {[tuple(t.shape) for t in own]}: all must have one"
+            )
+        V, H = own[0].shape
+        if (c.vocab_size, c.hidden_size) != (c.vocab_size and V, c.hidden_size and H):
+            raise FileError(
+                f"lm_heads have shape {(V, H)}: config.json says {(c.vocab_size, c.hidden_size)}"
+            )
+        eye, heads = torch.eye(H), list[tuple[Tensor, Tensor, Tensor]]()
+        for k in range(c.count):
+            weight = _first(
+                found, f"{k}.0.linear.weight", f"blocks.{k}.layers.0.weight", shape=(H, H)
+            )
+            name = next(
+                (n for n in (f"{k}.0.linear.bias", f"blocks.{k}.layers.0.bias") if n in found), None
+            )
+            heads.append(
+                (weight, torch.zeros(H) if name is None else _first(found, name, shape=(H,)), eye)
+            )
+        ours = c.polydec_trained
+        if ours is None:
+            return Heads(heads, False, Vocab(V, frozenset(), ""), _guessed(c.count), own_VH=own)
+        if len(ours.rates) != c.count:
+            raise FileError(
+                f"polydec_trained has rates of {len(ours.rates)} heads: there are {c.count}"
+            )
+        return Heads(
+            heads, False, Vocab(V, frozenset(), ours.tokenizer), ours.rates, None, ours.share, own
+        )
+
+
+def _guessed(count: int) -> Sequence[Sequence[float]]:
+    """The rates of so many heads."""
+    return [[r * (2 / 3) ** k for r in RATES] for k in range(count)]
+
+
+def save(path: str | Path, heads: Heads, about: Mapping[str, Any] | None = None) -> None:
+    """Write config.json and model.safetensors into the directory `path`, as vLLM loads them; about: what else the config says.
+    Raises FileError for heads of learned/heads.py, which read the states before the target's final norm."""
+    if heads.own_VH is None:
+        raise FileError(
+            "vLLM cannot take these Medusa heads: they have no matrices of their own that make laws "
+            "(`polydec train heads --kind medusa-published` trains such ones)"
+        )
+    tensors = {f"lm_heads.{k}.weight": own_VH for k, own_VH in enumerate(heads.own_VH)}
+    for k, (weight, bias, _) in enumerate(heads.heads):
+        tensors |= {f"blocks.{k}.layers.0.weight": weight, f"blocks.{k}.layers.0.bias": bias}
+    V, H = heads.own_VH[0].shape
+    config = dict[str, Any](
+        architectures=["MedusaModel"],
+        model_type="medusa",
+        num_heads=heads.depth,
+        num_hidden_layers=1,
+        hidden_size=H,
+        vocab_size=V,
+        truncated_vocab_size=V,
+        original_lm_head=False,
+        medusa_fc_bias=True,
+        torch_dtype="float32",
+    )
+    if heads.rates != _guessed(heads.depth):
+        config["polydec_trained"] = {**(about or {}), **artefact.said_of(heads)}
+    write(path, config, tensors)
+
+
+def _first(
+    found: Mapping[str, Tensor], *names: str, shape: tuple[int, ...] | None = None
+) -> Tensor:
+    """The tensor that has one of these names, in fp32."""
+    if (name := next((n for n in names if n in found), None)) is None:
+        raise FileError(f"the weights lack {names[-1]!r}")
+    t = found[name].float()
+    if shape is not None and tuple(t.shape) != shape:
+        raise FileError(f"{name} has shape {tuple(t.shape)}: it must be {shape}")
+    if not bool(t.isfinite().all()):
+        raise FileError(f"{name} holds a NaN or an infinite number")
+    return t

@@ -1,0 +1,42 @@
+"""What a recipe says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.core.types import Exactness
+from polydec.methods.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Need
+
+
+@dataclass(frozen=True)
+class Card:
+    """One published method (or a plain composition).
+
+    name: the file's, with hyphens; aliases: other names that people look for it by (the paper's, another library's, an
+    earlier one of ours); arxiv: the paper's number there, "" where it has none; kind: "draft-and-verify", "unmasking",
+    "insertion", "sampler", "search" (the n best texts), "rollouts" (of several drawn texts one), "routing" (two models share
+    out the steps), "constraint", "refresh" or "steering";
+    family: "ar", "diffusion", "insertion" or "any"; guarantee: what it promises, None where that cannot be said; needs: what a
+    kit must hold, checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it equals, and
+    when; parent: the method that it must beat, at home: the workload where.
+    """
+
+    name: str
+    title: str
+    summary: str
+    kind: str
+    family: str
+    guarantee: Exactness | None
+    source: str
+    reduces_to: str
+    parent: str | None = None
+    home: str = ""
+    aliases: tuple[str, ...] = ()
+    arxiv: str = ""
+    needs: tuple[Need, ...] = ()
+    needs_training: bool = False
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether it decodes with a draft model."""
+        return any(need in self.needs for need in (DRAFT, ANY_DRAFT, MASKED_DRAFT))

@@ -1,0 +1,249 @@
+"""From a name to what lies in a checkpoint's files; and directories that we write ourselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+
+from polydec.base import files
+from polydec.base.errors import FileError
+from polydec.base.heard import warn
+from polydec.formats import edge, fields, zoo
+from polydec.formats.gguf import GGUF
+from polydec.formats.tensor_files import Borrowing, open_weights
+from polydec.text.gguf_text import generation_defaults, read_text
+from polydec.text.tokenizer import Text, default_template
+
+BASES = 4
+"""How many checkpoints may stand behind one another by `polydec_base`."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What lies in a checkpoint's files, weights still unread. fingerprint: of the tokenizer, "" where there is none."""
+
+    path: str
+    config: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    text: Text
+    fingerprint: str
+    generation: dict[str, Any]
+
+
+def open_source(name: str, opened: dict[Path, Source] | None = None) -> Source:
+    """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
+    comes from there, and the embedding table where there is none here (a draft model shares its target's). opened: by their
+    paths, GGUF files that somebody has opened; those that are opened here are put into it."""
+    return _open(name, BASES, {} if opened is None else opened)
+
+
+def _open(name: str, bases: int, opened: dict[Path, Source]) -> Source:
+    path = find(name)
+    with edge.reading(str(path)):
+        if not path.is_file():
+            return _open_directory(path, bases, opened)
+        if path not in opened:
+            opened[path] = _open_gguf(path)
+        return replace(opened[path], text=copy(opened[path].text))
+
+
+def _open_gguf(path: Path) -> Source:
+    file = GGUF(path)
+    text = read_text(file)
+    generation = generation_defaults(file, text.eos)
+    edge.check(fields.Generation, generation, str(path))
+    return Source(str(path), file.config, file, text, text.fingerprint, generation)
+
+
+def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Source:
+    at = path / "config.json"
+    config, generation = _json(at), _json(path / "generation_config.json", {})
+    if not isinstance(config.get("model_type"), str):
+        raise FileError(f"{at} names no model_type: it is not the configuration of a model")
+    edge.check(fields.Anything, config, str(at))
+    edge.check(fields.Inner, _text_config(config), str(at))
+    edge.check(fields.Generation, generation, str(path / "generation_config.json"))
+    edge.refuse_kernels(at, config)
+    weights = open_weights(path)
+    size = _text_config(config).get("vocab_size")
+    if (
+        size is not None
+        and size > (longest := fields.largest(weights))
+        and "polydec_base" not in config
+    ):
+        raise FileError(
+            f"{at}: vocab_size is {size}, but no tensor has a side longer than {longest}"
+        )
+    if config.get("polydec_base") is not None:
+        if not bases:
+            raise FileError(
+                f"{at}: polydec_base names a checkpoint that names another, more than {BASES} times"
+            )
+        base = _open(config["polydec_base"], bases - 1, opened)
+        return Source(
+            str(path),
+            config,
+            Borrowing(weights, base.weights),
+            base.text,
+            base.fingerprint,
+            {**base.generation, **generation},
+        )
+    text, fingerprint = _open_text(path, config, generation)
+    return Source(str(path), config, weights, text, fingerprint, generation)
+
+
+def find(name: str) -> Path:
+    """The directory or GGUF file of a name; a Hub id is downloaded. Raises FileError where there is none."""
+    if not name:
+        raise FileError("model is empty: give a Hub id, a directory, a GGUF file or zoo:NAME")
+    if name.startswith("zoo:"):
+        return zoo.resolve(name)
+    path = edge.at_home(name)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise FileError(f"{name} is a directory without a config.json: it holds no checkpoint")
+        return path
+    if path.is_file():
+        return path  # GGUF says so where it is none
+    if name[0] in "./~" or name.endswith((".gguf", ".safetensors")) or name.count("/") > 1:
+        raise FileError(f"model {name!r} is not there: no such file or directory")
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
+    try:
+        found = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
+        if not any(found.glob("*.safetensors")):
+            found = Path(
+                snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=["*/*"])
+            )
+    except Exception as e:  # the Hub, the network and the name's form each have errors of their own
+        why = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
+        raise FileError(
+            edge.sentence(
+                f"model {name!r} is no directory or GGUF file (of embedded models {zoo.nearest(name)}), "
+                f"and the Hugging Face Hub did not give it: {why}"
+            )
+        ) from None
+    if not (found / "config.json").is_file():
+        raise FileError(
+            f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint"
+        )
+    return found
+
+
+def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    return default if default is not None and not path.is_file() else edge.read_json(path)
+
+
+def _open_text(
+    path: Path, config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> tuple[Text, str]:
+    """The tokenizer of a directory and its fingerprint."""
+    said = _json(path / "special_tokens_map.json", {}) | _json(path / "tokenizer_config.json", {})
+    template = None
+    edge.check(fields.TokenizerConfig, said, str(path / "tokenizer_config.json"))
+    if (at := path / "chat_template.jinja").is_file():
+        with edge.reading(str(at)):
+            template = at.read_text(encoding="utf-8")
+    elif (at := path / "chat_template.json").is_file():
+        template = default_template(
+            edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()["chat_template"]
+        )
+    eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
+    eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
+    if (path / "tokenizer.json").is_file():
+        text = Text.from_tokenizer_json(path / "tokenizer.json", said, eos=eos, template=template)
+    elif any(
+        (path / f).is_file() for f in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+    ):
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            text = Text.from_parts(
+                tokenizer.backend_tokenizer,
+                {**said, **tokenizer.special_tokens_map},
+                eos=eos,
+                template=template,
+            )
+        except Exception as e:  # whatever the tokenizer's own code meets
+            why = (
+                edge.own_code(path / "tokenizer_config.json")
+                or edge.own_code(path / "config.json")
+                or edge.first_line(e)
+            )
+            raise FileError(
+                edge.sentence(f"{path} has a tokenizer that transformers cannot read ({why})")
+            ) from None
+    else:
+        warn(
+            f"{path} has no tokenizer: prompts are token ids, and texts are written as <id> <id> …"
+        )
+        size = _text_config(config).get("vocab_size")
+        if size is None:
+            raise FileError(f"{path} has no tokenizer, and its config.json no vocab_size")
+        tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+        return Text(tokenizer, eos=eos), ""
+    return text, text.fingerprint
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config says of its language model."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
+
+
+def save(
+    path: str | Path,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    text: Text | None,
+    generation: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint that `load` and transformers read: config.json, model.safetensors, generation_config.json and,
+    unless `text` is None (config["polydec_base"] then names whose tokenizer it is), tokenizer.json and its chat template.
+    Files that are there are replaced, each at once."""
+    if text is None and "polydec_base" not in config:
+        raise FileError(
+            "text is None: a checkpoint without a tokenizer needs config['polydec_base'], whose tokenizer it uses"
+        )
+    where = Path(path)
+    where.mkdir(parents=True, exist_ok=True)
+
+    def put(name: str, write: Any) -> None:
+        files.replace(where / name, write)
+
+    def put_json(name: str, content: Mapping[str, Any]) -> None:
+        put(
+            name,
+            lambda part: part.write_text(
+                json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            ),
+        )
+
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
+    put("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
+    put_json("config.json", config)
+    eos = {"eos_token_id": sorted(text.eos)} if text is not None and text.eos else {}
+    put_json("generation_config.json", {**eos, **(generation or {})})
+    if text is not None:
+        put("tokenizer.json", lambda part: text.tokenizer.save(str(part)))
+        put_json(
+            "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names}
+        )
+        if (template := text.template) is not None:
+            put(
+                "chat_template.jinja",
+                lambda part: part.write_text(template.source, encoding="utf-8"),
+            )

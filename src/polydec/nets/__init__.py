@@ -1,0 +1,1 @@
+"""Networks in torch, their caches and passes."""

@@ -1,0 +1,206 @@
+"""Keys and values of one sequence. It has one owner, a session, and few verbs: reserve, stage, commit, keep, truncate, fork."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.nets.memory import empty
+
+BLOCK = 128
+"""Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
+GROWTH = 256
+"""Entries that a cache with storage of its own grows by, at least."""
+
+
+class Storage:
+    """Slots in which one cache writes and others may read. start: the position of its first slot; leases: who reads."""
+
+    __slots__ = ("kv", "leases", "start")
+
+    def __init__(self, kv: Tensor, start: int = 0) -> None:
+        self.kv, self.start, self.leases = kv, start, WeakSet[Lease]()
+
+    @property
+    def sealed(self) -> int:
+        """Slots below this position are somebody else's too, and may not be written."""
+        return max((lease.stop for lease in self.leases), default=0)
+
+
+class Lease:
+    """Entries of a storage that a cache reads without owning it: up to position `stop`. Dropping it gives them back."""
+
+    __slots__ = ("__weakref__", "of", "stop")
+
+    def __init__(self, of: Storage, stop: int) -> None:
+        self.of, self.stop = of, stop
+        of.leases.add(self)
+
+
+class Cache:
+    """Slots [0, length) are committed, one a position; the staged tree lies behind them, one slot a node.
+
+    `parent[j]` is the staged offset of the predecessor of staged entry j, or -1 where that is the last committed one.
+    A pass writes the slots of its own tokens; whoever stages them makes the room. Storage: [..., slots, head], any
+    number of leading axes (layers, 2, kv heads here).
+
+    Entries below `start` lie in storage of other caches (`shared`, in order), the rest in `kv`, which only this cache
+    writes. A fork copies nothing; who writes first where the other reads copies less than one block.
+    """
+
+    __slots__ = ("_own", "address", "capacity", "kv", "length", "parent", "shared", "start")
+
+    def __init__(self, kv: Tensor, length: int = 0) -> None:
+        self.length, self.parent, self.shared = length, list[int](), tuple[Lease, ...]()
+        self._hold(Storage(kv))
+
+    def _hold(self, own: Storage) -> None:
+        self._own, self.kv, self.start = own, own.kv, own.start
+        self.capacity, self.address = (
+            own.kv.shape[-2],
+            own.kv.data_ptr(),
+        )  # at hand: a pass asks for them
+
+    @property
+    def end(self) -> int:
+        """The first free slot."""
+        return self.length + len(self.parent)
+
+    def stage(self, parent: Sequence[int]) -> int:
+        """Room for a tree (or more of the staged one); the slot of its first node."""
+        first = self.length + len(self.parent)
+        need = first + len(parent)
+        if need > self.start + self.capacity or self.start > self.length or self._own.leases:
+            self._move(first, need)
+        self.parent += parent
+        return first
+
+    def reserve(self, need: int) -> None:
+        """Room for so many entries in all, which are about to come: a long text does not move on its way then."""
+        if need > self.start + self.capacity:
+            self._move(self.end, need)
+
+    def claim(self, first: int) -> None:
+        """Slots from `first` on are about to be written again."""
+        self._move(first, self.end)
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep these staged entries (a path from the tip, ascending), drop the other staged ones."""
+        self.keep(path, ())
+
+    def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+        """Commit a path of the staged entries; `stay` (ascending, behind the path, closed under predecessors below its end)
+        stay staged, in this order, the others are dropped."""
+        parent = self.parent
+        kept = [*path, *stay]
+        if kept and kept[-1] >= len(kept):  # some before the last one are dropped
+            moved = next(i for i, j in enumerate(kept) if i != j)
+            self._move(self.length + moved, self.end)
+            index = torch.tensor(kept[moved:], device=self.kv.device) + (self.length - self.start)
+            at = self.length - self.start + moved
+            self.kv[..., at : at + len(index), :] = self.kv.index_select(-2, index)
+        self.length += len(path)
+        new = {j: i for i, j in enumerate(stay)}
+        self.parent = [new.get(parent[j], -1) for j in stay] if stay else []
+
+    def truncate(self, length: int) -> None:
+        """Forget what is staged and every committed slot from `length` on. 0 gives all memory back."""
+        if not 0 <= length <= self.length:
+            raise RequestError(
+                f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
+            )
+        self.length, self.parent = length, []
+        if not length:
+            self.shared = ()
+            self._hold(Storage(self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1])))
+
+    def fork(self, length: int | None = None) -> Cache:
+        """A twin that reads the same entries; with `length` the first committed ones only, nothing staged."""
+        stop = self.end if length is None else length
+        twin = Cache(
+            self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]),
+            self.length if length is None else length,
+        )
+        twin.parent = list(self.parent) if length is None else []
+        twin.shared, twin.start = self._read(stop), stop
+        return twin
+
+    def pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:
+        """Where the entries [first, stop) lie, in order: (position of a piece's first entry, the piece)."""
+        for of, end in (*((lease.of, lease.stop) for lease in self.shared), (self._own, stop)):
+            end = min(end, stop)
+            if first < end:
+                yield first, of.kv[..., first - of.start : end - of.start, :]
+                first = end
+
+    def entries(self) -> Tensor:
+        """All of them, committed and staged, side by side: a view where nothing is shared, else a copy."""
+        some = [t for _, t in self.pieces(0, self.end)]
+        return some[0] if len(some) == 1 else torch.cat([*some, self.kv[..., :0, :]], -2)
+
+    def layer(self, i: int, stop: int) -> Tensor:
+        """The entries below `stop` of one item of the first axis: a view where they lie in one storage, else a copy."""
+        some = [t[i] for _, t in self.pieces(0, stop)]
+        return some[0] if len(some) == 1 else torch.cat([*some, self.kv[i, ..., :0, :]], -2)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds, what it shares included."""
+        return nbytes((self,))
+
+    @property
+    def storage(self) -> Iterator[Storage]:
+        yield self._own
+        yield from (lease.of for lease in self.shared)
+
+    def _read(self, stop: int) -> tuple[Lease, ...]:
+        """Leases of the entries below `stop`."""
+        out = list[Lease]()
+        for lease in self.shared:
+            first = out[-1].stop if out else 0
+            if first < stop:
+                out.append(lease if lease.stop <= stop else Lease(lease.of, stop))
+        if self.start < stop and self.capacity:
+            out.append(Lease(self._own, stop))
+        return tuple(out)
+
+    def _move(self, first: int, need: int) -> None:
+        """See to it that slots [first, need), and what they may move to, are this cache's own: where they are not, the last
+        block moves to new storage, and what lies below is shared from then on. Storage that nobody else reads grows."""
+        base, own = min(first, self.length), self._own
+        if self.start <= base and need <= self.start + self.capacity and first >= own.sealed:
+            return
+        alone = not self.shared and not own.leases
+        start = 0 if alone else base // BLOCK * BLOCK
+        size, least = need - start, GROWTH if alone else BLOCK
+        if alone and self.capacity:
+            size = max(size, self.capacity + max(least, self.capacity // 4))
+        size = -(-size // least) * least
+        kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
+        for at, piece in self.pieces(start, self.end):
+            kv[..., at - start : at - start + piece.shape[-2], :] = piece
+        self.shared = self._read(start)
+        self._hold(Storage(kv, start))
+
+
+class Stored(Protocol):
+    """A cache of any kind."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+def nbytes(caches: Iterable[Stored]) -> int:
+    """Bytes that several caches hold together: what they share counts once."""
+    seen, total = dict[int, int](), 0
+    for cache in caches:
+        if isinstance(cache, Cache):
+            seen |= {id(s): s.kv.nbytes for s in cache.storage}
+        else:
+            total += cache.nbytes
+    return total + sum(seen.values())

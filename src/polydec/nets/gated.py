@@ -1,0 +1,76 @@
+"""Gated adapters: matrices of low rank that are added to a network's own at some rows of a pass, and at no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+
+PLACES = ("qkv", "out", "gate_up", "down")
+"""The linear layers of a layer, those that read the same rows taken together."""
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """Of each layer, at each of PLACES, a pair: what reads the row [R, in], and what is added of that [out, R].
+
+    "qkv" gives the rows of queries, keys and values one behind another as the published layout has them, "gate_up" those of
+    gate and up. Both read the row divided by its root mean square, before the norm's weights; "out" reads what the heads
+    gathered, and "down" what the MLP's inner units hold.
+
+    Source: LoRA (Hu et al., 2021); with a gate a row: Samragh et al., 2025.
+    """
+
+    layers: Sequence[Mapping[str, Pair]]
+
+    @property
+    def rank(self) -> int:
+        return len(self.layers[0]["qkv"][0]) if self.layers else 0
+
+    def require(self, layers: int, width: int, qkv: int, gathered: int, inner: int) -> None:
+        """Raise RequestError where it was made for a network of other sizes."""
+        if len(self.layers) != layers:
+            raise RequestError(
+                f"the adapter has matrices for {len(self.layers)} layers: this network has {layers}"
+            )
+        sizes = {
+            "qkv": (width, qkv),
+            "out": (gathered, width),
+            "gate_up": (width, 2 * inner),
+            "down": (inner, width),
+        }
+        for place, (into, out) in sizes.items():
+            have = self.layers[0][place][0].shape[1], self.layers[0][place][1].shape[0]
+            if have != (into, out):
+                raise RequestError(
+                    f"the adapter's {place} goes from {have[0]} to {have[1]} numbers: this network's goes from "
+                    f"{into} to {out}"
+                )
+
+    def mapped(self, change: Callable[[str, Tensor, Tensor], Pair]) -> Adapter:
+        """The adapter whose pairs are `change` of the place and the pair there."""
+        return Adapter(
+            [
+                {place: change(place, *pair) for place, pair in layer.items()}
+                for layer in self.layers
+            ]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """An adapter at work in one pass. row_N: the rows that it changes."""
+
+    adapter: Adapter
+    row_N: Tensor
+
+    def add(self, layer: int, place: str, read_TI: Tensor, into_TO: Tensor) -> None:
+        """In place: what the adapter makes of its rows of `read_TI`. Other rows are not touched."""
+        into_RI, out_OR = self.adapter.layers[layer][place]
+        more = read_TI[self.row_N].to(into_RI.dtype) @ into_RI.T @ out_OR.T
+        into_TO.index_add_(0, self.row_N, more.to(into_TO.dtype))

@@ -1,0 +1,1 @@
+"""A request from its checking to its answer, and what passes cost on this machine."""

@@ -1,0 +1,668 @@
+"""A request as a user makes it, and the checked plan of it: everything that can be wrong is said before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache
+from reprlib import Repr
+from typing import Annotated, Any, TypedDict, get_args, get_type_hints
+
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import AtLeast, Note, Option, Within, meant, option, shown
+from polydec.constraints import pieces
+from polydec.constraints.in_time import InTime, in_time
+from polydec.constraints.protocols import Constraint, Language
+from polydec.core.decoder import Decoder
+from polydec.core.prompt import Noted
+from polydec.core.protocols import Shaper, Target
+from polydec.core.request import Request
+from polydec.drafting.costs import Costs
+from polydec.methods import registry, steer
+from polydec.methods.card import Card
+from polydec.methods.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
+from polydec.request.loaded import LM, Prompt
+from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
+from polydec.targets.no_early_end import NoEarlyEnd
+from polydec.targets.reprompted import Reprompted
+from polydec.targets.shaped import Shaped
+
+LENGTH = 128
+"""Tokens of an answer where nobody says how many."""
+
+STOPS = 64
+"""Most stop strings, and most stop ids, of a request."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request.
+
+    prompt: text (through the chat template where the model has one), token ids, or chat messages; method: any name of a
+    method; options: of the method; sampling: None for the checkpoint's own; stop: a text or several; stop_token_ids: end an
+    answer like EOS; infill: the answer with gaps, for a masked-diffusion model: a text in which [[3]] stands for three tokens
+    (for an insertion model: up to three), or ids with None for each gap; EOS follows it unless that is ignored, and its length
+    takes the place of max_tokens; order: the engine whose order of sampling rules is followed; constraint: which texts an
+    answer may be (`Regex`, `JsonSchema`, `Lark`, `AnyOf`, `SpanOf`), None: any; finish: where the tokens run out, the answer is
+    led to an end that the constraint allows (`InTime`). The n answers share the seed and have their own
+    randomness each.
+
+    steer: any name of a way to steer (polydec.methods.steer), None for none, or "cfg" where there is a negative prompt;
+    steer_options: of that. negative_prompt: what the prompt is held against, in any form that a prompt has; the empty text
+    is an empty turn of a chat or, without a template, the prompt's last token alone.
+
+    tools: what the model may call, as chat templates take it (JSON schemas of functions); only beside chat messages.
+    template: further names that the chat template is told, such as {"enable_thinking": False}.
+    """
+
+    prompt: Prompt
+    method: str = "plain"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sampling: Sampling | None = None
+    max_tokens: Annotated[
+        int | None,
+        AtLeast(1),
+        Note(f"none: {LENGTH}, or what the context leaves"),
+        "tokens of an answer at most, EOS included",
+    ] = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: Annotated[bool, "go on after EOS"] = False
+    include_stop: Annotated[bool, "leave the stop string in the text"] = False
+    seed: Annotated[int, "names the randomness"] = 0
+    n: Annotated[int, Within(1, 1024), "answers to one prompt"] = 1
+    logprobs: Annotated[
+        int | None,
+        Within(0, 64),
+        Note("none: no log-probabilities"),
+        "alternatives to report beside each token",
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        Within(0, 64),
+        Note("none: nothing of the prompt"),
+        "alternatives to report beside each token of the prompt",
+    ] = None
+    raw: Annotated[bool, "no chat template"] = False
+    infill: str | Sequence[int | None] | None = None
+    order: str = "vllm"
+    constraint: Constraint | None = None
+    finish: Annotated[bool, "bring a constrained answer to a legal end within max_tokens"] = False
+    steer: str | None = None
+    steer_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    negative_prompt: Prompt | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    template: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __repr__(self) -> str:
+        """The prompt, cut short, and the fields that were set."""
+        set_ = [f for f in fields(self)[1:] if getattr(self, f.name) != _default(f)]
+        said = [
+            _SHORT.repr(self.prompt),
+            *(f"{f.name}={_SHORT.repr(getattr(self, f.name))}" for f in set_),
+        ]
+        return f"Ask({', '.join(said)})"
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+class Fields(TypedDict, total=False):
+    """The fields of `Ask` behind its prompt, as keywords of `generate`, `stream` and `Engine.submit`: an editor knows them."""
+
+    method: str
+    options: Mapping[str, Any]
+    sampling: Sampling | None
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    include_stop: bool
+    seed: int
+    n: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+    raw: bool
+    infill: str | Sequence[int | None] | None
+    order: str
+    constraint: Constraint | None
+    finish: bool
+    steer: str | None
+    steer_options: Mapping[str, Any]
+    negative_prompt: Prompt | None
+    tools: Sequence[Mapping[str, Any]]
+    template: Mapping[str, Any]
+
+
+def asked(prompt: Prompt | Ask, given: Fields) -> Ask:
+    """The request of a prompt and fields by name, or the one that is given. Raises TypeError for a field that is unknown, with
+    the nearest one, or where fields stand beside an Ask, which has its own."""
+    if isinstance(prompt, Ask):
+        if given:
+            raise TypeError(
+                f"{', '.join(given)} is given beside an Ask: set it there (dataclasses.replace changes one)"
+            )
+        return prompt
+    known = [f.name for f in fields(Ask)][1:]
+    for name in given:
+        if name not in known:
+            nearest = meant(name, known, "its fields", most=1)
+            raise TypeError(f"a request has no field {shown(name)}: {nearest}")
+    return Ask(prompt, **given)
+
+
+@cache
+def limits() -> tuple[Option, ...]:
+    """The fields of a request that are plain values, with their ranges."""
+    hints = get_type_hints(Ask, include_extras=True)
+    return tuple(
+        option(f.name, hints[f.name], f.default)
+        for f in fields(Ask)
+        if any(isinstance(x, str) for x in get_args(hints[f.name])[1:])
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
+    what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for."""
+
+    request: Request
+    decoder: Decoder
+    card: Card
+    options: Mapping[str, Any]
+    steering: Steering | None = None
+    ending: InTime | None = None
+    read: tuple[Artefact, ...] = ()
+
+    @property
+    def method(self) -> dict[str, Any]:
+        """What will run, as results and traces name it."""
+        out = {
+            "name": self.card.name,
+            "guarantee": self.decoder.exactness.value,
+            "options": dict(self.options),
+        }
+        if self.steering is not None:
+            out["steering"] = {
+                "name": self.steering.card.name,
+                "options": dict(self.steering.options),
+            }
+        return out
+
+
+@dataclass(frozen=True)
+class Steering:
+    """A checked way to steer: the second prompt's ids (None: it reads none), and all its options with the values they have."""
+
+    card: Card
+    options: Mapping[str, Any]
+    second: tuple[int, ...] | None
+
+    def law(self, model: LM, prompt: tuple[int, ...]) -> Target:
+        """The law that it makes of the model's. Raises RequestError where the model lacks what it needs."""
+        lm = model.checkpoint.lm
+        beside = None if self.second is None else Reprompted(lm, prompt, self.second)
+        return steer.build(
+            self.card.name,
+            Kit(lm, artefacts=model.artefacts, beside=beside, later=model.small),
+            self.options,
+        )[0]
+
+
+def steering(
+    model: LM, ask: Ask, ids: tuple[int, ...], raw: bool, most: int | None = None
+) -> Steering | None:
+    """How a request is steered; ids: of its prompt; most: tokens that a second prompt has room for. Raises RequestError with
+    one sentence for what cannot be honoured."""
+    if ask.steer is None and ask.negative_prompt is None:
+        if _mapping("steer_options", ask.steer_options):
+            raise RequestError("steer_options is given without steer: name the way to steer")
+        return None
+    name = "cfg" if ask.steer is None else _text("steer", ask.steer)
+    options = steer.chosen(name, _mapping("steer_options", ask.steer_options))
+    steer.check_second(name, ask.negative_prompt is not None)
+    second, derive = ask.negative_prompt, steer.derived(name)
+    if second is None and derive is not None and isinstance(ask.prompt, str):
+        second = derive(ask.prompt)
+        if second == ask.prompt:
+            raise RequestError(
+                f"prompt has no examples to leave out for steering {name}: give a second one (negative_prompt)"
+            )
+    if isinstance(second, str) and not second.strip():
+        other = model.empty(raw=raw) or ids[-1:]
+    else:
+        other = (
+            None
+            if second is None
+            else model.ids(second, raw=raw, who="negative_prompt", template=ask.template, most=most)
+        )
+    return Steering(steer.get(name).CARD, options, other)
+
+
+def plan(
+    model: LM,
+    ask: Ask,
+    *,
+    memory: Callable[[str], dict[str, Any]] = lambda method: {},
+    measure: Callable[[], Costs] | None = None,
+) -> Plan:
+    """Check a request against a model and build its decoder; nothing is computed. memory: what a method keeps between
+    requests, by its name; measure: gives the costs of passes, None: the model's. Raises RequestError with one sentence that
+    names the field, the value and what is legal."""
+    point, family = model.checkpoint, family_of(model.checkpoint.lm)
+    card: Card = registry.get(registry.of_model(_text("method", ask.method), family)).CARD
+    values = {o.name: o.convert(getattr(ask, o.name)) for o in limits()}
+    options = registry.chosen(card.name, _mapping("options", ask.options))
+    stops, stop_ids = _stops(ask.stop), _ids(ask.stop_token_ids, point.lm.vocab.size)
+    ids = model.ids(
+        ask.prompt,
+        raw=values["raw"],
+        tools=ask.tools,
+        template=_mapping("template", ask.template),
+    )
+    steered = steering(model, ask, ids, values["raw"])
+    if steered is not None and family != "ar":
+        raise RequestError(
+            f"steer is {shown(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer"
+        )
+    sampling = model.sampling() if ask.sampling is None else ask.sampling
+    sampling.check(point.lm.vocab.size)
+    given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
+    length = _length(model, card, ids, len(given) or values["max_tokens"], steered)
+    if sampling.min_tokens > length:
+        raise RequestError(
+            f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})"
+        )
+    # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
+    alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
+    writer = point.text.writer(stops, values["include_stop"], after=() if alone else ids)
+    eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
+    language = (
+        None
+        if ask.constraint is None
+        else _language(ask.constraint, model, sampling, family, eos, stop_ids)
+    )
+    if values["finish"] and sampling.min_tokens:
+        raise RequestError(
+            f"finish is true and min_tokens is {sampling.min_tokens}: an answer that is brought to an end may end "
+            "earlier, so leave one of them out"
+        )
+    ending = (
+        _ending(language, length, model, _ends(model, eos, stop_ids)) if values["finish"] else None
+    )
+    language = language if ending is None else ending
+    guard = build_guard(sampling, eos=eos, stop_ids=stop_ids, language=language)
+    request = Request(
+        ids,
+        length,
+        stop_ids,
+        values["ignore_eos"],
+        values["seed"],
+        0,
+        values["logprobs"],
+        writer,
+        values["n"],
+        guard,
+        given,
+        values["prompt_logprobs"],
+    )
+    shape = _SHAPES[family]
+    law = point.lm if steered is None else steered.law(model, ids)
+    if steered is not None:
+        check_together(model, card, law, steered.card)
+    laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
+    read = list[Artefact]()
+    build = Build(
+        card.name,
+        options,
+        *laws,
+        model.artefacts,
+        memory(card.name),
+        language,
+        point.lm.context,
+        read,
+    )
+    decoder = build.decoder(measure or (lambda: model.costs))
+    if request.prompt_logprobs is not None:
+        if family != "ar":
+            raise RequestError(
+                f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
+                "token, so leave it out"
+            )
+        decoder = Noted(decoder, point.lm, request.prompt_logprobs)
+    return Plan(request, decoder, card, options, steered, ending, tuple(read))
+
+
+def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
+    """Raise RequestError where a method could decode the model and cannot decode what steering makes of it; what the model
+    lacks anyway is said as it is without steering."""
+    kit = model.kit()
+    registry.check(card.name, kit)
+    try:
+        registry.check(card.name, replace(kit, target=law))
+    except PolydecError as why:
+        raise RequestError(
+            f"method {card.name} and steering {steering.name} do not go together: {why} (take method auto or "
+            "plain, or steer another way)"
+        ) from None
+
+
+def _ends(model: LM, eos: frozenset[int], stop_ids: frozenset[int]) -> frozenset[int]:
+    """The ids that end a constrained answer; a stop id that is text as well ends it wherever it is written."""
+    words = model.checkpoint.lm.vocab.words
+    known = () if words is None else words.pieces
+    return eos | {x for x in stop_ids if x >= len(known) or known[x] is None}
+
+
+def _ending(language: Language[Any] | None, length: int, model: LM, ends: frozenset[int]) -> InTime:
+    """The language with an end within so many tokens. Raises RequestError where there is nothing to end, or none is found."""
+    if language is None:
+        raise RequestError(
+            "finish is true: it brings constrained answers to an end, so give a constraint (a regular expression, "
+            "a JSON schema, a grammar …) or leave it out"
+        )
+    vocab = model.checkpoint.lm.vocab
+    return in_time(
+        language, length, pieces.of(vocab, ends), sorted(x for x in ends if 0 <= x < vocab.size)
+    )
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a decoder is made of. Costs are measured only for methods that ask for them, and only once all else is checked."""
+
+    method: str
+    options: Mapping[str, Any]
+    target: Any
+    draft: Callable[[], Any]
+    shapers: tuple[Shaper[Any], ...]
+    artefacts: tuple[Any, ...]
+    memory: dict[str, Any]
+    language: Language[Any] | None = None
+    context: int | None = None
+    read: list[Artefact] = field(default_factory=list[Artefact])
+
+    def decoder(self, measure: Callable[[], Costs]) -> Decoder:
+        asked: list[bool] = []
+
+        def unmeasured() -> Costs:
+            asked.append(True)
+            return Costs()
+
+        first = self._build(unmeasured)
+        return self._build(measure) if asked else first
+
+    def _build(self, measure: Callable[[], Costs]) -> Decoder:
+        kit = Kit(
+            self.target,
+            None,
+            self.artefacts,
+            measure,
+            self.memory,
+            self.shapers,
+            language=self.language,
+            context=self.context,
+            read=self.read,
+            later=self.draft,
+        )
+        return registry.build(self.method, kit, self.options)[0]
+
+
+def _language(
+    constraint: Constraint,
+    model: LM,
+    sampling: Sampling,
+    family: str,
+    eos: frozenset[int],
+    stop_ids: frozenset[int],
+) -> Language[Any]:
+    """What a constraint means to this model. Raises RequestError where the rest of the request leaves it no room."""
+    vocab = model.checkpoint.lm.vocab
+    if family != "ar":
+        raise RequestError(
+            f"constraint needs a text that is written from left to right, and {CALLED[family]} model writes in "
+            "any order: leave it out"
+        )
+    ends = _ends(model, eos, stop_ids)
+    if not ends:
+        raise RequestError(
+            "constraint has no token to end an answer with (ignore_eos, or a model without EOS): allow EOS, or "
+            "give a special token among stop_token_ids"
+        )
+    language = constraint.language(vocab, ends)
+    if language.finite and sampling.min_tokens:
+        raise RequestError(
+            f"min_tokens is {sampling.min_tokens}: the constraint holds a few texts only, and they end where they "
+            "end, so leave min_tokens out"
+        )
+    return language
+
+
+def _shaped(
+    model: LM,
+    law: Target,
+    card: Card,
+    sampling: Sampling,
+    request: Request,
+    order: str,
+    language: Language[Any] | None,
+) -> tuple[Any, Callable[[], Any], tuple[()]]:
+    """The target's law, which may be steered, and what gives the draft's, as the request bends them (no shapers are left
+    over); a draft that may have another vocabulary takes the rules that name no token."""
+    lm = model.checkpoint.lm
+    eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
+    shapers = build_shapers(
+        sampling,
+        order=order,
+        eos=eos,
+        stop_ids=request.stop_ids,
+        seed=request.seed,
+        choice=0,
+        words=lm.vocab.words,
+        geometry=lm.geometry,
+        language=language,
+    )
+    target = Shaped(law, *shapers) if shapers else law
+
+    @cache
+    def small() -> Any:
+        draft, length = model.small(), len(request.prompt) + request.max_tokens
+        if draft is None or (not card.needs_draft and draft.network.context < length):
+            return None  # one that may help, and has no room for this text, is left out
+        if family_of(draft) != "ar":  # the laws of its gaps only choose what is proposed
+            return draft
+        bent = shapers
+        if ANY_DRAFT in card.needs:
+            bent = build_shapers(
+                sampling.anywhere(),
+                order=order,
+                eos=draft.vocab.eos,
+                seed=request.seed,
+                choice=0,
+                words=draft.vocab.words,
+                geometry=draft.geometry,
+            )
+        return Shaped(draft, *bent) if bent else draft
+
+    return target, small, ()
+
+
+def _beside(
+    model: LM,
+    law: Target,
+    card: Card,
+    sampling: Sampling,
+    request: Request,
+    order: str,
+    language: Language[Any] | None,
+) -> tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]:
+    """A masked-diffusion model, the draft that guides it where the method asks for one, and the shapers that bend each gap's
+    law by itself. Raises RequestError for a draft that is of no use, or a rule that looks at the text before a token."""
+    lm: Any = model.checkpoint.lm
+    if model.draft is not None and not card.needs_draft:
+        raise RequestError(
+            f"draft is {shown(model.draft.name)}: method {card.name} decodes a masked-diffusion model without one "
+            "(guided-diffusion takes one)"
+        )
+    if sampling.min_tokens:  # a matter of positions here
+        ends = (frozenset[int]() if request.ignore_eos else lm.vocab.eos) | request.stop_ids
+        lm = NoEarlyEnd(lm, ends, len(request.prompt) + sampling.min_tokens)
+        sampling = replace(sampling, min_tokens=0)
+    if rule := next(iter(sequential(sampling)), None):
+        raise RequestError(
+            f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in "
+            "any order: leave it out"
+        )
+    return lm, model.small, build_shapers(sampling, order=order, seed=request.seed, choice=0)
+
+
+def _inserted(
+    model: LM,
+    law: Target,
+    card: Card,
+    sampling: Sampling,
+    request: Request,
+    order: str,
+    language: Language[Any] | None,
+) -> tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]:
+    """An insertion model, and the shapers that bend each slot's law by itself. Raises RequestError for a draft, which is of no
+    use, or a rule that looks at the text before a token."""
+    if model.draft is not None:
+        raise RequestError(
+            f"draft is {shown(model.draft.name)}: an insertion model is decoded without one, so leave it out"
+        )
+    if rule := next(iter(sequential(sampling)), "min_tokens" if sampling.min_tokens else None):
+        raise RequestError(
+            f"sampling rule {rule} looks at the text before a token, and an insertion model writes in any order: "
+            "leave it out"
+        )
+    return law, _none, build_shapers(sampling, order=order, seed=request.seed, choice=0)
+
+
+def _none() -> None:
+    """No draft model."""
+
+
+_SHAPES: Mapping[str, Callable[..., tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]]] = {
+    "ar": _shaped,
+    "diffusion": _beside,
+    "insertion": _inserted,
+}
+"""By a model's family, how a request bends its laws: (target, what gives the draft, the shapers left to the method)."""
+
+_GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
+
+
+def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple[int | None, ...]:
+    """The tokens of an answer with gaps, None for each gap; end: an EOS behind it, which tells the model where it ends. Raises
+    RequestError where it has no gap, or the model cannot fill one."""
+    if family_of(model.checkpoint.lm) == "ar":
+        raise RequestError(
+            "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion"
+        )
+    size, out = model.checkpoint.lm.vocab.size, list[int | None]()
+    if isinstance(answer, str):
+        for i, part in enumerate(_GAPS.split(answer)):
+            out += (
+                (None,) * int(part)
+                if i % 2
+                else model.checkpoint.text.encode(part, special=False)
+                if part
+                else ()
+            )
+    else:
+        for at, x in enumerate(answer):
+            if x is not None and (type(x) is not int or not 0 <= x < size):
+                raise RequestError(
+                    f"infill[{at}] is {shown(x)}: it must be none, for a gap, or an id of 0 to {size - 1}"
+                )
+        out += answer
+    if None not in out:
+        raise RequestError("infill has no gap: write [[3]] where three tokens are to be filled in")
+    eos = min(model.checkpoint.lm.vocab.eos, default=None)
+    return (*out, eos) if end and eos is not None else tuple(out)
+
+
+def room(
+    model: LM, method: str, ids: Sequence[int], steered: Steering | None = None
+) -> tuple[int, str]:
+    """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises RequestError
+    where there is none."""
+    contexts = {model.name: model.checkpoint.lm.context}
+    draft, needs = (
+        model.draft,
+        (*registry.get(method).CARD.needs, *(() if steered is None else steered.card.needs)),
+    )
+    if draft is not None and DRAFT in needs:
+        contexts[draft.name] = draft.lm.network.context
+    who, context = min(contexts.items(), key=lambda kv: kv[1])
+    second = () if steered is None or steered.second is None else steered.second
+    for name, text in (("prompt", ids), ("negative_prompt", second)):
+        if context - len(text) < 1:
+            raise RequestError(
+                f"{name} has {len(text)} tokens: the context of {who} holds {context}, the answer included"
+            )
+    return context - max(len(ids), len(second)), f"the context of {who} holds {context}"
+
+
+def _length(
+    model: LM, card: Card, ids: Sequence[int], asked: int | None, steered: Steering | None
+) -> int:
+    """Tokens of an answer at most. Raises RequestError where the context has no room for them."""
+    most, why = room(model, card.name, ids, steered)
+    if asked is not None and asked > most:
+        raise RequestError(
+            f"max_tokens is {asked}: the prompt has {len(ids)} tokens and {why}, so it can be at most {most}"
+        )
+    return min(LENGTH, most) if asked is None else asked
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise RequestError(f"{name} is {shown(value)}: it must be a text")
+    return value
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if value is not None and not (
+        isinstance(value, Mapping) and all(isinstance(k, str) for k in value)
+    ):
+        raise RequestError(f"{name} is {shown(value)}: it must hold values by name")
+    return value or {}
+
+
+def _are_ids(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and not isinstance(prompt[0], Mapping)
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+    """Stop strings, checked."""
+    if isinstance(stop, str):
+        stop = (stop,)
+    if not isinstance(stop, Sequence) or len(stop) > STOPS:
+        raise RequestError(f"stop is {shown(stop)}: it must be a text or up to {STOPS} of them")
+    for s in stop:
+        if not isinstance(s, str) or not 1 <= len(s) <= 4096:
+            raise RequestError(f"stop has {shown(s)}: each must be a text of 1 to 4096 characters")
+    return tuple(stop)
+
+
+def _ids(ids: Any, size: int) -> frozenset[int]:
+    """Stop ids, checked."""
+    if (
+        isinstance(ids, (str, bytes))
+        or not isinstance(ids, (Sequence, set, frozenset))
+        or len(ids) > STOPS
+    ):
+        raise RequestError(f"stop_token_ids is {shown(ids)}: it must hold up to {STOPS} token ids")
+    for x in ids:
+        if type(x) is not int or not 0 <= x < size:
+            raise RequestError(f"stop_token_ids has token {shown(x)}: ids lie in 0 to {size - 1}")
+    return frozenset(ids)

@@ -1,0 +1,54 @@
+"""Is a text watermarked? The other half of polydec.shapers.watermark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from polydec.base.errors import RequestError
+from polydec.shapers.watermark import check_list, count, green
+
+
+@dataclass(frozen=True)
+class Detection:
+    """scored: pairs of neighbours that were looked at; green: of how many the second token is green; z: how many standard
+    deviations that is above what a text without the watermark has; p: how likely such a text reaches z."""
+
+    scored: int
+    green: int
+    z: float
+    p: float
+
+
+def detect(
+    tokens: Sequence[int], size: int, *, share: float = 0.25, key: int = 0, repeats: bool = False
+) -> Detection:
+    """Look for the watermark of a key in a text of a vocabulary of `size` tokens, at least 2.
+
+    share, key: as the text was written with (`watermark_share`, `watermark_key`). repeats: count a pair of neighbours each
+    time it stands there, not once. Repeated pairs are no new evidence: a text that repeats itself would seem marked, or
+    unmarked, by chance.
+
+    Raises RequestError for a text of fewer than two tokens, for a token outside the vocabulary, for values out of range, and
+    where every token would be green.
+    Source: Kirchenbauer et al., "A watermark for large language models", 2023 (the z test).
+    """
+    check_list(share, key)
+    pairs = list(pairwise(tokens))
+    if not pairs:
+        raise RequestError(
+            f"text has {len(tokens)} tokens: a watermark is looked for in two and more"
+        )
+    if bad := next((x for x in tokens if not 0 <= x < size), None):
+        raise RequestError(f"text has token {bad}: ids must lie in 0 to {size - 1}")
+    chance = count(share, size) / size
+    if chance == 1.0:
+        raise RequestError(
+            f"size is {size}: all of so few tokens are green, so nothing can be told"
+        )
+    pairs = pairs if repeats else list(dict.fromkeys(pairs))
+    hits = sum(bool(green(key, before, share, size)[x]) for before, x in pairs)
+    z = (hits - chance * len(pairs)) / math.sqrt(len(pairs) * chance * (1.0 - chance))
+    return Detection(len(pairs), hits, z, 0.5 * math.erfc(z / math.sqrt(2.0)))

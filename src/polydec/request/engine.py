@@ -1,0 +1,479 @@
+"""Many requests at once over one model, each with its own method and options, merged by one scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from threading import RLock
+from typing import Any, Unpack
+
+from polydec.base import notebook
+from polydec.base.errors import RequestError
+from polydec.core.decoder import streams
+from polydec.core.request import PromptLogprob, Result, TokenLogprob
+from polydec.core.scheduler import Pass, Scheduler, Task
+from polydec.core.trace import Edited, Event, Observer, Opened, ignore
+from polydec.core.transcript import Transcript
+from polydec.drafting.costs import Costs
+from polydec.request.ask import Ask, Fields, Plan, asked, plan
+from polydec.request.loaded import LM, Prompt
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer. score: what a search ranked it by; None where nothing was ranked."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token of a stream: the text that it made certain, and whether it was drafted."""
+
+    text: str
+    token: int
+    drafted: bool
+    choice: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Completion:
+    """The answer to one request. `metrics` and `usage` are those of the JSON that the command line prints.
+
+    tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
+    and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
+    prompt_logprobs: of each token of the prompt where the request asks for them, else None. edits: how the texts were written.
+    """
+
+    choices: tuple[Choice, ...]
+    usage: dict[str, int]
+    method: dict[str, Any]
+    metrics: dict[str, Any]
+    prompt_logprobs: tuple[PromptLogprob, ...] | None = None
+    edits: tuple[Edited, ...] = field(default=(), compare=False)
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """All texts as they became certain, piece by piece; a notebook shows those that were drafted in colour."""
+        return tuple(_pieces(self.edits))
+
+    def __repr__(self) -> str:
+        begun = self.text if len(self.text) <= 60 else f"{self.text[:59]}…"
+        return f"Completion({begun!r}, {', '.join(self._facts())})"
+
+    def _repr_html_(self) -> str:
+        texts = [
+            notebook.coloured(p for p in self.pieces if p.choice == at)
+            for at in range(len(self.choices))
+        ]
+        legend = any(p.drafted for p in self.pieces)
+        return notebook.answer(texts, self._facts(), legend)
+
+    def _facts(self) -> list[str]:
+        """What a reader wants to know beside the text."""
+        count, each = self.usage["completion_tokens"], self.metrics.get("tokens_per_pass")
+        speed, kinds = (
+            self.metrics.get("tokens_per_second"),
+            {c.finish_reason for c in self.choices},
+        )
+        return [
+            *([f"{len(self.choices)} answers"] if len(self.choices) > 1 else []),
+            f"{count} token{'s' if count != 1 else ''}",
+            f"method {self.method['name']}",
+            *([f"{each:.2f} tokens a pass"] if each else []),
+            *([f"{speed:.0f} tokens a second"] if speed else []),
+            f"ended by {' and '.join(sorted(kinds))}",
+        ]
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `polydec generate --json`."""
+        out: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "usage": self.usage,
+            "method": self.method,
+            "metrics": self.metrics,
+        }
+        first = self.choices[0]
+        if len(self.choices) > 1 or first.logprobs is not None or first.score is not None:
+            out["choices"] = [_choice_json(c) for c in self.choices]
+        if self.prompt_logprobs is not None:
+            out["prompt_logprobs"] = [vars(t) for t in self.prompt_logprobs]
+        return out
+
+
+def _choice_json(c: Choice) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "text": c.text,
+        "token_ids": list(c.token_ids),
+        "finish_reason": c.finish_reason,
+        "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs],
+    }
+    return out if c.score is None else {**out, "score": c.score}
+
+
+@dataclass
+class Watch:
+    """The clock beside a request's events, the edits that nobody has taken yet, and those that were taken before."""
+
+    on: Observer
+    opened: float = 0.0
+    first: float | None = None
+    last: float = 0.0
+    edits: deque[Edited] = field(default_factory=deque[Edited])
+    taken: list[Edited] = field(default_factory=list[Edited])
+
+    def __post_init__(self) -> None:
+        self.kinds = (Opened, Edited) if self.on is ignore else getattr(self.on, "kinds", _EVERY)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Edited):
+            self.last = time.perf_counter()
+            self.first = self.last if self.first is None else self.first
+            self.edits.append(event)
+        elif isinstance(event, Opened) and not self.opened:
+            self.opened = self.last = time.perf_counter()
+        self.on(event)
+
+    def pieces(self) -> list[Piece]:
+        """What became final since this was last asked."""
+        new = list(self.edits)
+        self.edits.clear()
+        self.taken += new
+        return _pieces(new)
+
+
+def _pieces(edits: Sequence[Edited]) -> list[Piece]:
+    """What became certain by some edits, token by token."""
+    return [
+        Piece(text, token, at < edit.accepted, edit.choice)
+        for edit in edits
+        for at, (text, token) in enumerate(zip(edit.pieces, edit.tokens, strict=True))
+    ]
+
+
+class _Every:
+    """All kinds of events."""
+
+    def __contains__(self, kind: object) -> bool:
+        return True
+
+
+_EVERY = _Every()
+
+
+class Ticket:
+    """A request under way: waiting, running, or done. It belongs to the engine that gave it."""
+
+    def __init__(
+        self, engine: Engine, made: Plan, on: Observer, passes: list[Pass] | None = None
+    ) -> None:
+        self.engine, self.plan, self.watch, self.passes = engine, made, Watch(on), passes
+        self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
+        self.task: Task | None = None  # None while it waits for its turn
+        self.gave_back = 0  # bytes of cache that it had when it was last put on hold
+        self.cancelled = False
+
+    @property
+    def method(self) -> dict[str, Any]:
+        return self.plan.method
+
+    @property
+    def done(self) -> bool:
+        return self.cancelled or (self.task is not None and self.task.done)
+
+    @property
+    def results(self) -> list[Result]:
+        """The answers of a request that has run to its end; else none."""
+        return [] if self.task is None or self.task.result is None else self.task.result
+
+    def completion(self) -> Completion:
+        """The answers, or what there is of them (finish_reason "abort"). Raises what the request's coroutine raised."""
+        if self.task is not None and self.task.error is not None:
+            raise self.task.error
+        if self.results:
+            choices = tuple(
+                Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score)
+                for r in self.results
+            )
+        else:
+            choices = tuple(self._so_far(choice) for choice in self.plan.request.choices)
+        usage = {
+            "prompt_tokens": len(self.plan.request.prompt),
+            "completion_tokens": sum(len(c.token_ids) for c in choices),
+        }
+        noted = None if self.plan.request.prompt_logprobs is None else self.transcript.prompt
+        return Completion(
+            choices,
+            usage,
+            self.method,
+            self._metrics(usage["completion_tokens"]),
+            noted,
+            (*self.watch.taken, *self.watch.edits),
+        )
+
+    def _so_far(self, choice: int) -> Choice:
+        text = self.transcript.texts.get(choice)
+        if text is None:
+            return Choice("", (), "abort")
+        return Choice(text.text, tuple(text.tokens), text.finish_reason or "abort")
+
+    def _metrics(self, count: int) -> dict[str, Any]:
+        watch, results = self.watch, self.results
+        first = watch.last if watch.first is None else watch.first
+        later, decoding = count - sum(r.stats.first for r in results), watch.last - first
+        stats = None
+        for r in results:
+            stats = r.stats if stats is None else stats.plus(r.stats)
+        passes = 0 if stats is None else stats.passes
+        use = {} if self.task is None else self.task.usage
+        names, target, ending = self.engine.model.names, self.engine.model.network, self.plan.ending
+        return {
+            "seconds": watch.last - watch.opened,
+            "time_to_first_token": first - watch.opened,
+            "tokens_per_second": later / decoding if later and decoding > 0 else None,
+            "target_passes": passes,
+            "tokens_per_pass": count / passes if passes else None,
+            "positions_fed": use[target].positions if target in use else 0,
+            **({} if stats is None else stats.metrics()),
+            **(
+                {}
+                if ending is None
+                else {"steered_tokens": sum(ending.steered(r.token_ids) for r in results)}
+            ),
+            "models": [
+                {
+                    "name": names.get(m, "?"),
+                    "passes": u.passes,
+                    "positions_fed": u.positions,
+                    "seconds": u.seconds,
+                }
+                for m, u in use.items()
+            ],
+            "kernel": self.engine.model.checkpoint.kernel,
+        }
+
+
+class Engine:
+    """Requests to one model, merged by one scheduler. It may be called from several threads: `submit` at any time, and
+    whoever waits for an answer drives the others' along (`run`, `step`).
+
+    max_running: answers that are written at the same time, at least 1; other requests wait their turn, first come first
+    served. max_positions: of one pass, at least 1, or a function that gives it by how many answers are being written
+    (`Costs.budget`, from what passes cost); what is over waits for the next, and prompts fill what the others leave.
+    doubling: behind so many tokens a position counts twice there, above 0 (`Costs.doubling`; without it each counts once).
+    max_cache_bytes: of the caches of all requests together, at least 1, None for no limit: while there is more, the youngest
+    request is put on hold and gives its caches back, and its text is fed anew when there is room. One request may always go
+    on. None of these changes a text.
+    """
+
+    def __init__(
+        self,
+        model: LM,
+        *,
+        max_running: int = 256,
+        max_positions: int | Callable[[int], int] = 4096,
+        max_cache_bytes: int | None = None,
+        doubling: float = inf,
+    ) -> None:
+        positions = max_positions if callable(max_positions) else lambda _: max_positions
+        limits = {
+            "max_running": max_running,
+            "max_positions": 1 if callable(max_positions) else max_positions,
+            "max_cache_bytes": 1 if max_cache_bytes is None else max_cache_bytes,
+        }
+        for name, value in limits.items():
+            if type(value) is not int or value < 1:
+                raise RequestError(f"{name} is {value!r}: it must be a whole number of at least 1")
+        if not doubling > 0.0:
+            raise RequestError(f"doubling is {doubling!r}: it must be above 0")
+        self.model, self.max_running, self.max_cache_bytes = model, max_running, max_cache_bytes
+        self.preempted = 0  # how often a request was put on hold
+        self._scheduler = Scheduler(positions=positions, doubling=doubling)
+        self._memory: dict[str, dict[str, Any]] = {}  # by method, what it keeps between requests
+        self._waiting: deque[Ticket] = deque()
+        self._running: list[Ticket] = []
+        self._held: list[Ticket] = []  # on hold, the oldest first
+        self._lock = RLock()  # whoever holds it drives the scheduler
+
+    def submit(
+        self,
+        prompt: Prompt | Ask,
+        *,
+        on: Observer = ignore,
+        passes: list[Pass] | None = None,
+        **fields: Unpack[Fields],
+    ) -> Ticket:
+        """Check a request and put it into the queue; nothing is computed yet.
+
+        prompt: an Ask, or the prompt of one whose other fields are given by name. on: is told of every event, in the thread
+        that drives the engine; passes: a list that is given a record of every pass. Raises RequestError with one sentence for
+        anything that cannot be honoured, TypeError for a field that is unknown, or stands beside an Ask.
+        """
+        ask = asked(prompt, fields)
+        made = plan(self.model, ask, memory=self._kept, measure=self._measure)
+        ticket = Ticket(self, made, on, passes)
+        self._waiting.append(ticket)
+        return ticket
+
+    def _kept(self, method: str) -> dict[str, Any]:
+        return self._memory.setdefault(method, {})
+
+    def _measure(self) -> Costs:
+        if "costs" in vars(
+            self.model
+        ):  # they are known: whoever plans need not wait for the pass under way
+            return self.model.costs
+        with self._lock:  # a network runs one pass at a time
+            return self.model.costs
+
+    def step(self) -> bool:
+        """One tick for all requests; False when none is left."""
+        with self._lock:
+            self._admit()
+            more = self._scheduler.step()
+            self._forget_done()
+            self._make_room()
+            return more or bool(self._waiting or self._held)
+
+    def _admit(self) -> None:
+        """Let requests go on that were on hold, then start those whose turn it is."""
+        while self._held and (not self._running or self._has_room(self._held[0].gave_back)):
+            ticket = self._held.pop(0)
+            assert ticket.task is not None, "a request that never began was on hold"
+            self._scheduler.resume(ticket.task)
+            self._running.append(ticket)
+        if self._held or not self._waiting:
+            return
+        answers = sum(t.plan.request.n for t in self._running)
+        while self._waiting:
+            ticket = self._waiting[0]
+            if self._running and answers + ticket.plan.request.n > self.max_running:
+                return
+            self._waiting.popleft()
+            if not ticket.cancelled:
+                request = ticket.plan.request
+                answers += request.n
+                self._running.append(ticket)
+                run = ticket.plan.decoder.run(request, streams(request), ticket.transcript)
+                ticket.task = self._scheduler.submit(run)
+                ticket.task.passes = ticket.passes
+
+    @property
+    def cached(self) -> int:
+        """Bytes of the caches of all requests."""
+        return sum(one.lm.nbytes for one in self.model.ready)
+
+    def _has_room(self, more: int) -> bool:
+        return self.max_cache_bytes is None or self.cached + more <= self.max_cache_bytes
+
+    def _make_room(self) -> None:
+        """While the caches are over the limit, ask the youngest request to stop; those that have stopped give their caches
+        back."""
+        if self.max_cache_bytes is None:  # nobody is ever asked to
+            return
+        for ticket in [
+            t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)
+        ]:
+            before = self.cached
+            for model in self.model.ready:
+                for session in list(model.lm.live):
+                    if session.owner is ticket.task:
+                        session.evict()
+            ticket.gave_back = before - self.cached
+            self.preempted += 1
+            self._running.remove(ticket)
+            self._held.insert(0, ticket)
+        going = [t for t in self._running if t.task is not None and t.task.held is None]
+        if not self._has_room(0) and len(going) > 1 and len(going) == len(self._running):
+            assert going[-1].task is not None
+            self._scheduler.hold(going[-1].task)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request; its completion then holds what there was, with finish_reason "abort". One that is done stays so."""
+        self._own(ticket)
+        with self._lock:
+            if not ticket.done:
+                ticket.cancelled = True
+                if ticket.task is not None:
+                    self._scheduler.cancel(ticket.task)
+                self._forget_done()
+
+    def _forget_done(self) -> None:
+        self._running = [t for t in self._running if not t.done]
+        self._held = [t for t in self._held if not t.done]
+
+    def _own(self, ticket: Ticket) -> None:
+        if ticket.engine is not self:
+            raise RequestError("the ticket belongs to another engine: only that one can run it")
+
+    def run(self, tickets: Sequence[Ticket]) -> list[Completion]:
+        """Tick until these are done. The first error is raised after all have ended."""
+        for ticket in tickets:
+            self._own(ticket)
+        for ticket in tickets:
+            while not ticket.done:
+                if not self.step() and not ticket.done:
+                    raise RuntimeError("nothing is left to run, and the request is not done")
+        return [t.completion() for t in tickets]
+
+
+def generate(
+    model: LM,
+    prompt: Prompt | Ask,
+    *,
+    on: Observer = ignore,
+    passes: list[Pass] | None = None,
+    **fields: Unpack[Fields],
+) -> Completion:
+    """Decode one request to its end. The fields are those of Ask; `on`, `passes` and what is raised: see Engine.submit."""
+    engine = Engine(model)
+    return engine.run([engine.submit(prompt, on=on, passes=passes, **fields)])[0]
+
+
+def stream(
+    model: LM,
+    prompt: Prompt | Ask,
+    *,
+    on: Observer = ignore,
+    passes: list[Pass] | None = None,
+    **fields: Unpack[Fields],
+) -> Iterator[Piece]:
+    """The pieces of one request as they become certain; arguments as for `generate`. Closing the iterator cancels the
+    request."""
+    engine = Engine(model)
+    ticket = engine.submit(prompt, on=on, passes=passes, **fields)
+    yield from follow(engine, ticket)
+
+
+def follow(engine: Engine, ticket: Ticket) -> Iterator[Piece]:
+    """Tick the engine and yield what becomes certain of one ticket; raises what the request raised."""
+    try:
+        while not ticket.done:
+            engine.step()
+            yield from ticket.watch.pieces()
+    finally:
+        engine.cancel(ticket)
+    yield from ticket.watch.pieces()
+    ticket.completion()

@@ -1,0 +1,297 @@
+"""What a request will do, part by part, before anything runs; and what would run in its place where it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from polydec.base.errors import PolydecError
+from polydec.base.options import as_text, together
+from polydec.constraints.everything import Everything
+from polydec.core.types import Exactness
+from polydec.drafting.costs import Costs
+from polydec.methods import registry
+from polydec.methods.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Artefact, Trained, family_of
+from polydec.methods.registry import DEFAULTS
+from polydec.request.ask import Ask, Plan, plan, room
+from polydec.request.loaded import LM
+from polydec.shapers._rule import Setting
+from polydec.shapers.sampling import Sampling, acting, fields, rules
+
+PROMISES = {
+    Exactness.LAW: "texts have exactly the law of the model as it is steered, shaped and constrained below",
+    Exactness.ARGMAX: "the text is exactly the greedy one of the model as it is steered, shaped and constrained below",
+    Exactness.APPROXIMATE: "texts may differ from those of plain decoding",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a request. role: what it is there for; name: which one; options: with the values they have; says: what it
+    does here, in a sentence; needs: what it cannot do without."""
+
+    role: str
+    name: str
+    says: str
+    options: dict[str, str]
+    needs: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"needs": list(self.needs)}
+
+
+def explain(model: LM, ask: Ask) -> list[Part]:
+    """The parts of a request in the order in which they act. Nothing is computed. Raises RequestError, as `plan` does, for a
+    request that is refused."""
+    made = plan(model, ask, measure=Costs)
+    return [
+        *_models(model, made),
+        *_steering(made),
+        *_constraint(ask),
+        *_rules(model, ask),
+        *_method(made),
+        *_length(model, ask, made),
+    ]
+
+
+def instead(model: LM, ask: Ask) -> list[str]:
+    """Of a request that is refused: what could be changed, one thing at a time, so that it would run; the least change of its
+    meaning first."""
+    return [words for words, other in _changes(model, ask) if runs(model, other)]
+
+
+def runs(model: LM, ask: Ask) -> bool:
+    """Whether a request is not refused."""
+    try:
+        plan(model, ask, measure=Costs)
+    except PolydecError:
+        return False
+    return True
+
+
+def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
+    """Requests that differ from this one in one thing."""
+    for method in dict.fromkeys((DEFAULTS[family_of(model.checkpoint.lm)], "plain")):
+        if ask.method not in ("auto", method):
+            yield f"with method {method}", replace(ask, method=method, options={})
+    if ask.options:
+        yield "without options of the method", replace(ask, options={})
+    sampling = model.sampling() if ask.sampling is None else ask.sampling
+    for rule in _on(sampling):
+        neutral = {o.name: fields()[o.name].default for o in rules()[rule].fields}
+        yield f"without {rule}", replace(ask, sampling=replace(sampling, **neutral))
+    if ask.steer is not None or ask.negative_prompt is not None:
+        yield "without steering", replace(ask, steer=None, steer_options={}, negative_prompt=None)
+    if ask.negative_prompt is not None and ask.steer is not None:
+        yield "without a second prompt", replace(ask, negative_prompt=None)
+    if ask.constraint is not None:
+        yield "without the constraint", replace(ask, constraint=None, finish=False)
+    if ask.finish:
+        yield "without finish", replace(ask, finish=False)
+    if ask.max_tokens is not None:
+        yield "with max_tokens left out", replace(ask, max_tokens=None)
+    if ask.infill is not None:
+        yield "without infill", replace(ask, infill=None)
+
+
+def _on(sampling: Sampling) -> list[str]:
+    """The rules that are not neutral."""
+    return [
+        rule.name
+        for rule in rules().values()
+        if any(getattr(sampling, o.name) != o.default for o in rule.fields)
+    ]
+
+
+def _models(model: LM, made: Plan) -> Iterator[Part]:
+    lm = model.checkpoint.lm
+    yield Part(
+        "model",
+        model.name,
+        f"{model.checkpoint.kernel}; its law is what everything below starts from",
+        {},
+    )
+    if model.draft is not None:
+        draft = model.draft
+        says = (
+            "read by what needs it below"
+            if _needs_draft(made)
+            else (
+                "nothing below needs it; a method that chooses for itself, such as auto, may draft with it"
+            )
+        )
+        yield Part(
+            "draft",
+            draft.name,
+            says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one",
+            {},
+        )
+    for name, one in zip(model.given, model.artefacts):
+        says = (
+            "read by what needs it below"
+            if _reads(made, one)
+            else f"nothing below reads it{_readers(one)}"
+        )
+        yield Part("trained", name, f"{one.called}; {says}", {})
+
+
+def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
+    """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, the
+    draft model, and rules of sampling."""
+    method, own, sampling = made.card.name, model.sampling(), _sampling(model, ask)
+    unread = [
+        f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
+        for name, one in zip(model.given, model.artefacts)
+        if not _reads(made, one)
+    ]
+    still = [
+        f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
+        for rule, why in _acting(model, ask)[1].items()
+        for o in rules()[rule].fields
+        if getattr(sampling, o.name) != getattr(own, o.name)
+    ]
+    if (
+        model.draft is not None
+        and model.draft_given
+        and not _needs_draft(made)
+        and method not in DEFAULTS.values()
+    ):
+        unread.append(f"{model.draft.name} is the draft model, and {method} does not read it")
+    return unread + still
+
+
+def _reads(made: Plan, one: Artefact) -> bool:
+    return any(one is other for other in made.read)
+
+
+def _needs_draft(made: Plan) -> bool:
+    """Whether the method or the steering does nothing without a draft model."""
+    needs = {*made.card.needs, *(() if made.steering is None else made.steering.card.needs)}
+    return bool({DRAFT, ANY_DRAFT, MASKED_DRAFT} & needs)
+
+
+def _readers(one: Artefact) -> str:
+    """Which methods need it, as the end of a sentence."""
+
+    def needs(card: Any) -> bool:
+        return any(isinstance(n, Trained) and n.fits(one) for n in card.needs)
+
+    methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
+    return f": {together(methods)} would" if methods else ""
+
+
+def _steering(made: Plan) -> Iterator[Part]:
+    if made.steering is not None:
+        card = made.steering.card
+        yield Part(
+            "steering",
+            card.name,
+            _sentence(card.summary),
+            _written(made.steering.options),
+            tuple(n.name for n in card.needs),
+        )
+
+
+def _constraint(ask: Ask) -> Iterator[Part]:
+    if ask.constraint is not None:
+        yield Part(
+            "constraint",
+            type(ask.constraint).__name__,
+            "only tokens that keep the answer within it; checked at every "
+            "node of a draft; what it forces is not guessed",
+            {},
+        )
+    if ask.finish:
+        yield Part(
+            "constraint",
+            "InTime",
+            "when the tokens run out, only those that lead to a legal end",
+            {},
+        )
+
+
+def _rules(model: LM, ask: Ask) -> Iterator[Part]:
+    """The rules in their order, then those that do nothing here."""
+    sampling, (names, still) = _sampling(model, ask), _acting(model, ask)
+    for name in names:
+        if name != "constraint":
+            yield Part(
+                "sampling rule",
+                name,
+                _sentence(rules()[name].fields[0].help),
+                _given(sampling, name),
+            )
+    for name, why in still.items():
+        yield Part("idle rule", name, f"does nothing here: {why}", _given(sampling, name))
+
+
+def _sampling(model: LM, ask: Ask) -> Sampling:
+    return model.sampling() if ask.sampling is None else ask.sampling
+
+
+def _acting(model: LM, ask: Ask) -> tuple[list[str], dict[str, str]]:
+    """The rules that act, in their order; and why each of the others does nothing of which a field is not neutral."""
+    lm, sampling = model.checkpoint.lm, _sampling(model, ask)
+    some_end = (min(lm.vocab.eos, default=0),)
+    language = None if ask.constraint is None else Everything(lm.vocab.size)
+    geometry = lm.geometry if family_of(lm) == "ar" else None
+    setting = Setting(
+        some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language
+    )
+    names, cut = acting(sampling, setting, ask.order)
+    still = dict.fromkeys(
+        cut, "at temperature 0 the likeliest token is written, whatever is unlikely"
+    )
+    off = {
+        name: rules()[name].fields[0].name
+        for name in _on(sampling)
+        if name not in names and name not in still
+    }
+    return names, still | {
+        name: f"it is off, as {first} is {as_text(getattr(sampling, first))}"
+        for name, first in off.items()
+    }
+
+
+def _method(made: Plan) -> Iterator[Part]:
+    card, promise = made.card, PROMISES[made.decoder.exactness]
+    yield Part(
+        "method",
+        card.name,
+        f"{_sentence(card.summary)}: {promise}",
+        _written(made.options),
+        tuple(n.name for n in card.needs),
+    )
+
+
+def _length(model: LM, ask: Ask, made: Plan) -> Iterator[Part]:
+    request = made.request
+    most, why = room(model, made.card.name, request.prompt, made.steering)
+    says = (
+        f"{len(request.prompt)} tokens of prompt, at most {request.max_tokens} of an answer; there is room for {most}, as "
+        f"{why}"
+    )
+    yield Part(
+        "length",
+        f"{request.max_tokens} tokens",
+        says,
+        {"n": str(request.n), "seed": str(request.seed)},
+    )
+
+
+def _given(sampling: Sampling, rule: str) -> dict[str, str]:
+    """The fields of a rule that are not neutral."""
+    return {
+        o.name: as_text(getattr(sampling, o.name))
+        for o in rules()[rule].fields
+        if getattr(sampling, o.name) != o.default
+    }
+
+
+def _written(options: Any) -> dict[str, str]:
+    return {name: as_text(value) for name, value in options.items()}
+
+
+def _sentence(text: str) -> str:
+    return text.removesuffix(".")

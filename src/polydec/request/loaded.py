@@ -1,0 +1,323 @@
+"""A loaded model, with the draft and whatever was trained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import index
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from polydec.base import edge, notebook
+from polydec.base.errors import RequestError
+from polydec.base.heard import warn
+from polydec.drafting.costs import Costs
+from polydec.formats import zoo
+from polydec.learned import artefacts
+from polydec.methods import registry
+from polydec.methods.kit import Artefact, Kit, family_of, fit
+from polydec.models import checkpoint, sources
+from polydec.models.checkpoint import Checkpoint, Deferred
+from polydec.shapers.sampling import Sampling
+from polydec.text import tool_prompt
+
+TORCH_THREADS = torch.get_num_threads()
+"""Threads that torch came with: what a model on the torch path gets unless told otherwise."""
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""Text (through the chat template where the model has one), token ids as they stand, or chat messages."""
+
+A = TypeVar("A", bound=Artefact)
+
+
+@dataclass(frozen=True)
+class LM:
+    """A loaded model; the draft that goes with it (None: methods that need one say so); its artefacts, such as an n-gram
+    table or a stop head; what the user called the first of these; and whether the user named the draft, too."""
+
+    checkpoint: Checkpoint
+    draft: Checkpoint | Deferred | None = None
+    artefacts: tuple[Artefact, ...] = ()
+    given: tuple[str, ...] = ()
+    draft_given: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint.name
+
+    def __repr__(self) -> str:
+        return f"LM({', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return notebook.table(self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """What a reader wants to know of it; what it has not is left out."""
+        facts = {
+            "name": self.name,
+            "vocabulary": self.checkpoint.lm.vocab.size,
+            "dtype": self.checkpoint.dtype,
+            "kernel": self.checkpoint.kernel,
+            "draft": None if self.draft is None else self.draft.name,
+            "trained": ", ".join(dict.fromkeys(a.kind for a in self.artefacts)),
+        }
+        return {name: value for name, value in facts.items() if value}
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now
+        and kept, which takes about ten seconds and is said in a warning."""
+        from polydec.request import profile
+
+        found = profile.read(self)
+        if found is None:
+            warn(
+                f"no profile of {self.name} on this machine: measuring passes for {profile.QUICK:.0f} seconds "
+                "(`polydec tune` measures more carefully)"
+            )
+            found = profile.measure(self, seconds=profile.QUICK)
+            profile.keep(self, found)
+            if profile.read(self) is None:
+                warn(
+                    f"the profile could not be kept in {profile.path()}: the next process measures again "
+                    "(XDG_CACHE_HOME names another place)"
+                )
+        return found.costs
+
+    def kit(self) -> Kit:
+        """What recipes are given, with the bare models and the costs of a machine that nobody measured."""
+        return Kit(self.checkpoint.lm, artefacts=self.artefacts, later=self.small)
+
+    def small(self) -> Any:
+        """The draft model's law, loaded now where it was not yet; None: there is no draft."""
+        return None if self.draft is None else self.draft.lm
+
+    @property
+    def ready(self) -> tuple[Checkpoint | Deferred, ...]:
+        """The checkpoints that are loaded by now: the model, and the draft where somebody asked for it."""
+        draft = self.draft
+        if draft is None or (isinstance(draft, Deferred) and not draft.loaded):
+            return (self.checkpoint,)
+        return (self.checkpoint, draft)
+
+    def find(self, kind: type[A]) -> A | None:
+        """The artefact of this type that goes with the model; None where there is none."""
+        return self.kit().find(kind)
+
+    def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
+        """Raise RequestError with one sentence where this model cannot be decoded by a method with these options."""
+        registry.build(
+            registry.of_model(method, family_of(self.checkpoint.lm)), self.kit(), options
+        )
+
+    @property
+    def network(self) -> Any:
+        """What runs its passes."""
+        return self.checkpoint.lm.network
+
+    @property
+    def names(self) -> dict[Any, str]:
+        """What its networks are called, those that are loaded."""
+        return {one.lm.network: one.name for one in reversed(self.ready)}
+
+    def sampling(self, **given: Any) -> Sampling:
+        """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
+        says. Raises RequestError for a value out of range, TypeError for an unknown field."""
+        own = self.checkpoint.generation
+        known = {
+            k: own[k]
+            for k in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+            if own.get(k) is not None
+        }
+        if own.get("do_sample") is False:
+            known.pop("temperature", None)
+        return Sampling(
+            **{"temperature": 0.0, **known, **{k: v for k, v in given.items() if v is not None}}
+        )
+
+    def empty(self, *, raw: bool = False) -> tuple[int, ...]:
+        """Token ids of a prompt that asks nothing: an empty turn of a chat, or what a tokenizer sets before every text."""
+        text = self.checkpoint.text
+        return (
+            text.encode("")
+            if raw or not text.has_chat
+            else text.chat([{"role": "user", "content": ""}])
+        )
+
+    def ids(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        who: str = "prompt",
+        tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        most: int | None = None,
+    ) -> tuple[int, ...]:
+        """Token ids of a prompt, which messages call `who`; tools: what the chat template shows beside messages; template:
+        further names that it is told; most: tokens that there is room for, far beyond which a text is not even encoded. Raises
+        RequestError where it is empty, or holds something else than a prompt does, or the tools cannot be shown."""
+        values = template or {}
+        if tools:
+            return self._encoded(self._with_tools(prompt, tools, values), who, most)
+        if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):  # pyright: ignore
+            raise RequestError(
+                f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages"
+            )
+        if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+            raise RequestError(f"{who} is empty: give a text of at least one character")
+        text = self.checkpoint.text
+        if isinstance(prompt, str):
+            if raw or not text.has_chat:
+                return self._encoded(prompt, who, most, special=True)
+            shown = text.render([{"role": "user", "content": prompt}], **values)
+            return self._encoded(shown, who, most)
+        if isinstance(prompt[0], Mapping):
+            if not text.has_chat:
+                raise RequestError(f"{self.name} has no chat template: give the {who} as text")
+            messages = [_message(i, m) for i, m in enumerate(prompt)]
+            called = any(m["role"] == "tool" or m.get("tool_calls") for m in messages)
+            if called and not text.shows_tools:
+                messages = tool_prompt.as_texts(messages)
+            return self._encoded(text.render(messages, **values), who, most)
+        if most is not None and len(prompt) > most:
+            raise RequestError(f"{who} has {len(prompt)} tokens: there is room for {most}")
+        return self._checked(prompt, who)
+
+    def _encoded(
+        self, text: str, who: str, most: int | None, *, special: bool = False
+    ) -> tuple[int, ...]:
+        if most is not None and self.checkpoint.text.beyond(text, most):
+            raise RequestError(
+                f"{who} has {len(text)} characters, which are more than {most} tokens: there is room for those"
+            )
+        return self.checkpoint.text.encode(text, special)
+
+    def _with_tools(
+        self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], values: Mapping[str, Any]
+    ) -> str:
+        """A chat with tools as text; where the template has no place for them, by the default prompt."""
+        text = self.checkpoint.text
+        if (
+            isinstance(prompt, str)
+            or not prompt
+            or not isinstance(prompt[0], Mapping)
+            or not text.has_chat
+        ):
+            raise RequestError(
+                "tools is given without chat messages, or to a model without a chat template: leave it out"
+            )
+        messages = [_message(i, m) for i, m in enumerate(prompt)]
+        if text.shows_tools:
+            return text.render(messages, tools=list(tools), **values)
+        return tool_prompt.render(text, messages, tools, **values)
+
+    def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
+        size, ids = self.checkpoint.lm.vocab.size, list[int]()
+        for at, x in enumerate(prompt):
+            try:
+                ids.append(index(x) if not isinstance(x, bool) else size)
+            except TypeError:
+                raise RequestError(
+                    f"{who}[{at}] is a {type(x).__name__}: token ids are whole numbers"
+                ) from None
+            if not 0 <= ids[-1] < size:
+                raise RequestError(f"{who} has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
+        return tuple(ids)
+
+
+def _message(at: int, message: Any) -> dict[str, str]:
+    """A message of a chat, checked. Raises RequestError where it is none."""
+    if not isinstance(message, Mapping):
+        raise RequestError(
+            f"message {at} is a {type(message).__name__}: it must have a role and a content"
+        )
+    for key in ("role", "content"):
+        if not isinstance(message.get(key), str):
+            raise RequestError(
+                f"message {at} has no {key} that is text: it must have a role and a content"
+            )
+    return dict(message)
+
+
+def load(
+    name: str = "zoo:smollm2",
+    *,
+    draft: str | None = "default",
+    dtype: str = "auto",
+    device: str = "cpu",
+    threads: int | None = None,
+    quantize: str | None = None,
+    compute: str | None = None,
+    cache_dtype: str | None = None,
+    ngrams: str | None = "default",
+    trained: Sequence[str] = (),
+) -> LM:
+    """A model by Hub id, directory, GGUF file or `zoo:NAME`.
+
+    draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
+    likewise: a table that `polydec train ngrams` made of the model's text. trained: directories (or zoo:NAME) of whatever else
+    was trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
+    here. Raises RequestError with one sentence where something cannot be had or was made for another model.
+    """
+    edge.check_threads(threads)
+    opened = dict[Path, sources.Source]()  # a draft model shares its target's tokenizer
+    model = checkpoint.load(
+        name,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        quantize=quantize,
+        compute=compute,
+        cache_dtype=cache_dtype,
+        opened=opened,
+    )
+    named = draft != "default"
+    if not named:
+        draft = zoo.default_draft(name)
+    draft, ngrams = (
+        None if x == "none" else x for x in (draft, ngrams)
+    )  # as the command line has it
+    small = None if draft is None else _small(draft, named, model, dtype, device, threads, opened)
+    table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
+    paths = [*trained, *([] if table is None else [table])]
+    given = tuple(trained if ngrams == "default" else paths)
+    found = tuple(artefacts.bound(artefacts.read(p), model.lm) for p in paths)
+    for one in found:
+        fit(one, model.lm, lambda: None if small is None else small.lm)
+    _share_threads(model, None if isinstance(small, Deferred) else small, device, threads)
+    return LM(model, small, found, given, named and small is not None)
+
+
+def _small(
+    name: str,
+    named: bool,
+    model: Checkpoint,
+    dtype: str,
+    device: str,
+    threads: int | None,
+    opened: dict[Path, sources.Source],
+) -> Checkpoint | Deferred:
+    """A draft model: now where the user named it, as what is wrong with it is said at once, else when a method asks for it."""
+
+    def make() -> Checkpoint:
+        small = checkpoint.load_draft(
+            name, dtype=dtype, device=device, threads=threads, opened=opened
+        )
+        opened.clear()
+        _share_threads(model, small, device, threads)
+        return small
+
+    return make() if named else Deferred(name, make)
+
+
+def _share_threads(
+    model: Checkpoint, small: Checkpoint | None, device: str, threads: int | None
+) -> None:
+    """Beside the native step torch has single rows to do: its threads would only be in the way."""
+    if device == "cpu":
+        native = not model.why and (small is None or not small.why)
+        torch.set_num_threads(1 if native else threads or TORCH_THREADS)

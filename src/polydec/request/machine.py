@@ -1,0 +1,42 @@
+"""What machine a figure was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polydec.nets.linear import cpu_name
+
+
+def cpu_flags() -> list[str]:
+    """Those instruction sets that decide which kernel is fast."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n")
+        have = set(next(line for line in lines if line.startswith("flags")).split())
+    except (OSError, StopIteration):
+        return [torch.backends.cpu.get_cpu_capability()]
+    return [
+        f for f in ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f in have
+    ]
+
+
+def describe(network: Any = None) -> str:
+    """One line: processor, cores used (by this network, else by torch), instruction sets, versions."""
+    threads = getattr(network, "threads", None) or torch.get_num_threads()
+    return (
+        f"{cpu_name()}, {threads} threads of {os.cpu_count()} cores ({' '.join(cpu_flags())}), "
+        f"Python {platform.python_version()}, torch {torch.__version__}"
+    )
+
+
+def busy() -> float:
+    """Load of the last minute in units of all cores; 0 where the system does not say. Above 0.2 figures are doubtful:
+    another process on few cores stretches a pass many times (thread barriers)."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except OSError:
+        return 0.0

@@ -1,0 +1,286 @@
+"""What was measured of a model on a machine, kept between runs: `polydec tune` writes it, `--method auto` reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import torch
+from pydantic import Field, model_validator
+
+from polydec.base import edge, files
+from polydec.base.errors import PolydecError, RequestError
+from polydec.core.types import Reads
+from polydec.drafting.costs import Costs, at
+from polydec.methods.kit import family_of
+from polydec.models.checkpoint import Deferred
+from polydec.nets.linear import cpu_name, profile_path
+from polydec.request.passes import Passes, table
+
+
+class Loaded(Protocol):
+    """A loaded model, as far as a profile looks at it: its checkpoint and that of its draft."""
+
+    @property
+    def checkpoint(self) -> Any: ...
+    @property
+    def draft(self) -> Any: ...
+    @property
+    def network(self) -> Any: ...
+
+
+QUICK = 8.0
+"""Seconds of a measurement that nobody asked for."""
+
+CONTEXTS = (64, 768)
+ROWS = (32, 24, 16, 12, 10, 8, 6, 5, 4, 3, 2, 1)
+"""From many to few, so that no pass of one row follows one of many, after which it takes a tenth longer."""
+LARGE = (64, 128, 256)
+"""Rows of parts of prompts: a row of a large pass costs less than one of a small pass. Measured while that is quick."""
+BESIDE = 4
+"""Sequences that share a pass where several do: so many contexts do not fit into a processor's caches together."""
+QUICKLY = 0.1
+"""Share of the time that large passes may take, and those of several sequences."""
+FILLING = 0.5
+"""As much again, at most, may go into the contexts of these."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """rows: t(m) in ms by m, behind `context` tokens; far: the same behind `far_context`, of the smaller ones; draft: of the
+    draft model, empty without one; beside: t of one row each of several sequences (their number is the key), behind contexts
+    of the first length, far_beside: of the second, both empty where that would have taken too long; extra_ms: what Python
+    adds to a pass, each_ms: and to it for each further sequence."""
+
+    context: int
+    rows: dict[int, float]
+    far_context: int
+    far: dict[int, float]
+    draft: dict[int, float]
+    beside: dict[int, float]
+    far_beside: dict[int, float]
+    extra_ms: float
+    each_ms: float
+    measured: str
+
+    @property
+    def costs(self) -> Costs:
+        """The tables with the gaps filled by straight lines; never falling, as a further row is never a gain."""
+        near, far = _filled(self.rows), _filled(self.far)
+        more = _rising(
+            [max(0.0, b - a) / (self.far_context - self.context) * 1000 for a, b in zip(near, far)]
+        )
+        rows = [max(t - at(more, m) * self.context / 1000, 0.1 * t) for m, t in enumerate(near, 1)]
+        apart, crowd = self._crowded(rows, more)
+        return Costs(
+            tuple(_rising([t + self.extra_ms for t in rows])),
+            self.draft[1] + self.extra_ms if self.draft else 0.0,
+            tuple(more),
+            apart + self.each_ms,
+            crowd,
+        )
+
+    def _crowded(self, rows: Sequence[float], more: Sequence[float]) -> tuple[float, float]:
+        """What a further sequence adds to a pass beside its row, and how many times as much a context costs there as alone."""
+        if not self.beside:
+            return 0.0, 1.0
+        many, far_many = max(self.beside), max(self.far_beside)
+        behind = (
+            (self.far_beside[far_many] / far_many - self.beside[many] / many)
+            / (self.far_context - self.context)
+            * 1000
+        )
+        crowd = min(max(1.0, behind / more[0]), MOST_CROWD) if more[0] > 0 else 1.0
+        apart = (
+            self.beside[many] - rows[many - 1] - many * crowd * more[0] * self.context / 1000
+        ) / (many - 1)
+        return max(0.0, apart), crowd
+
+
+MOST_CROWD = 4.0
+"""What was measured beyond that was somebody else's work."""
+QUANTILE = 0.1
+"""Of the times of a pass: other processes make some of them longer, none shorter."""
+
+
+def _filled(table: dict[int, float]) -> list[float]:
+    known, out = sorted(table), list[float]()
+    for m in range(1, known[-1] + 1):
+        above, below = next(k for k in known if k >= m), max(k for k in known if k <= m)
+        part = (m - below) / (above - below) if above > below else 0.0
+        out.append(table[below] * (1 - part) + table[above] * part)
+    return out
+
+
+def _rising(values: list[float]) -> list[float]:
+    return list(accumulate(values, max))
+
+
+def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
+    """Time passes for about `seconds`, behind a short and a long context in turn."""
+    near, far = (min(c, lm.network.context // part) for c, part in zip(CONTEXTS, (8, 2)))
+    share = seconds * (0.3 if lm.draft else 0.4)
+    target = Passes(lm.network, near)
+    rows = table(target, ROWS, share, quantile=QUANTILE)
+    start = time.perf_counter()
+    behind_far = Passes(lm.network, far)
+    filled = time.perf_counter() - start
+    longer = table(behind_far, ROWS, share, quantile=QUANTILE)
+    spare = QUICKLY * seconds
+    room = lm.network.context - near
+    rows |= table(
+        target,
+        [m for m in LARGE if m < room and 2 * m / max(ROWS) * rows[max(ROWS)] < 1e3 * spare],
+        0.0,
+        least=2,
+        quantile=QUANTILE,
+    )
+    beside, far_beside = dict[int, float](), dict[int, float]()
+    if BESIDE * filled < FILLING * seconds:
+        beside, far_beside = (_together(lm, context, spare / 2) for context in (near, far))
+    draft = dict[int, float]()
+    if lm.draft is not None and family_of(lm.draft.lm) == "ar":
+        draft = table(
+            Passes(lm.draft.lm.network, near, want=Reads.ROW),
+            (1, 2, 4),
+            spare,
+            behind=target,
+            quantile=QUANTILE,
+        )
+    return Profile(
+        near,
+        rows,
+        far,
+        longer,
+        draft,
+        beside,
+        far_beside,
+        EXTRA_MS,
+        EACH_MS,
+        time.strftime("%Y-%m-%d"),
+    )
+
+
+def _together(lm: Loaded, context: int, seconds: float) -> dict[int, float]:
+    """Several sequences behind contexts of their own, a row each."""
+    return {
+        BESIDE: table(Passes(lm.network, context, batch=BESIDE), (1,), seconds, quantile=QUANTILE)[
+            1
+        ]
+    }
+
+
+EXTRA_MS = 0.12
+"""Of the loop, the scheduler and the verifier for each pass; measured with zoo:smollm2 on Zen 5."""
+EACH_MS = 0.04
+"""The same, for each further sequence of a pass."""
+
+
+def key(lm: Loaded) -> str:
+    """What a profile depends on: machine, threads, models and their kernels."""
+
+    def one(point: Any) -> str:
+        threads = getattr(point.lm.network, "threads", None) or torch.get_num_threads()
+        return f"{point.name} ({point.kernel}, {point.dtype}, {threads} threads)"
+
+    # a model's own draft, which is loaded when a method asks for it, is what its name says
+    small = lm.draft and (lm.draft.name if isinstance(lm.draft, Deferred) else one(lm.draft))
+    return f"{cpu_name()}: {one(lm.checkpoint)}" + (f" with {small}" if small else "")
+
+
+def path() -> Path:
+    """The file of all profiles: $XDG_CACHE_HOME/polydec/profiles.json."""
+    return profile_path().with_name("profiles.json")
+
+
+Milliseconds = Annotated[float, Field(gt=0.0, lt=1e9)]
+Table = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[1-9]\d{0,3}$")], Milliseconds], Field(max_length=4096)
+]
+
+
+class _Kept(edge.Record):
+    """A profile as it stands in the file: JSON's keys are texts."""
+
+    context: Annotated[int, Field(ge=1, le=1 << 30)]
+    rows: Table
+    far_context: Annotated[int, Field(ge=1, le=1 << 30)]
+    far: Table
+    draft: Table
+    beside: Table
+    far_beside: Table
+    extra_ms: Annotated[float, Field(ge=0.0, lt=1e9)]
+    each_ms: Annotated[float, Field(ge=0.0, lt=1e9)]
+    measured: Annotated[str, Field(max_length=100)]
+
+    @model_validator(mode="after")
+    def _whole(self) -> _Kept:
+        if (
+            not {"1"} <= self.far.keys() <= self.rows.keys()
+            or (self.draft and "1" not in self.draft)
+            or self.far_context <= self.context
+        ):
+            raise RequestError(
+                "it must hold passes of the same rows, 1 among them, behind a shorter and a longer context"
+            )
+        if self.beside.keys() != self.far_beside.keys() or "1" in self.beside:
+            raise RequestError(
+                "it must hold passes of the same numbers of sequences, two or more, behind both contexts"
+            )
+        if any(int(k) not in range(1, max(map(int, self.rows)) + 1) for k in self.beside):
+            raise RequestError("it must hold passes of no more sequences than rows")
+        return self
+
+    @property
+    def profile(self) -> Profile:
+        rows, far, draft, beside, far_beside = (
+            {int(m): t for m, t in table.items()}
+            for table in (self.rows, self.far, self.draft, self.beside, self.far_beside)
+        )
+        return Profile(
+            self.context,
+            rows,
+            self.far_context,
+            far,
+            draft,
+            beside,
+            far_beside,
+            self.extra_ms,
+            self.each_ms,
+            self.measured,
+        )
+
+
+def read(lm: Loaded) -> Profile | None:
+    """The profile of this model here, or None where there is none (or what stands there is damaged)."""
+    try:
+        return edge.check(_Kept, _known()[key(lm)], "profile").profile
+    except (PolydecError, KeyError, RuntimeError):  # RuntimeError: nobody's home
+        return None
+
+
+def keep(lm: Loaded, profile: Profile) -> None:
+    """Write it beside those of other models; where the file cannot be written it lasts as long as the process. A file that is
+    no profile file is moved aside (`.damaged`), not overwritten."""
+    try:
+        with files.lock(path()):
+            try:
+                known = _known()
+            except PolydecError:
+                os.replace(path(), path().with_suffix(".damaged"))
+                known = {}
+            text = json.dumps({**known, key(lm): asdict(profile)}, indent=1)
+            files.replace(path(), lambda to: to.write_text(text, encoding="utf-8"))
+    except (OSError, files.Locked, RuntimeError):
+        pass
+
+
+def _known() -> dict[str, Any]:
+    """All entries of the file. Raises PolydecError where it is no JSON object."""
+    return edge.read_json(path()) if path().exists() else {}

@@ -1,0 +1,443 @@
+"""Text to token ids and back: encoding, chat templates, and answers that are written token by token."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+from polydec.base.errors import PolydecError, RequestError
+from polydec.core.request import Writer
+from polydec.formats.edge import first_line, sentence
+from polydec.text.template import Template
+
+LONG = 1 << 12
+"""Characters from which on a text is encoded beside other threads, and without where each token stands in it."""
+PART = 1 << 15
+"""Characters that are counted at a time."""
+
+
+class Text:
+    """One tokenizer.
+
+    tokenizer: of the `tokenizers` library; eos: ids that end an answer; template: a chat template in Jinja, as Hugging
+    Face writes them; names: special tokens by role ("bos_token": "<s>"), which templates refer to.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        eos: Iterable[int] = (),
+        template: str | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.tokenizer, self.eos = tokenizer, frozenset(eos)
+        self.names = dict(names or {})
+        self.template = None if template is None else Template(template)
+        self.rows: int | None = (
+            None  # how many tokens the model behind it knows, where that is known
+        )
+        self._skipped = {
+            i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        }
+
+    @staticmethod
+    def from_tokenizer_json(
+        source: str | Path | Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
+        *,
+        eos: Iterable[int] = (),
+        template: str | None = None,
+    ) -> Text:
+        """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json. Without `eos` the
+        config's eos_token is the only one; without `template` its chat_template is used (the one named "default").
+        Raises RequestError where it is no tokenizer."""
+        try:
+            if isinstance(source, Mapping):
+                tokenizer = Tokenizer.from_str(json.dumps(source))
+            else:
+                tokenizer = Tokenizer.from_file(str(source))
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
+            where = "the tokenizer given" if isinstance(source, Mapping) else source
+            raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
+        if not tokenizer.get_vocab_size():
+            raise RequestError("the tokenizer has no tokens")
+        return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
+
+    @staticmethod
+    def from_parts(
+        tokenizer: Tokenizer,
+        config: Mapping[str, Any],
+        *,
+        eos: Iterable[int] = (),
+        template: str | None = None,
+    ) -> Text:
+        names = {
+            role: token.get("content") if isinstance(token, Mapping) else token
+            for role, token in config.items()
+            if role.endswith("_token") and role[:3] != "add"
+        }
+        names = {role: token for role, token in names.items() if isinstance(token, str)}
+        eos = frozenset(eos)
+        if not eos and "eos_token" in names:
+            end = tokenizer.token_to_id(names["eos_token"])
+            eos = frozenset(() if end is None else (end,))
+        if template is None:
+            template = default_template(config.get("chat_template"))
+        return Text(tokenizer, eos=eos, template=template, names=names)
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are; a model may have more rows than that."""
+        return self.tokenizer.get_vocab_size()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for tokenizers whose ids mean the same: a hash of the token table."""
+        table = sorted((i, token) for token, i in self.tokenizer.get_vocab().items())
+        return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
+
+    def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
+        """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
+        as such. Raises RequestError where the tokenizer has nothing for a part of the text."""
+        ids = self._encoded(text, special)
+        if self.rows is not None and ids and max(ids) >= self.rows:
+            raise RequestError(
+                f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens"
+            )
+        return ids
+
+    def _encoded(self, text: str, special: bool) -> tuple[int, ...]:
+        """Only the library's form for several texts lets other threads run meanwhile."""
+        try:
+            if len(text) < LONG:
+                return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+            several = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)
+            return tuple(several[0].ids)
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
+            raise _refusal(
+                f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e
+            ) from None
+
+    def beyond(self, text: str, most: int) -> bool:
+        """Whether a text certainly has more tokens than `most`, told without encoding all of it: its parts, each by itself,
+        have more than twice as many. False says nothing."""
+        if len(text) <= max(PART, 4 * most):  # encoded at once: hardly any text has shorter tokens
+            return False
+        seen = 0
+        for at in range(0, len(text), PART):
+            seen += len(self._encoded(text[at : at + PART], special=False))
+            if seen > 2 * most:
+                return True
+        return False
+
+    def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
+        """Special tokens and ids beyond the table are left out; each malformed piece of UTF-8 becomes one U+FFFD.
+        after: the tokens before them, which decide whether a leading space belongs to the text (a tokenizer that puts
+        a space before every text takes it off again at the start of one)."""
+        speller = self._speller(after)
+        return "".join([*map(speller.feed, ids), speller.end()])
+
+    @property
+    def pieces(self) -> tuple[bytes | None, ...]:
+        """Of each id the bytes that it stands for; None for special tokens, gaps, and where the decoder looks at more
+        than one token at a time."""
+        return self._pieces
+
+    @cached_property
+    def _pieces(self) -> tuple[bytes | None, ...]:
+        return tuple(None if self._rule is None else self._bytes(x) for x in range(self.size))
+
+    @property
+    def has_chat(self) -> bool:
+        return self.template is not None
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True, **values: Any
+    ) -> str:
+        """The text of a chat; reply: with what opens the assistant's next turn; values: further names that the
+        template may know (tools, enable_thinking …). Raises RequestError where there is no template, or it refuses."""
+        if self.template is None:
+            raise RequestError("this checkpoint has no chat template: give a plain prompt")
+        if not messages:
+            raise RequestError("messages is empty: a chat needs at least one")
+        for i, message in enumerate(messages):
+            if (
+                not isinstance(message, Mapping)
+                or not isinstance(message.get("role"), str)
+                or "content" not in message
+            ):
+                raise RequestError(
+                    f"messages[{i}] is {message!r}: each must be a dict with role and content"
+                )
+        known = {"tools": None, "documents": None, **self.names}
+        return self.template.render(
+            {**known, **values, "messages": list(messages), "add_generation_prompt": reply}
+        )
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the chat template has a place for tools."""
+        asked = [{"role": "user", "content": "a"}]
+        without = self.render(asked)
+        try:
+            return self.render(asked, tools=[_TOOL]) != without
+        except PolydecError:  # it refuses them
+            return False
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
+        """The prompt that asks for the assistant's next turn: messages are {"role": …, "content": …}."""
+        return self.encode(self.render(messages, **values), special=False)
+
+    def writer(
+        self, stop: Sequence[str] = (), include_stop: bool = False, *, after: Sequence[int] = ()
+    ) -> Callable[[], Writer]:
+        """Makes writers: their pieces, joined, are decode(all tokens) up to the first stop string (with it where
+        include_stop). A stop string may begin and end inside tokens; what may still become one is held back."""
+        for s in stop:
+            if not isinstance(s, str) or not s:
+                raise RequestError(f"stop has {s!r}: each must be a text of at least one character")
+        return lambda: StopWriter(self._speller(after), tuple(stop), include_stop)
+
+    def _speller(self, after: Sequence[int]) -> Speller:
+        if self._rule is None:
+            return WindowSpeller(self.tokenizer, list(after))
+        return ByteSpeller(self._bytes, self._rule, any(self._bytes(x) is not None for x in after))
+
+    @cached_property
+    def _rule(self) -> Rule | None:
+        decoder = self.tokenizer.decoder
+        return None if decoder is None else read_rule(json.loads(decoder.__getstate__()))
+
+    @cached_property
+    def _table(self) -> dict[int, bytes | None]:
+        return {}
+
+    def _bytes(self, token: int) -> bytes | None:
+        """What a token stands for; None: nothing is written for it."""
+        if token not in self._table:
+            name = None if token in self._skipped else self.tokenizer.id_to_token(token)
+            self._table[token] = (
+                None if name is None or self._rule is None else self._rule.spell(name)
+            )
+        return self._table[token]
+
+
+def _refusal(what: str, e: BaseException) -> BaseException:
+    """What the Rust library meets, in one sentence; an interrupt stays one."""
+    if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return e
+    return ValueError(sentence(f"{what} ({first_line(e)})"))
+
+
+_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "a",
+        "description": "a",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "string", "description": "a"}},
+            "required": ["a"],
+        },
+    },
+}
+"""Something that a template might show."""
+
+
+def default_template(template: str | Sequence[Mapping[str, str]] | None) -> str | None:
+    """Of several chat templates, each with a name, the one named "default"; a single one is it."""
+    if template is None or isinstance(template, str):
+        return template
+    return next((t["template"] for t in template if t["name"] == "default"), None)
+
+
+class Speller(Protocol):
+    """Turns tokens into whole characters."""
+
+    def feed(self, token: int) -> str: ...
+    def end(self) -> str: ...
+    def fork(self) -> Speller: ...
+
+
+@dataclass(frozen=True)
+class Rule:
+    """spell: a token's name to its bytes; strip: how many leading spaces come off a text; marks: whether all spaces of
+    the first token do."""
+
+    spell: Callable[[str], bytes]
+    strip: int = 0
+    marks: bool = False
+
+
+def byte_alphabet() -> dict[str, int]:
+    """Characters that stand for bytes in byte-level BPE: printable Latin-1 for themselves, the others from U+0100 on
+    (GPT-2)."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(0x100 + n): b for n, b in enumerate(others)}
+
+
+_ALPHABET = byte_alphabet()
+
+
+def _spell_bytes(name: str) -> bytes:
+    try:
+        return bytes([_ALPHABET[c] for c in name])
+    except KeyError:  # an added token, written as it is
+        return name.encode()
+
+
+def _spell_pieces(replaced: Sequence[tuple[str, str]], fallback: bool) -> Callable[[str], bytes]:
+    def spell(name: str) -> bytes:
+        if fallback and len(name) == 6 and name[:3] == "<0x" and name[5] == ">":
+            try:
+                return bytes([int(name[3:5], 16)])
+            except ValueError:
+                pass
+        for old, new in replaced:
+            name = name.replace(old, new)
+        return name.encode()
+
+    return spell
+
+
+def read_rule(decoder: Mapping[str, Any]) -> Rule | None:
+    """The rule of a decoder (as in tokenizer.json) that spells token by token; None where it does not."""
+    if decoder["type"] == "ByteLevel":
+        return Rule(_spell_bytes)
+    if decoder["type"] == "Metaspace":
+        return Rule(
+            _spell_pieces([(decoder["replacement"], " ")], False),
+            marks=decoder.get("prepend_scheme", "always") != "never",
+        )
+    if decoder["type"] != "Sequence":
+        return None
+    parts, replaced, strip = list(decoder["decoders"]), list[tuple[str, str]](), 0
+    while parts and parts[0]["type"] == "Replace" and "String" in parts[0]["pattern"]:
+        replaced.append((parts[0]["pattern"]["String"], parts.pop(0)["content"]))
+    if fallback := bool(parts) and parts[0]["type"] == "ByteFallback":
+        parts.pop(0)
+    if parts and parts[0]["type"] == "Fuse":
+        parts.pop(0)
+        if (
+            parts
+            and parts[0]["type"] == "Strip"
+            and parts[0]["content"] == " "
+            and not parts[0]["stop"]
+        ):
+            strip = parts.pop(0)["start"]
+    return (
+        None
+        if parts or not (replaced or fallback)
+        else Rule(_spell_pieces(replaced, fallback), strip)
+    )
+
+
+class ByteSpeller:
+    """Bytes of one token after another; a character is written when its last byte has come."""
+
+    def __init__(self, spell: Callable[[int], bytes | None], rule: Rule, inside: bool) -> None:
+        self._spell, self._decoder = spell, codecs.getincrementaldecoder("utf-8")("replace")
+        self._strip, self._marks = (0, False) if inside else (rule.strip, rule.marks)
+
+    def feed(self, token: int) -> str:
+        piece = self._spell(token)
+        if piece is None:
+            return ""
+        if self._marks:
+            piece, self._marks = piece.replace(b" ", b""), False
+        while self._strip and piece:
+            piece, self._strip = (piece[1:], self._strip - 1) if piece[:1] == b" " else (piece, 0)
+        return self._decoder.decode(piece)
+
+    def end(self) -> str:
+        return self._decoder.decode(b"", True)
+
+    def fork(self) -> ByteSpeller:
+        twin = copy(self)
+        twin._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        twin._decoder.setstate(self._decoder.getstate())
+        return twin
+
+
+class WindowSpeller:
+    """For decoders that look at neighbours: what a few tokens decode to with the next one, less what they do without."""
+
+    def __init__(self, tokenizer: Tokenizer, before: list[int]) -> None:
+        self._tokenizer, self._ids = tokenizer, before[-8:]
+        self._known = len(self._ids)  # these are written; they stand in the window as context
+        self._written = tokenizer.decode(self._ids)
+
+    def feed(self, token: int) -> str:
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids)
+        if text.endswith("\ufffd") or len(text) <= len(self._written):
+            return ""
+        piece = text[len(self._written) :]
+        self._ids = self._ids[self._known :]
+        self._known, self._written = len(self._ids), self._tokenizer.decode(self._ids)
+        return piece
+
+    def end(self) -> str:
+        return self._tokenizer.decode(self._ids)[len(self._written) :]
+
+    def fork(self) -> WindowSpeller:
+        twin = copy(self)
+        twin._ids = list(self._ids)
+        return twin
+
+
+class StopWriter:
+    """Holds back what may become a stop string. Of several, the one complete first ends the text."""
+
+    def __init__(self, speller: Speller, stop: tuple[str, ...], include_stop: bool) -> None:
+        self._speller, self._stop, self._include = speller, stop, include_stop
+        self._held = ""
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        return "" if self.stopped else self._take(self._speller.feed(token))
+
+    def end(self) -> str:
+        if self.stopped:
+            return ""
+        piece = self._take(self._speller.end())
+        held, self._held = self._held, ""
+        return piece + held
+
+    def fork(self) -> StopWriter:
+        twin = copy(self)
+        twin._speller = self._speller.fork()
+        return twin
+
+    def _take(self, piece: str) -> str:
+        if not self._stop or not piece:
+            return piece
+        text = self._held + piece
+        found = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
+        if found:
+            stop, start = min(found)
+            self._held, self.stopped = "", True
+            return text[: stop if self._include else start]
+        keep = max(_overlap(text, s) for s in self._stop)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Of how many characters at its end `text` may begin `stop`."""
+    return next(
+        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
+    )
