@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast test-native fuzz format lint types bench size install
+.PHONY: demo test test-fast test-native fuzz attack format lint types bench size install
 demo: $(STAMP)
 	@$(BIN)/polydec zoo install smollm2 --quiet
 	@$(BIN)/polydec demo $(if $(PROMPTS),--prompt-file $(PROMPTS),) $(if $(JSON),--json,)
@@ -32,6 +32,9 @@ test-fast: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m polydec.testing.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
+
+attack: $(STAMP)
+	$(BIN)/python -m polydec.testing.attack --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
 PYTHON_CODE := src tests benchmarks docs examples notebooks setup.py
 CPP_CODE := $(wildcard src/polydec/native/*.cpp src/polydec/native/*.h tests/native/*.cpp)
