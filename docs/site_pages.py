@@ -82,7 +82,7 @@ def page(name: str, card: Card, options: Iterable[Option]) -> str:
     out += [
         "## Facts",
         "",
-        "| | |",
+        "| fact | value |",
         "|---|---|",
         *(f"| {k} | {v} |" for k, v in facts(name, card)),
         "",
