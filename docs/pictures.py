@@ -81,7 +81,8 @@ def draft() -> str:
         box(20 + 84 * i, 44, t, GREY if i < 2 else BLUE)
         for i, t in enumerate(("The", "sky", "is", "blue", "today"))
     ]
-    parts += [words(20, 116, "… and one pass of the target reads them all", "start")]
+    parts += [words(20, 160, "… and one pass of the", "start")]
+    parts += [words(20, 180, "target reads all", "start")]
     parts += [box(188 + 84 * i, 150, f"law {i + 1}", AMBER) for i in range(3)]
     parts += [arrow(225 + 84 * i, 76, 225 + 84 * i, 146) for i in range(3)]
     return card("A draft of three tokens, read by one pass", 200, *parts)
