@@ -88,7 +88,10 @@ def described(name: str, thing: Any) -> list[str]:
         ]
     if inspect.isclass(thing) and issubclass(thing, Enum):
         return [*out, prose(thing), "", *(f"- `{one.name}`: `{one.value!r}`" for one in thing), ""]
-    if not getattr(thing, "_is_protocol", False):
+    plain_error = inspect.isclass(thing) and issubclass(
+        thing, Exception
+    )  # takes a sentence, as all do
+    if not plain_error and not getattr(thing, "_is_protocol", False):
         out += ["```python", called(name, thing), "```", ""]
     out += [prose(thing), ""] if prose(thing) else []
     if inspect.isclass(thing):
