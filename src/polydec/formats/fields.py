@@ -25,7 +25,8 @@ Flag = bool | None
 class Strict(BaseModel):
     """true is no number, "3" neither, and no number is NaN or infinite."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    # what checks a record is made when one is first read: there are many kinds, and a model's files hold a few
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
 
 class RopeFields(Strict):
