@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.base import plugins
+from polydec.base.edge import sentence
 from polydec.base.errors import RequestError
 from polydec.base.options import meant, shown
 from polydec.constraints.any_of import AnyOf
@@ -84,7 +85,10 @@ def of_another(name: str, value: Any) -> Constraint:
             f"constraint has no kind {shown(name)}: "
             + (meant(name, known, "the kinds") if known else "no package that brings kinds is here")
         )
-    return known[name].make(value)
+    try:
+        return known[name].make(value)
+    except ValueError as error:  # another package may not know our kinds of errors
+        raise RequestError(sentence(error)) from None
 
 
 def table() -> str:
