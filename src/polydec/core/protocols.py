@@ -71,7 +71,17 @@ class Scores(Protocol):
         ...
 
 
-class Session(Protocol):
+class Laws(Protocol):
+    """Whoever has a law at every node of a draft: a session, or what a drafter makes of the target's states. It is all
+    that a tree needs in order to grow."""
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        """The law at every node. A draft that extends the last one feeds its new nodes only; any other drops what
+        was staged."""
+        ...
+
+
+class Session(Laws, Protocol):
     """One sequence under one law. Invariant: n committed tokens = cached + not yet fed + one pending root."""
 
     @property
@@ -84,11 +94,6 @@ class Session(Protocol):
         out), and a cached prefix is computed again; with want.last, its only node is the last of these (a prompt of one token
         has none), and a cached prefix stays. Without both, its rows may not be asked for, and a last chunk may be left to
         ride with the first score."""
-        ...
-
-    async def score(self, draft: Draft, want: Want) -> Scores:
-        """The law at every node. A draft that extends the last one feeds its new nodes only; any other drops what
-        was staged."""
         ...
 
     def commit(self, tokens: Sequence[int]) -> None:

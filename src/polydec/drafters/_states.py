@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.effects import Forward
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import Laws, Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.protocols import Tree
@@ -113,7 +113,7 @@ class StateDrafter(Protocol):
     def tree(self) -> Tree: ...
     @property
     def want(self) -> Want: ...
-    def laws(self, known: StateGuess) -> Any:
+    def laws(self, known: StateGuess) -> Laws:
         """What the tree asks: it scores the nodes of a draft, of which each one extends the last."""
         ...
 

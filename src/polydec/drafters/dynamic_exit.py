@@ -140,7 +140,7 @@ class DynamicGuess(Guess):
         bar = self.counts[exit].bar if config.by_confidence else 0.0
         part = Tapped(self.session.part(range(exit)), tuple(e for e in exits if e <= exit))
         return await config.tree.grow(
-            part,  # pyright: ignore[reportArgumentType]
+            part,
             root,
             position,
             replace(

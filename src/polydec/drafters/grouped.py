@@ -69,7 +69,7 @@ class GroupedGuess(Guess):
         await self.session.prefill(
             Want(law=Reads.NOTHING)
         )  # in chunks; nothing is left to feed from the second time on
-        return await self.config.tree.grow(self.laws, root, position, budget, rng)  # pyright: ignore[reportArgumentType]
+        return await self.config.tree.grow(self.laws, root, position, budget, rng)
 
     @property
     def laws(self) -> GroupedLaws:

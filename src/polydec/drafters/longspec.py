@@ -78,7 +78,7 @@ class LongSpecGuess:
         assert self.state_W is not None, "the root is always read"
         laws = WindowLaws(self, self.state_W, memory)
         return await self.drafter.tree.grow(
-            laws,  # pyright: ignore[reportArgumentType]
+            laws,
             root,
             position,
             replace(budget, depth=min(budget.depth, MOST)),

@@ -72,7 +72,7 @@ class MtpGuess:
                 else LevelLaws(known, self.session)
             )
             room = replace(budget, depth=min(budget.depth, len(known)), nodes=most)
-            draft = await config.tree.grow(laws, root, position, room, rng)  # pyright: ignore[reportArgumentType]
+            draft = await config.tree.grow(laws, root, position, room, rng)
         return self._with_masks(draft, budget)
 
     def _with_masks(self, draft: Draft, budget: Budget) -> Draft:

@@ -67,7 +67,7 @@ class ProbesGuess:
                 nodes=min(budget.nodes, self.config.rows),
             )
             laws = LevelLaws(known, self.session)
-            draft = await self.config.tree.grow(laws, root, position, room, rng)  # pyright: ignore[reportArgumentType]
+            draft = await self.config.tree.grow(laws, root, position, room, rng)
         return await self._with_probes(draft, budget)
 
     async def _with_probes(self, draft: Draft, budget: Budget) -> Draft:

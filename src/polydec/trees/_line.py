@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import exp
 
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import Laws, Scores
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.draws import Pick, drawn
 from polydec.families.ar.types import Budget
@@ -32,12 +32,12 @@ def likeliest(scores: Scores, at: int, k: int, budget: Budget) -> list[tuple[int
     ]
 
 
-async def line(session: Session, root: int, budget: Budget, pick: Callable[[int], Pick]) -> Draft:
+async def line(laws: Laws, root: int, budget: Budget, pick: Callable[[int], Pick]) -> Draft:
     """One path down to the budget's depth, or until its go_on says stop (the token that said so is kept); pick(depth)
     draws the token of that depth."""
     draft = Draft.chain(root)
     for depth in range(1, min(budget.depth, budget.nodes) + 1):
-        scores = await session.score(draft, wanted(budget))
+        scores = await laws.score(draft, wanted(budget))
         token, draw, law_V, q = drawn(scores, depth - 1, pick(depth), budget.graded)
         draft = draft.grown(token, depth - 1, draw, law_V, q)
         if not budget.go_on(depth, q):

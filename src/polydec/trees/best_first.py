@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import Laws, Scores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafting.tree_builder import TreeBuilder
@@ -34,14 +34,12 @@ class BestFirst:
     def __post_init__(self) -> None:
         check_width(self.width)
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         fed, tips, found = Draft.chain(root), [(0, (1.0, (), 1.0))], list[Node]()
         for depth in range(1, budget.depth + 1):
             if not tips or not budget.nodes:
                 break
-            scores = await session.score(fed, Want(base=Reads.ROW))
+            scores = await laws.score(fed, Want(base=Reads.ROW))
             level = [
                 (node, above, at, on)
                 for at, above in tips

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Session
+from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.types import Budget
@@ -37,16 +37,14 @@ class BestSlot:
         check_width(self.width)
         check_chances(self.floor, self.fade)
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, scores = Draft.chain(root), None
         here, open_ = rng.at("draft", position), {}
         places = [(-1.0, 0, 0)] if budget.depth else []  # value, depth of the parent, parent
         while places and len(draft) <= budget.nodes:
             value, depth, node = heappop(places)
             if node not in open_:
-                scores = await session.score(draft, Want(base=Reads.ROW))
+                scores = await laws.score(draft, Want(base=Reads.ROW))
                 open_[node] = siblings(scores, node, here.at(*below(draft, node)), self.width)
             child = next(open_[node], None)
             if child is None:

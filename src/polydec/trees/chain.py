@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polydec.core.protocols import Session
+from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.families.ar.draws import categorical
@@ -22,9 +22,7 @@ class Chain:
     Source: Leviathan et al. (2023); Chen et al. (2023).
     """
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         return await line(
-            session, root, budget, lambda depth: categorical(rng.at("draft", position, depth))
+            laws, root, budget, lambda depth: categorical(rng.at("draft", position, depth))
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polydec.core.protocols import Session
+from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.families.ar.draws import Pick
@@ -22,12 +22,10 @@ class CoupledChain:
     Source: Daliri, Musco, Suresh (2024).
     """
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         def pick(depth: int) -> Pick:
             return lambda law_V: (
                 rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
             )
 
-        return await line(session, root, budget, pick)
+        return await line(laws, root, budget, pick)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from polydec.core.protocols import Session
+from polydec.core.protocols import Laws
 from polydec.core.rng import Noise, Rng
 from polydec.core.types import Draft, Draw
 from polydec.families.ar.types import Budget
@@ -30,9 +30,7 @@ class CoupledStatic:
     def __post_init__(self) -> None:
         check_levels(self.levels)
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         noise: dict[int, Noise] = {}  # one a position, whatever the node
 
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
@@ -40,4 +38,4 @@ class CoupledStatic:
                 noise[depth] = rng.at("token", position + depth - 1).noise(len(law_V))
             return noise[depth].topk(law_V, k)
 
-        return await filled(session, root, self.levels, budget, Draw.WITHOUT, pick)
+        return await filled(laws, root, self.levels, budget, Draw.WITHOUT, pick)

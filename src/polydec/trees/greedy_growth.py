@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import Laws, Scores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.types import Budget
@@ -45,9 +45,7 @@ class GreedyGrowth:
         check_width(self.width)
         check_chances(self.floor, self.fade)
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, tips = (
             Draft.chain(root),
             [(1.0, 0)],
@@ -55,7 +53,7 @@ class GreedyGrowth:
         for depth in range(1, budget.depth + 1):
             if not tips or len(draft) > budget.nodes:
                 break
-            scores = await session.score(draft, Want(base=Reads.ROW))
+            scores = await laws.score(draft, Want(base=Reads.ROW))
             draft, tips = self._level(draft, tips, scores, depth, budget, rng.at("draft", position))
         return draft
 

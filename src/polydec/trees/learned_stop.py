@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Session
+from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.families.ar.draws import categorical, drawn
@@ -47,13 +47,11 @@ class LearnedStop:
             raise RequestError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
         return LearnedStop(head, threshold, least)
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, chances, all_ = Draft.chain(root), [1.0], 1.0
         want = replace(wanted(budget), hidden=True) if self.threshold < 1.0 else wanted(budget)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
-            scores = await session.score(draft, want)
+            scores = await laws.score(draft, want)
             hidden_NH = scores.hidden_NH
             if depth > 1 and hidden_NH is not None:
                 chances[-1] = self.head.chance(hidden_NH[depth - 1])

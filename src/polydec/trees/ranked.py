@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Session
+from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafting.tree_builder import TreeBuilder
@@ -55,9 +55,7 @@ class Ranked:
             tips |= {(*path, r): value * rate for r, rate in enumerate(below)}
         return Ranked(tuple(sorted(found, key=lambda p: (len(p), p))))
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         tree, fed = TreeBuilder(root), Draft.chain(root)
         tips: dict[Path, tuple[int, int]] = {
             (): (0, 0)
@@ -70,7 +68,7 @@ class Ranked:
             if not level:
                 break
             scores, below = (
-                await session.score(fed, Want(base=Reads.ROW)),
+                await laws.score(fed, Want(base=Reads.ROW)),
                 dict[Path, tuple[int, int]](),
             )
             most = max(path[-1] for path in level) + 1

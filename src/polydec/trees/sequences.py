@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Session
+from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.families.ar.draws import categorical, drawn
@@ -35,9 +35,7 @@ class Sequences:
         if not 1 <= self.count <= 64:
             raise RequestError(f"count is {self.count}: it must lie in 1 to 64")
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, at = (
             Draft.chain(root),
             dict.fromkeys(range(self.count), 0),
@@ -45,7 +43,7 @@ class Sequences:
         for depth in range(1, budget.depth + 1):
             if not at or len(draft) > budget.nodes:
                 break
-            scores, below = await session.score(draft, wanted(budget)), dict[int, int]()
+            scores, below = await laws.score(draft, wanted(budget)), dict[int, int]()
             first: dict[
                 tuple[int, int], int
             ] = {}  # (parent, token): the child that has the tree below

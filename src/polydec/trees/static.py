@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.law import probs
-from polydec.core.protocols import Session
+from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw
 from polydec.families.ar.draws import sure
@@ -37,9 +37,7 @@ class Static:
     def __post_init__(self) -> None:
         check_levels(self.levels)
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         here = rng.at("draft", position)
 
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
@@ -51,11 +49,11 @@ class Static:
             )
 
         how = Draw.INDEPENDENT if self.replace else Draw.WITHOUT
-        return await filled(session, root, self.levels, budget, how, pick)
+        return await filled(laws, root, self.levels, budget, how, pick)
 
 
 async def filled(
-    session: Session,
+    laws: Laws,
     root: int,
     levels: Sequence[int],
     budget: Budget,
@@ -68,7 +66,7 @@ async def filled(
     for depth, width in enumerate(levels[: budget.depth], 1):
         if not tips or len(draft) > budget.nodes:
             break
-        scores, below = await session.score(draft, wanted(budget)), list[int]()
+        scores, below = await laws.score(draft, wanted(budget)), list[int]()
         for node in tips:
             only, room = scores.certain(node), budget.nodes + 1 - len(draft)
             if room < 1:

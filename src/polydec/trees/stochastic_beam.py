@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from polydec.core.law import probs
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import Laws, Scores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw
 from polydec.families.ar.draws import sure
@@ -55,9 +55,7 @@ class StochasticBeam:
     def __post_init__(self) -> None:
         check_width(self.width)
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, beam = (
             Draft.chain(root),
             [(0, 1.0, True)],
@@ -66,7 +64,7 @@ class StochasticBeam:
             width = min(self.width, budget.nodes + 1 - len(draft))
             if width < 1 or not any(on for _, _, on in beam):
                 break
-            scores = await session.score(draft, wanted(budget))
+            scores = await laws.score(draft, wanted(budget))
             draft, beam = self._race(
                 draft, beam, scores, width, depth, budget, rng.at("draft", position, depth)
             )

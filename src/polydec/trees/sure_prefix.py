@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Session
+from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.families.ar.types import Budget
@@ -32,12 +32,10 @@ class SurePrefix:
         if not self.least >= 0:
             raise RequestError(f"least is {self.least}: it must be at least 0")
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft = Draft.chain(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
-            scores = await session.score(draft, Want(base=Reads.ROW))
+            scores = await laws.score(draft, Want(base=Reads.ROW))
             token, q, graded = likeliest(scores, depth - 1, 1, budget)[0]
             if q < self.least or (token == draft.token[-1] and not self.repeats):
                 break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Protocol, TypeVar
 
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import Laws, Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Exactness, Want
 from polydec.families.ar.types import Budget, Verdict
@@ -57,7 +57,7 @@ class Tree(Protocol):
     """Which nodes are drawn, for drafters that have a law at any node."""
 
     async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+        self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng
     ) -> Draft: ...
 
 
