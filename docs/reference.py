@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterable
 from enum import Enum
@@ -12,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import polydec
 
@@ -88,7 +89,7 @@ def described(name: str, thing: Any) -> list[str]:
         ]
     if inspect.isclass(thing) and issubclass(thing, Enum):
         return [*out, prose(thing), "", *(f"- `{one.name}`: `{one.value!r}`" for one in thing), ""]
-    if not getattr(thing, "_is_protocol", False):
+    if not getattr(thing, "_is_protocol", False) and not _is_error(thing):
         out += ["```python", called(name, thing), "```", ""]
     out += [prose(thing), ""] if prose(thing) else []
     if inspect.isclass(thing):
@@ -100,6 +101,10 @@ def described(name: str, thing: Any) -> list[str]:
         ]
         out += [*members, ""] if members else []
     return out
+
+
+def _is_error(thing: Any) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, BaseException)
 
 
 def member(name: str, thing: Any) -> list[str]:
@@ -164,7 +169,12 @@ def part(p: inspect.Parameter) -> tuple[str, str]:
 
 def typed(annotation: Any) -> tuple[str, str]:
     """A type as it is written; of `Annotated[type, limits, help]` the type and the help."""
+    if get_origin(annotation) is Annotated:
+        kind, *more = get_args(annotation)
+        return typed(kind)[0], "; ".join(x for x in more if isinstance(x, str))
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    if not isinstance(annotation, str):  # without the modules that names stand in
+        text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", text)
     node = ast.parse(text, mode="eval").body
     if (
         isinstance(node, ast.Subscript)
