@@ -63,6 +63,9 @@ def declared(o: Option) -> list[str]:
     line = f"{o.name}: Annotated[{', '.join(words)}] = {default}"
     if len(line) <= 96:
         return [line]
+    begun = line.removesuffix(default) + "("
+    if len(begun) <= 96:
+        return [begun, f"    {default}", ")"]
     inner = f"    {', '.join(words)}"
     if len(inner) <= 96:
         return [f"{o.name}: Annotated[", inner, f"] = {default}"]
