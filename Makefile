@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast test-native fuzz format lint types bench size install
+.PHONY: demo test test-fast test-native fuzz attack format lint types bench size install docs
 demo: $(STAMP)
 	@$(BIN)/polydec zoo install smollm2 --quiet
 	@$(BIN)/polydec demo $(if $(PROMPTS),--prompt-file $(PROMPTS),) $(if $(JSON),--json,)
@@ -33,7 +33,10 @@ test-fast: $(STAMP)
 fuzz: $(STAMP)
 	$(BIN)/python -m polydec.testing.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
-PYTHON_CODE := src tests benchmarks docs setup.py
+attack: $(STAMP)
+	$(BIN)/python -m polydec.testing.attack --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
+
+PYTHON_CODE := src tests benchmarks docs examples notebooks setup.py
 CPP_CODE := $(wildcard src/polydec/native/*.cpp src/polydec/native/*.h tests/native/*.cpp)
 
 format: $(STAMP)
@@ -55,6 +58,11 @@ types: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/forward.py --shape smollm2 --context 64
 	$(BIN)/polydec bench --methods all
+
+# A site of README.md, docs/ and the methods' CARDs, in build/site; a broken link ends it.
+docs: $(STAMP)
+	$(BIN)/python -m pip install -q -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 size:
 	@$(PY) tests/size.py

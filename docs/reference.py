@@ -89,7 +89,10 @@ def described(name: str, thing: Any) -> list[str]:
         ]
     if inspect.isclass(thing) and issubclass(thing, Enum):
         return [*out, prose(thing), "", *(f"- `{one.name}`: `{one.value!r}`" for one in thing), ""]
-    if not getattr(thing, "_is_protocol", False) and not _is_error(thing):
+    plain_error = inspect.isclass(thing) and issubclass(
+        thing, Exception
+    )  # takes a sentence, as all do
+    if not plain_error and not getattr(thing, "_is_protocol", False):
         out += ["```python", called(name, thing), "```", ""]
     out += [prose(thing), ""] if prose(thing) else []
     if inspect.isclass(thing):
@@ -101,10 +104,6 @@ def described(name: str, thing: Any) -> list[str]:
         ]
         out += [*members, ""] if members else []
     return out
-
-
-def _is_error(thing: Any) -> bool:
-    return inspect.isclass(thing) and issubclass(thing, BaseException)
 
 
 def member(name: str, thing: Any) -> list[str]:
@@ -124,6 +123,8 @@ def member(name: str, thing: Any) -> list[str]:
 
 def called(name: str, thing: Any, width: int = 110) -> str:
     """The signature, without `self`; a parameter a line where it is long."""
+    if inspect.isclass(thing) and issubclass(thing, Exception):
+        return f"class {name}({thing.__mro__[1].__name__})"
     signature = inspect.signature(thing)
     gives = (
         ""

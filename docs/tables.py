@@ -1,9 +1,10 @@
-"""Writes tables into the docs from the code: methods (README.md) from the CARDs, sampling fields (docs/sampling.md) from the
-rules. `--check` only says whether they are up to date."""
+"""Writes tables into the docs from the code: methods (docs/methods.md) from the CARDs, sampling fields (docs/sampling.md) from
+the rules, kinds of constraints (docs/constraints.md). `--check` only says whether they are up to date."""
 
 import sys
 from pathlib import Path
 
+from polydec.constraints import asked
 from polydec.methods import registry
 from polydec.shapers import sampling
 
@@ -23,13 +24,14 @@ def table() -> str:
 
 
 PLACES = (
-    (ROOT / "README.md", BEGIN.format(what="methods", source="CARDs"), table),
+    (ROOT / "docs" / "methods.md", BEGIN.format(what="methods", source="CARDs"), table),
     (ROOT / "docs" / "sampling.md", BEGIN.format(what="fields", source="rules"), sampling.table),
     (
         ROOT / "docs" / "sampling.md",
         BEGIN.format(what="orders", source="rules"),
         sampling.order_table,
     ),
+    (ROOT / "docs" / "constraints.md", BEGIN.format(what="brought", source="kinds"), asked.table),
 )
 
 

@@ -64,8 +64,8 @@ MUTANTS = [
     Mutant(
         "offsets of a stream begin anew with each chunk",
         "serve/reply.py",
-        "        self._offsets[news.index] += len(text)\n",
-        "",
+        "self._logprobs(news.notes, self._offsets[news.index])",
+        "self._logprobs(news.notes, Offsets(len(self.echoes[news.index])))",
         "tests/serve/test_api.py::test_offsets_of_a_stream_go_on_from_chunk_to_chunk",
     ),
     Mutant(

@@ -1,7 +1,9 @@
 """Documents that are generated say what the code says."""
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +15,7 @@ from polydec.base.options import read
 from polydec.core.decoder import answers
 from polydec.core.request import Request
 from polydec.core.scheduler import run
+from polydec.methods import registry, steer
 from polydec.methods.kit import Kit
 from polydec.testing import check_decoder, check_drafter, toy
 from polydec.testing.check_decoder import check_batch, check_choices
@@ -20,12 +23,12 @@ from polydec.testing.check_decoder import check_batch, check_choices
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("script", ["tables.py", "reference.py"])
+@pytest.mark.parametrize("script", ["tables.py", "reference.py", "pictures.py"])
 def test_what_is_generated_is_up_to_date(script, monkeypatch):
     monkeypatch.setattr(sys, "argv", [script, "--check"])
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(str(ROOT / "docs" / script), run_name="__main__")
-    assert stop.value.code == 0, f"README.md or a page of docs/ is old: run `python docs/{script}`"
+    assert stop.value.code == 0, f"a page of docs/ is old: run `python docs/{script}`"
 
 
 def test_the_reference_says_something_of_every_public_name():
@@ -34,6 +37,64 @@ def test_the_reference_says_something_of_every_public_name():
         assert f"\n### {name}\n" in text
         assert (getattr(polydec, name).__doc__ or "").strip().split("\n")[0][:60] in text
     assert " at 0x" not in text
+
+
+def test_the_front_page_is_short_and_says_which_method_when():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) < 150
+    assert "make demo" in text and "make test" in text
+    _, _, rows = text.partition("## Which method when")
+    rows = re.findall(r"^\| .*\|$", rows.split("\n## ")[0], re.M)[1:]
+    assert len(rows) == 8
+    named = {n for row in rows for n in re.findall(r"`([a-z][a-z0-9-]+)`", row)}
+    assert named - set(registry.recipes()) == set()
+    linked = re.findall(r"\]\(([^)#:]+)[^)]*\)", text)
+    assert [path for path in linked if not (ROOT / path).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def method_pages():
+    return runpy.run_path(str(ROOT / "docs" / "site_pages.py"))["pages"]()
+
+
+def test_every_method_has_a_page_with_its_paper_its_options_and_its_promise(method_pages):
+    cards = {f"methods/{n}.md": (m, registry.options(n)) for n, m in registry.recipes().items()}
+    for name, module in steer.steerings().items():
+        cards[f"methods/steering-{name}.md"] = module, steer.options(name)
+    assert method_pages.keys() == cards.keys()
+    for path, (module, options) in cards.items():
+        text, card = method_pages[path], module.CARD
+        assert f"# {card.title}\n" in text and card.summary in text and card.source in text, path
+        assert not card.arxiv or f"https://arxiv.org/abs/{card.arxiv}" in text, path
+        promise = text.partition("## What it promises")[2].partition("##")[0].strip()
+        assert promise and (card.guarantee is None or promise.startswith("**")), path
+        assert [o.name for o in options if f"| `{o.name}` |" not in text] == [], path
+        pictures = re.findall(r"\.\./(pictures/\w+\.svg)", text)
+        assert pictures and all((ROOT / "docs" / p).exists() for p in pictures), path
+
+
+def test_a_page_has_the_measured_speed_and_the_command_that_made_it(method_pages):
+    text = method_pages["methods/prompt-lookup.md"]
+    assert "| greedy, batch 1 | 1.19 (1.09 to 1.31) |" in text
+    assert "python benchmarks/speculation.py --each 1 --seed 45 --methods all" in text
+    assert (
+        "| greedy, batch 1 |" in method_pages["methods/layerskip.md"]
+    )  # "early-exit" in the table
+
+
+def test_the_site_builds_strictly(tmp_path):
+    pytest.importorskip("material", reason="MkDocs Material is not installed: polydec[docs]")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "methods" / "auto.html").exists()
+    outside = r"""<(?:script[^>]*src|link[^>]*rel="stylesheet"[^>]*href)="?https?:"""
+    assert not re.search(outside, (tmp_path / "index.html").read_text("utf-8"))
 
 
 def test_every_room_is_in_the_tree():

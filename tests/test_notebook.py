@@ -1,8 +1,10 @@
 """How values show themselves: short in a terminal, in colour in a notebook; warnings name the user's own line."""
 
+import sys
 import warnings
 from dataclasses import fields
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import get_type_hints
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 import micro
 from polydec import Ask, Engine, Sampling, generate, load, stream
+from polydec.base import notebook
 from polydec.base.heard import warn
 from polydec.drafting.costs import Costs
 from polydec.request.fields import Fields, asked
@@ -116,3 +119,39 @@ def test_a_model_without_a_profile_warns_in_the_name_of_its_caller(lm, monkeypat
         warnings.simplefilter("always")
         assert lm.costs == Costs()
     assert {w.filename for w in heard} == {__file__}
+
+
+class Cell:
+    """What stands below a notebook's cell, one page after the other."""
+
+    def __init__(self, kernel):
+        self.pages = []
+        shell = SimpleNamespace(kernel=kernel)
+        self.get_ipython, self.display = lambda: shell, SimpleNamespace(display=self.show)
+
+    def show(self, page, **how):
+        assert how == {"raw": True, "display_id": True} and not self.pages
+        return self.update(page)
+
+    def update(self, page, raw=True):
+        self.pages.append(page)
+        return self
+
+
+def test_a_notebook_shows_how_far_an_answer_is_and_clears_it(lm, monkeypatch):
+    monkeypatch.setattr(notebook, "AFTER", 0)
+    monkeypatch.setattr(notebook, "EVERY", 0)
+    monkeypatch.setitem(sys.modules, "IPython", cell := Cell(kernel=object()))
+    generate(lm, TEXT, method="plain", raw=True, max_tokens=6, n=2, ignore_eos=True)
+    *moving, last = [page["text/plain"] for page in cell.pages]
+    counts = [int(text.removesuffix(" of 12 tokens")) for text in moving]
+    assert counts == sorted(counts) and len(set(counts)) > 3 and counts[-1] == 12
+    assert all("<progress" in page["text/html"] for page in cell.pages[:-1]) and last == ""
+
+
+@pytest.mark.parametrize("kernel, after", [(None, 0), (object(), 60)])
+def test_outside_a_notebook_or_for_a_moment_nothing_is_shown(lm, monkeypatch, kernel, after):
+    monkeypatch.setattr(notebook, "AFTER", after)
+    monkeypatch.setitem(sys.modules, "IPython", cell := Cell(kernel))
+    generate(lm, TEXT, method="plain", raw=True, max_tokens=4)
+    assert not cell.pages

@@ -1,4 +1,4 @@
-"""A package of one file outside the tree brings a method, its drafter, a steering and a rule of sampling."""
+"""A package of one file outside the tree brings a method, its drafter, a rule of sampling and a kind of constraint."""
 
 import os
 import re
@@ -35,7 +35,26 @@ echo = "polydec_echo:Echo"
 
 [project.entry-points."polydec.shapers"]
 cool = "polydec_cool"
+
+[project.entry-points."polydec.constraints"]
+only = "polydec_only"
+regex = "polydec_only"
 """
+KIND = '''
+"""Only: the answer is one text."""
+
+from polydec import AnyOf
+from polydec.constraints.asked import Kind
+
+
+def make(value):
+    if not isinstance(value, str):
+        raise ValueError(f"only is {value!r}: it must be a text")
+    return AnyOf((value,))
+
+
+KIND = Kind("only", "the text that the answer is", make)
+'''
 RULE = '''
 """Cool: all log-weights times a number."""
 
@@ -86,10 +105,11 @@ def documented() -> str:
 def installed(tmp_path_factory) -> Path:
     """A folder into which pip has installed the package."""
     source, target = tmp_path_factory.mktemp("echo"), tmp_path_factory.mktemp("installed")
-    build = BUILD.replace('["polydec_echo"]', '["polydec_echo", "polydec_cool"]')
+    build = BUILD.replace('["polydec_echo"]', '["polydec_echo", "polydec_cool", "polydec_only"]')
     (source / "pyproject.toml").write_text(build)
     (source / "polydec_echo.py").write_text(documented())
     (source / "polydec_cool.py").write_text(RULE)
+    (source / "polydec_only.py").write_text(KIND)
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
     done = subprocess.run(
         [*pip, "--no-build-isolation", "--target", str(target), str(source)],
@@ -164,6 +184,54 @@ def test_the_command_line_knows_it_and_can_leave_it_out(installed):
     assert "polydec-echo: its plug-in 'wordless'" in shown.stderr
     without = ran(installed, "-m", "polydec", "methods", "echo", POLYDEC_PLUGINS="off")
     assert "Proposes the last token again" not in without.stdout
+
+
+def test_a_kind_of_constraint_of_another_package_is_found_by_everything(installed):
+    """By Python, the server and the table of the docs; a name of our own is left as it is."""
+    script = """
+        import sys
+        sys.path += ["docs", "tests/serve"]
+        import polydec, tables
+        from polydec.constraints import asked
+        from house import served
+        assert isinstance(asked.one({"regex": "a"}), polydec.Regex)
+        assert "| `only` | the text that the answer is |" in asked.table() and any(
+            make is asked.table for _, _, make in tables.PLACES
+        )
+        lm = polydec.load("zoo:tiny")
+        answer = polydec.generate(lm, "The", constraint=asked.one({"only": " mill"}))
+        assert answer.text == " mill", answer.text
+        with served({"zoo:tiny": lambda: lm}, method="plain") as house, house.client() as client:
+            def ask(constraint):
+                body = {"model": "zoo:tiny", "prompt": "The", "constraint": constraint}
+                return client.post("/v1/completions", json=body).json()
+            assert ask({"only": " mill"})["choices"][0]["text"] == " mill"
+            for wrong, said in [
+                ({"only": 3}, "only is 3: it must be a text"),
+                ({"onyl": "x"}, "did you mean only"),
+                ({"only": "x", "regex": "y"}, "has 2 members"),
+                ({}, "has 0 members"),
+                ("x", "it must be an object"),
+            ]:
+                told = ask(wrong)["error"]
+                assert said in told["message"] and told["param"] == "constraint", told
+        print("done")
+    """
+    done = ran(installed, "-c", textwrap.dedent(script))
+    assert done.stdout.strip() == "done", done.stderr
+
+
+def test_the_command_line_takes_a_kind_of_constraint(installed):
+    command = ["-m", "polydec", "generate", "The", "--model", "zoo:tiny"]
+    done = ran(installed, *command, "--constraint", "only= mill")
+    assert done.returncode == 0 and done.stdout == "mill\n", (done.stdout, done.stderr)
+    for given, said in [
+        ("onyl=x", "constraint has no kind 'onyl': did you mean only?"),
+        ("regex=x", "--constraint names regex, which has a flag of its own: --regex"),
+        ("only", "--constraint 'only' has no '='"),
+    ]:
+        wrong = ran(installed, *command, "--constraint", given)
+        assert wrong.returncode == 2 and said in wrong.stderr, wrong.stderr
 
 
 def test_without_plug_ins_there_are_only_our_own():

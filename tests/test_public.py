@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import tomllib
 from pathlib import Path
 
 import polydec
@@ -78,5 +79,10 @@ def test_types_are_shipped():
 def test_the_version_is_one():
     project = ROOT.parents[1] / "pyproject.toml"
     if project.exists():
-        assert f'version = "{polydec.__version__}"' in project.read_text("utf-8")
+        about = tomllib.loads(project.read_text("utf-8"))
+        assert "version" not in about["project"] and about["project"]["dynamic"] == ["version"]
+        assert about["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "polydec.__version__"}
+        changes = (project.parent / "CHANGELOG.md").read_text("utf-8")
+        dated = re.search(r"^## (\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)$", changes, re.MULTILINE)
+        assert dated is not None and dated[1] == polydec.__version__
     assert importlib.import_module("polydec").__version__ == polydec.__version__

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from polydec.shapers.sampling import Sampling, build_shapers
     from polydec.targets.shaped import Shaped
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "LM",
     "AnyOf",

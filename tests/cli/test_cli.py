@@ -247,6 +247,31 @@ def test_methods_are_found_by_words(polydec):
     assert code == 2 and err.count("\n") == 1 and "did you mean lookahead" in err
 
 
+@pytest.mark.parametrize(
+    "words, name, kind",
+    [
+        ("contrastive decoding", "contrastive-decoding", "steering"),
+        ("nucleus", "top_p", "sampling rule"),
+        ("chunked sarathi", None, None),
+        ("sarathi", "sarathi-serve", "system"),
+        ("scaling laws", "scylla", "system"),
+    ],
+)
+def test_words_find_what_is_no_method_too(polydec, words, name, kind):
+    code, out, err = polydec("methods", *words.split(), "--json")
+    if name is None:
+        assert code == 2 and "`polydec methods` lists all of them" in err
+        return
+    rows = [(r["name"], r["kind"]) for r in json.loads(out)]
+    assert code == 0 and (name, kind) in rows
+    assert name in polydec("methods", *words.split())[1]
+
+
+def test_nothing_that_does_not_fit_is_the_first_answer(polydec):
+    code, _, err = polydec("methods", "multi-prompting")
+    assert code == 2 and "complexity" not in err
+
+
 def test_what_was_trained_is_given_by_its_directory(polydec, model, tmp_path):
     stop_head.save(tmp_path / "head", stop_head.fresh(32, 1, False, 0), {})
     args = (

@@ -101,7 +101,7 @@ def test_damaged_profiles_count_as_none(tmp_path):
 KEEPER = """
 import sys
 from types import SimpleNamespace as Some
-from polydec.bench import profile
+from polydec.request import profile
 profile.key = lambda lm: lm
 for n in range(100):
     profile.keep(f"{sys.argv[1]} {n}", profile.Profile(1, {1: 1.0}, 2, {1: 1.0}, {}, {}, {}, 0.1, 0.0, "today"))

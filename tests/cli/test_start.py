@@ -1,10 +1,12 @@
 """What a command loads before it has to: a list of names must not wait for libraries that compute."""
 
+import gc
 import subprocess
 import sys
 
 import pytest
 
+from polydec.cli.garbage import uncollected
 from polydec.cli.main import COMMANDS, command
 
 HEAVY = ("torch", "transformers", "llguidance", "numpy")
@@ -63,3 +65,15 @@ def test_names_are_said_and_checked_without_what_computes(args):
 def test_a_list_says_how_a_commands_own_help_begins(name):
     said = " ".join((command(name).help or "").split())
     assert said.startswith(COMMANDS[name].removesuffix(".")), said
+
+
+def test_no_garbage_is_looked_for_while_a_command_loads_and_none_among_what_it_loaded():
+    try:
+        with pytest.raises(ValueError), uncollected():
+            assert not gc.isenabled()
+            made = [[]]
+            raise ValueError
+        assert gc.isenabled() and gc.get_freeze_count() > 0
+        assert not any(x is made for x in gc.get_objects())
+    finally:
+        gc.unfreeze()

@@ -5,12 +5,13 @@ import os
 import random
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from polydec.base.apart import Limits, Worker
-from polydec.constraints import asked, guidance
+from polydec.constraints import asked, guidance, pieces
 from polydec.constraints.any_of import AnyOf
 from polydec.constraints.bounded import WIDEST, bounded
 from polydec.constraints.endless import endless
@@ -303,3 +304,35 @@ class _Bytes:
 
     def decode(self, ids):
         return b"".join(self.pieces[x] or b"" for x in ids).decode("utf-8", "replace")
+
+
+def test_long_choices_are_bounded_and_looked_through_once(monkeypatch):
+    """A node of a beginning takes a few hundred bytes, and to find all pieces again takes as long as there are pieces."""
+    with pytest.raises(ValueError, match="all texts together may have 200000"):
+        AnyOf(("a" * 200_001,))
+    asked, by_bytes = [], pieces.by_bytes
+    monkeypatch.setattr(pieces, "by_bytes", lambda given: asked.append(1) or by_bytes(given))
+    found = AnyOf(tuple("ab" * (1 + i) for i in range(50))).language(VOCAB, VOCAB.eos)
+    assert len(asked) == 1
+    assert next(found._walk(0))[0] == (
+        SIGNS.index("a"),
+    )  # the shortest first: who needs one looks no further
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_a_worker_gives_back_what_a_request_took(tmp_path):
+    script = tmp_path / "grows.py"
+    script.write_text("""
+from pathlib import Path
+kept = []
+def answer(request):
+    pieces = [bytearray(2000) for _ in range(request["pieces"])]
+    kept.extend(pieces[::1000])
+    return {"pages": int(Path("/proc/self/statm").read_text().split()[1])}
+""")
+    worker = Worker(script, Limits(1 << 30, 20.0), "a test")
+    try:
+        began, grown, after = (worker.ask(b'{"pieces": %d}\n' % n)["pages"] for n in (0, 50_000, 0))
+    finally:
+        worker.stop()
+    assert grown - began > 20_000 and after - began < 5_000

@@ -34,14 +34,20 @@ from polydec.refreshes.window import Window
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.prompted import Prompted
-from polydec.testing.check_unmasker import PROMPT, check_canvas_decoder, check_joint, check_unmasker
+from polydec.testing.check_unmasker import (
+    PROMPT,
+    check_canvas_decoder,
+    check_joint,
+    check_refresh,
+    check_unmasker,
+)
 from polydec.testing.enumerate import distance, law_of
 from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.testing.toy_canvas import Chain, ToyBoard, ToyDenoiser
 from polydec.unmaskers.agreement import Agreement
 from polydec.unmaskers.at_random import AtRandom
-from polydec.unmaskers.coherent import Coherent
+from polydec.unmaskers.coherent import Coherent, by_probability
 from polydec.unmaskers.confidence import Confidence
 from polydec.unmaskers.credit import Credit
 from polydec.unmaskers.early_commit import EarlyCommit
@@ -508,6 +514,34 @@ def test_the_joint_law_of_orders():
             check_joint(lambda d, u=unmasker: Denoising(d, u, Full(), 0), laws=2, length=3)
 
 
+@dataclass(frozen=True)
+class Fed:
+    """A rule made of a function of (canvas, before, block, step)."""
+
+    feed: object
+
+
+@pytest.mark.parametrize(
+    "feed",
+    [
+        lambda canvas, before, block, step: range(len(canvas) - 1, -1, -1),
+        lambda canvas, before, block, step: range(len(canvas) + 1),
+        lambda canvas, before, block, step: range(block.start, len(canvas)),
+        lambda canvas, before, block, step: range(block.start if before else len(canvas)),
+        lambda canvas, before, block, step: (
+            range(block.start, block.start + 1 + len(block) // 2) if before else range(len(canvas))
+        ),
+        lambda canvas, before, block, step: (
+            [i for i in block if canvas[i] is None][:1] if before else range(len(canvas))
+        ),
+    ],
+    ids=["descends", "leaves the canvas", "no prompt", "no gap", "half a block", "one gap"],
+)
+def test_rules_that_feed_too_little_or_too_much_are_caught(feed):
+    with pytest.raises(AssertionError):
+        check_refresh(Fed(feed))
+
+
 @pytest.mark.parametrize("broken", ["twice", "leaves its board open"])
 def test_the_loop_is_watched(broken, monkeypatch):
     """Faults of a loop that the contract of decoders must see."""
@@ -596,6 +630,8 @@ def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own
         (Coherent(1), Entropy()),
         (Coherent(count=1, width=1), Entropy()),
         (Coherent(1, count=4), Entropy(1)),
+        (Coherent(1, steps=3), Entropy(3)),
+        (Coherent(3, 1, steps=4), Entropy(4)),
         (Agreement(most=1), Confidence()),
         (EntropyThreshold(-1.0), Entropy()),
         (EntropyThreshold(99.0), Entropy(1)),
@@ -605,6 +641,17 @@ def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own
 )
 def test_limits_of_the_later_rules(a, b):
     assert same(a, b)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_coherence_on_the_schedule_of_the_surest(steps):
+    """By probability, without chance, it is llada's schedule for one pass of memory; for more it has as many passes."""
+    for seed in range(8):
+        now = Coherent(1, steps=steps, rank=by_probability)
+        want = said(Confidence(steps), seed, shapers=(Greedy(),))
+        assert said(now, seed, shapers=(Greedy(),)) == want
+        more = said(replace(now, depth=3, count=1), seed, shapers=(Greedy(),))
+        assert [len(w) for w in more] == [len(w) for w in want]
 
 
 def test_agreement_and_coherence_want_two_passes():
@@ -617,12 +664,18 @@ def test_agreement_and_coherence_want_two_passes():
         left = look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13))
         edit, state = rule.choose(state, left, rng())
         assert len(edit.write) == count
-        flicker = replace(look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13)))
-        changed = replace(flicker, logw_RV=flicker.logw_RV.roll(1, 1))
-        first = rule.choose(rule.enter(rule.start(seen.canvas), 4), flicker, rng())[1]
-        assert len(rule.choose(first, replace(changed, step=1), rng())[0].write) <= 1 or isinstance(
-            rule, Coherent
-        )
+
+
+@pytest.mark.parametrize("rule", [Coherent(2, 4), Agreement(0, 5)], ids=str)
+def test_what_flickers_waits(rule):
+    """Gaps of equal confidence: those that keep their token are written together, those that change it one a pass."""
+    sure = [0.99, 0.98, 0.98, 0.98]
+    first, rest = look(sure), look(sure[1:], positions=(11, 12, 13))
+    edit, state = rule.choose(rule.enter(rule.start(first.canvas), 4), first, rng())
+    assert edit.write == ((10, 0),)
+    other = replace(rest, logw_RV=rest.logw_RV.roll(1, 1))
+    stays, moves = (rule.choose(state, seen, rng())[0].write for seen in (rest, other))
+    assert len(stays) > 1 == len(moves)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -666,6 +719,7 @@ def test_options_of_ccd():
         return build("ccd", ToyDenoiser(Chain(1)), None, options)[0].unmasker
 
     assert unmasker(most=0.2, count=3) == Coherent(most=0.2, count=3)
+    assert unmasker(steps=5, likely=True) == Coherent(steps=5, rank=by_probability)
     assert unmasker(agree=True, count=3) == Agreement(most=5, count=3)
     wide = look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13))
     for rule, count in ((Agreement(0, 5), 2), (Agreement(0, 5, 1), 1)):
@@ -733,6 +787,45 @@ def test_a_filter_sees_the_block_and_where_it_stands():
     assert asked == [pytest.approx([0.9, 0.2, 1.0, 1.0, 0.3, 1.0])]
 
 
+def test_a_filter_that_asks_sees_what_the_model_says_of_tokens():
+    """At every position of the block its greatest probability there, whether a token stands or not; nothing else changes."""
+    asked = []
+
+    class Says:
+        size = 6
+
+        def __call__(self, sure_B):
+            asked.append(sure_B)
+            return torch.zeros(6)
+
+    chain, events = Chain(5, 5, 2.0), []
+    plain = Denoising(ToyDenoiser(chain), Filtered(Says(), 0.96), Dual(), 6, (Greedy(),))
+    seen = replace(plain, written=True)
+    run([answer_one(seen, Request(PROMPT, 12), on=events.append)])
+    got, asked[:] = list(asked), []
+    assert prompted(plain, 0, 12).token_ids == prompted(seen, 0, 12).token_ids
+    canvas, block = (*PROMPT, *(None,) * 12), range(3, 9)
+    for sure_B, edit in zip(got, [e.edit for e in events if isinstance(e, Edited)], strict=True):
+        if not gaps(canvas, block.start, block.stop):
+            block = range(9, 15)
+        want = [float(chain.law(canvas, i)[:-1].softmax(-1).max()) for i in block]
+        assert sure_B.tolist() == pytest.approx(want)
+        canvas = filled(canvas, edit)
+
+
+def test_an_end_that_may_be_unsure_cuts_sooner():
+    """Learn2PD's `sure`: at 0, as released, any predicted end cuts; at 1 only one that all gaps behind it share."""
+    fed = {}
+    for sure in (0.0, 0.5, 1.0):
+        fed[sure] = 0
+        for seed in range(20):
+            model = ToyDenoiser(Chain(seed, 4, sharp=1.0, free=True), 3)
+            learned = (filters.examples(model.vocab, 4, 4)[0],)
+            decoder = build("learn2pd", model, None, {"sure": sure}, artefacts=learned)[0]
+            fed[sure] += prompted(decoder, seed, 8).stats.fed
+    assert fed[0.0] < fed[0.5] < fed[1.0]
+
+
 def test_what_each_rule_feeds():
     """Blocks of 4 in a canvas of 3 + 8, one gap a pass from the left."""
 
@@ -774,6 +867,32 @@ def test_what_each_rule_feeds():
         *[(4, 8)] * 3,
         (0, 11),
     ]
+
+
+@pytest.mark.parametrize("every", [1, 3, 8])
+def test_a_kept_prompt_is_fed_once(every):
+    """dKV-Cache-Prefill and -PD: what Delayed feeds without the prompt, but for the first pass, which feeds it."""
+    plain, kept = (
+        build(
+            "dkv-cache", ToyDenoiser(Chain(3)), None, {"every": every, "prompt": prompt, "block": 4}
+        )[0]
+        for prompt in (False, True)
+    )
+    assert (
+        kept.exactness is Exactness.APPROXIMATE
+        and replace(kept, prompt_kept=False).refresh == plain.refresh
+    )
+    spot, before, seen = kept.start(Request(PROMPT, 8), frozenset()), None, 0
+    while spot.block:
+        want = list(plain.feed(spot, before))
+        got = list(kept.feed(spot, before))
+        assert got == [p for p in want if before is None or p >= len(PROMPT)]
+        seen += len(got) < len(want)
+        before, edit = spot.canvas, Edit(write=((gaps(spot.canvas)[0], 1),))
+        spot = kept.after(spot, edit, spot.state)
+    assert seen >= 3
+    whole, short = prompted(plain, 0, 8), prompted(kept, 0, 8)
+    assert whole.token_ids == short.token_ids and short.stats.fed == whole.stats.fed - 3 * seen
 
 
 def canvases(dice, size=14):

@@ -517,7 +517,7 @@ def test_absurd_counts_are_refused_at_once(small, tmp_path):
 )
 def test_fields_of_the_wrong_kind(field, small, tmp_path, monkeypatch):
     for wrong in ("x", [1.5], -3) if "template" not in field else (1, [1.5]):
-        monkeypatch.setattr(checkpoint, "GGUF", lambda path, w=wrong: _with(path, field, w))
+        monkeypatch.setattr(sources, "GGUF", lambda path, w=wrong: _with(path, field, w))
         with pytest.raises(ValueError, match=r"small\.gguf"):
             checkpoint.load(str(small))
 

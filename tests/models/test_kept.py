@@ -106,3 +106,12 @@ def test_plain_loads_no_draft():
 def test_a_draft_that_the_user_names_is_loaded_at_once():
     lm = polydec.load("zoo:tiny", draft="zoo:tiny-draft")
     assert lm.draft_given and not isinstance(lm.draft, checkpoint.Deferred)
+
+
+def test_a_draft_that_is_not_loaded_yet_keeps_as_many_texts_when_it_is():
+    lm = polydec.load("zoo:tiny")
+    lm.keep(2)
+    assert lm.checkpoint.lm.keep == 2 and not lm.draft.loaded
+    assert lm.draft.lm.keep == 2 and lm.draft.loaded
+    lm.keep(1)
+    assert lm.checkpoint.lm.keep == lm.draft.lm.keep == 1

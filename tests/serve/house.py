@@ -5,10 +5,9 @@ import time
 from contextlib import contextmanager
 
 import httpx
-import uvicorn
 
 from polydec.serve.app import create_app
-from polydec.serve.run import Server, listen
+from polydec.serve.run import Server, configured, listen
 
 
 class House:
@@ -27,11 +26,7 @@ class House:
 @contextmanager
 def served(loaders, drain=0.2, **given):
     app, sock = create_app(loaders, **given), listen("127.0.0.1", 0)
-    server = Server(
-        uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5),
-        app.state.models,
-        drain,
-    )
+    server = Server(configured(app, drain, "critical"), app.state.models, drain)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     house = House(f"http://127.0.0.1:{sock.getsockname()[1]}", app, server)

@@ -5,14 +5,16 @@ import logging
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
+import house
+
 from polydec.base.options import Option
-from polydec.serve import arrival
+from polydec.serve import arrival, connection, memory
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
@@ -250,3 +252,80 @@ def test_where_models_lie_is_not_told():
     with pytest.raises(Refusal, match="own messages say why") as told:
         models.find("big")
     assert "somebody" not in str(told.value)
+
+
+# ---- heads ----
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /hea", HEAD % 5])
+def test_an_unfinished_head_ends(server, monkeypatch, begun):
+    monkeypatch.setattr(connection, "PATIENCE", 0.2)
+    out = raw(server, begun, seconds=8.0)
+    assert out.startswith(b"HTTP/1.1 408") and b'"code": "timeout"' in out
+
+
+def test_a_head_that_comes_in_drops_is_not_waited_for(server, monkeypatch):
+    monkeypatch.setattr(connection, "PATIENCE", 0.3)
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as s, suppress(OSError):
+        s.settimeout(0.02)
+        for _ in range(500):
+            s.sendall(b"x")
+            with suppress(TimeoutError):
+                assert s.recv(99).startswith(b"HTTP/1.1 408")
+                return
+    pytest.fail("the server still reads")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 1_000_000,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"x: 1\r\n" * 30_000 + b"\r\n",
+        b"\x16\x03\x01 is no HTTP\r\n\r\n",
+    ],
+    ids=["long", "without end", "many lines", "no HTTP"],
+)
+def test_what_is_no_head_is_told_so_in_the_usual_form(server, head, caplog):
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 20) as s:
+        out = b""
+        with suppress(OSError):
+            s.sendall(head)
+        with suppress(OSError):
+            while part := s.recv(65536):
+                out += part
+    if out:  # else what is still on its way took the answer with it
+        error = json.loads(out.partition(b"\r\n\r\n")[2])["error"]
+        assert out.startswith(b"HTTP/1.1 400") and "HTTP/1.1" in error["message"]
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_a_connection_is_read_in_small_parts(server, monkeypatch):
+    """Chunks of one byte are ten thousands of events in what uvicorn reads at a time."""
+    sizes, read = [], connection.Connection.data_received
+    monkeypatch.setattr(
+        connection.Connection,
+        "data_received",
+        lambda self, data: sizes.append(len(data)) or read(self, data),
+    )
+    body = b"".join(b"1\r\n%c\r\n" % x for x in b'{"prompt": "' + b"a" * 50_000 + b'"}')
+    head = HEAD.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked")
+    assert raw(server, head + b"\r\n" + body + b"0\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert len(sizes) > 10 and max(sizes) <= connection.PART
+
+
+def test_a_field_named_by_half_a_character(http):
+    error = refused(http, b'{"prompt": "x", "\\ud800": 1}')
+    assert error["param"] == "\\ud800" and error["code"] == "unknown_field"
+
+
+def test_freed_memory_is_given_back_while_requests_come(lm, monkeypatch):
+    given = threading.Event()
+    monkeypatch.setattr(memory, "EVERY", 0.02)
+    monkeypatch.setattr(memory, "give_back", given.set)
+    with house.served({"tiny": lambda: lm}) as served, served.client() as client:
+        assert not given.wait(0.2), "nobody has asked for anything"
+        client.post("/tokenize", json={"prompt": "The fox"})
+        assert given.wait(20)

@@ -6,6 +6,7 @@ imports nothing beyond the standard library itself, so that it starts quickly an
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import resource
@@ -16,6 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+KEPT = 16 << 20
+"""Bytes that it may have grown by before it gives back what is free of them."""
 
 
 def main(script: str, memory: int, seconds: float, stack: int) -> None:
@@ -34,6 +38,7 @@ def main(script: str, memory: int, seconds: float, stack: int) -> None:
     importlib.import_module("polydec")  # the same as the caller's, whichever else is installed
     del sys.path[0]
     answer: Callable[[dict[str, Any]], dict[str, Any]] = runpy.run_path(script)["answer"]
+    held = size(1)
     for line in sys.stdin.buffer:
         # nobody catches its signal: it ends the process, whatever runs
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -44,14 +49,23 @@ def main(script: str, memory: int, seconds: float, stack: int) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(json.dumps(said).encode() + b"\n")
         answers.flush()
+        if size(1) > held + KEPT:
+            trim()
+            held = size(1)
         if 2 * size() > memory:  # the next request starts anew, and has as much room as the first
             return
 
 
-def size() -> int:
-    """Bytes of this process's address space; 0 where the system does not tell."""
+def trim() -> None:
+    """Give back what the C library keeps of freed memory, where it can."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def size(which: int = 0) -> int:
+    """Bytes of this process's address space; which 1: of what it has in memory. 0 where the system does not tell."""
     with suppress(OSError):
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        pages = int(Path("/proc/self/statm").read_text().split()[which])
         return pages * resource.getpagesize()
     return 0
 

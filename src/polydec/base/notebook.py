@@ -1,10 +1,16 @@
-"""What a notebook shows of an answer and of a model: HTML that needs no script and no network."""
+"""What a notebook shows of an answer, of a model and of one that is writing: HTML that needs no script and no network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
-from typing import Protocol
+from typing import Any, Protocol
+
+AFTER, EVERY = 1.0, 0.25
+"""Seconds until progress is shown, as what is done by then needs none, and between two looks at it."""
 
 DRAFTED = "background:rgba(46,160,67,.28);border-radius:2px"
 """How text that was drafted and accepted stands out, on a light page and on a dark one."""
@@ -42,3 +48,52 @@ def table(facts: Mapping[str, object]) -> str:
         for name, value in facts.items()
     ]
     return f"<table>{''.join(rows)}</table>"
+
+
+@contextmanager
+def progress(total: int, count: Callable[[], int]) -> Iterator[Callable[[], None]]:
+    """Gives what is called again and again while something runs: below a notebook's cell stands how much of `total` tokens
+    `count` finds, until it is over. Outside a notebook nothing is counted or shown."""
+    show = _display()
+    if show is None:
+        yield _nothing
+        return
+    due, handle = time.monotonic() + AFTER, None
+
+    def look() -> None:
+        nonlocal due, handle
+        if time.monotonic() < due:
+            return
+        due = time.monotonic() + EVERY
+        page = {"text/html": bar(count(), total), "text/plain": f"{count()} of {total} tokens"}
+        if handle is None:
+            handle = show(page, raw=True, display_id=True)
+        else:
+            handle.update(page, raw=True)
+
+    try:
+        yield look
+    finally:
+        if handle is not None:
+            handle.update({"text/html": "", "text/plain": ""}, raw=True)
+
+
+def bar(done: int, total: int) -> str:
+    """How much is written; an answer may end long before its last token."""
+    line = f"{done} of at most {total} tokens"
+    return (
+        f'<progress value="{done}" max="{total}"></progress> <span style="opacity:.7">{line}</span>'
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _display() -> Any:
+    """What shows something below a notebook's cell; None where this is no notebook. IPython is there before us if so."""
+    python = sys.modules.get("IPython")
+    shell = None if python is None else python.get_ipython()
+    if python is None or getattr(shell, "kernel", None) is None:
+        return None
+    return python.display.display

@@ -5,8 +5,9 @@ A package says in its own metadata what it has, as an entry point whose group is
     [project.entry-points."polydec.methods"]
     echo = "my_package.echo"
 
-The module has what a file of that room has: a recipe or a steering its CARD and `build`, a sampling rule its RULE, a mechanism
-its class. The rooms are "methods", "steerings", "shapers", and the folders of mechanisms ("drafters", "trees", and so on).
+The module has what a file of that room has: a recipe or a steering its CARD and `build`, a sampling rule its RULE, a kind of
+constraint its KIND, a mechanism its class. The rooms are "methods", "steerings", "shapers", "constraints", and the folders of
+mechanisms ("drafters", "trees", and so on).
 """
 
 from __future__ import annotations
@@ -73,5 +74,15 @@ def with_card(module: Any, name: str) -> Any:
 
 def with_rule(module: Any, name: str) -> Any:
     """A rule of sampling: what a module calls RULE, of that name."""
-    rule = getattr(module, "RULE", None)
-    return rule if getattr(rule, "name", None) == name else None
+    return _called("RULE", module, name)
+
+
+def with_kind(module: Any, name: str) -> Any:
+    """A kind of constraint: what a module calls KIND, of that name."""
+    return _called("KIND", module, name)
+
+
+def _called(constant: str, module: Any, name: str) -> Any:
+    """A module's constant whose own name is the entry point's; None where it has none."""
+    thing = getattr(module, constant, None)
+    return thing if getattr(thing, "name", None) == name else None

@@ -41,9 +41,7 @@ def chat(
     from polydec.cli import asking  # behind the check: it takes seconds to import
 
     lm = flags.load()
-    lm.checkpoint.lm.keep = 1
-    if lm.draft is not None:
-        lm.draft.lm.keep = 1
+    lm.keep(1)
     lm.check(flags.method, flags.options())
     own = {"method", "options", "raw"}
     request = {name: value for name, value in flags.request(lm).items() if name not in own}

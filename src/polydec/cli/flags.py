@@ -18,6 +18,7 @@ from polydec.base.errors import RequestError
 from polydec.base.options import as_text, read
 from polydec.cli import prompts
 from polydec.cli.declared import check, flag, flags_of
+from polydec.cli.garbage import uncollected
 from polydec.methods import registry, steer
 from polydec.request import fields, loading
 from polydec.shapers.declared import Declared
@@ -126,6 +127,14 @@ class Flags:
         Path | None,
         Option(help="the answer is a span of the text in this file", rich_help_panel=CONSTRAINT),
     ] = None
+    constraint_: Annotated[
+        str | None,
+        Option(
+            "--constraint",
+            help="a kind of constraint that another package brings, NAME=VALUE",
+            rich_help_panel=CONSTRAINT,
+        ),
+    ] = None
     finish: bool = _asked("finish", CONSTRAINT)
     seed: int = _asked("seed", SAMPLING)
     n: int = _asked("n", SAMPLING)
@@ -175,7 +184,8 @@ class Flags:
         given = {
             one.option.name: getattr(self, name) for name, one in flags_of(Flags, "loading").items()
         }
-        return api.load(**{**given, "trained": tuple(self.with_ or ())})
+        with uncollected():
+            return api.load(**{**given, "trained": tuple(self.with_ or ())})
 
     def options(self) -> dict[str, str]:
         """--set k=v, split."""
@@ -204,7 +214,13 @@ class Flags:
         texts = {
             name: None if path is None else prompts.read_text(path) for name, path in files.items()
         }
+        other = pairs("constraint", [self.constraint_] if self.constraint_ is not None else [])
         given = {"regex": self.regex, "choice": self.choice or None, **texts}
+        if clash := next((name for name in other if name in given), None):
+            raise RequestError(
+                f"--constraint names {clash}, which has a flag of its own: --{clash.replace('_', '-')}"
+            )
+        given |= other
         if all(value is None for value in given.values()):
             return None
         from polydec.constraints.asked import one

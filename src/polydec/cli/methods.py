@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -12,7 +13,9 @@ from rich.table import Table
 
 from polydec.base.errors import PolydecError
 from polydec.cli.shown import emit_drawn
-from polydec.methods import registry
+from polydec.methods import registry, steer
+from polydec.methods.catalogue import holding
+from polydec.methods.studies import STUDIES
 
 LONGEST = 200
 """Characters of a search that are looked at."""
@@ -22,27 +25,37 @@ def methods(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="a name, alias or arXiv number: that method in full; other words: the methods that speak of them"
+            help="a name, alias or arXiv number: that method in full; other words: all that speaks of them"
         ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False,
 ) -> None:
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
-    whose name, title, paper or summary holds them all."""
-    names, whole = found(" ".join(words or ()))
+    whose name, title, paper or summary holds them all, and what else speaks of them (ways to steer, rules of sampling,
+    systems that have a command or a benchmark of their own)."""
+    wanted = " ".join(words or ())
+    beside = elsewhere(wanted[:LONGEST])
+    names, whole = found(wanted, known=bool(beside))
     rows = [registry.describe(n) for n in names]
     if json_:
-        print(json.dumps(rows))
+        print(json.dumps([*rows, *(() if whole else beside)]))
         return
-    if not whole:
+    if not whole and names:
         table = Table(box=None, pad_edge=False)
         for column in ("method", "guarantee", "needs", "what it is"):
             table.add_column(column, no_wrap=column != "what it is")
         for r in rows:
             table.add_row(r["name"], str(r["guarantee"]), ", ".join(r["needs"]) or "-", r["title"])
         emit_drawn(lambda out: out.print(table))
-        return
-    in_full(rows[0], "--set")
+    elif names:
+        in_full(rows[0], "--set")
+    if beside and not whole:
+        others = Table(box=None, pad_edge=False)
+        for column in ("beside them", "kind", "what it is", "where"):
+            others.add_column(column, no_wrap=column in ("beside them", "kind"))
+        for r in beside:
+            others.add_row(r["name"], r["kind"], r["title"], r["where"])
+        emit_drawn(lambda out: out.print(others))
 
 
 def in_full(r: Mapping[str, Any], flag: str) -> None:
@@ -76,17 +89,56 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
         console.print(f"  {flag} {option}={written(facts['default'])}  {facts['help']}")
 
 
-def found(words: str) -> tuple[list[str], bool]:
-    """The methods that these words mean, and whether they single out one. Raises RequestError where there is none."""
+def elsewhere(words: str) -> list[dict[str, str]]:
+    """What is no method and speaks of these words: ways to steer, rules of sampling, systems that are always on or have a
+    command of their own. Empty without words."""
+    ways = [
+        {
+            "name": name,
+            "kind": "steering",
+            "title": steer.get(name).CARD.title,
+            "where": f"--steer {name}",
+        }
+        for name in steer.STEERINGS.search(words)
+    ]
+    shapers = registry.mechanisms("shapers")
+    pages = {key: inspect.getdoc(inspect.getmodule(kind)) or "" for key, kind in shapers.items()}
+    told = {key: (key, pages[key], inspect.getdoc(kind) or "") for key, kind in shapers.items()}
+    rules = [
+        {
+            "name": key,
+            "kind": "sampling rule",
+            "title": pages[key].partition("\n")[0],
+            "where": "docs/sampling.md",
+        }
+        for key in holding(words, told)
+    ]
+    systems = {s.name: s for s in STUDIES}
+    said = {s.name: (s.name, s.arxiv, s.title, s.source) for s in STUDIES}
+    studies = [
+        {
+            "name": name,
+            "kind": "system",
+            "title": systems[name].title,
+            "where": systems[name].where,
+        }
+        for name in holding(words, said)
+    ]
+    return [*ways, *rules, *studies]
+
+
+def found(words: str, *, known: bool = False) -> tuple[list[str], bool]:
+    """The methods that these words mean, and whether they single out one. known: whether something else speaks of them. Raises
+    RequestError where nothing does."""
     if not words.strip():
         return sorted(registry.recipes()), False
     try:
         return [registry.find(words)], True
     except PolydecError:
         names = registry.search(words[:LONGEST])
-        if not names:
+        if not names and not known:
             raise
-        return names, len(names) == 1
+        return names, len(names) == 1 and not known
 
 
 def written(value: object) -> str:

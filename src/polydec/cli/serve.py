@@ -357,7 +357,5 @@ def _load(
         "x", method=method
     )  # a request that names no method, which is checked with that
     note(lm, usual, plan(lm, usual, measure=Costs))
-    lm.checkpoint.lm.keep = keep
-    if lm.draft is not None:
-        lm.draft.lm.keep = keep
+    lm.keep(keep)
     return lm

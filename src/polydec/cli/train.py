@@ -266,6 +266,10 @@ def filter_(
     hidden: Annotated[
         int, typer.Option(help="units of its hidden layer (0: as many as positions)")
     ] = 64,
+    written: Annotated[
+        bool,
+        typer.Option("--written", help="it reads the model's confidence in written tokens, too"),
+    ] = False,
     steps: Steps = 6000,
     varied: Varied = False,
     seed: Seed = 0,
@@ -287,6 +291,7 @@ def filter_(
                     steps,
                     seed=seed,
                     varied=varied,
+                    written=written,
                 )
             )
         )

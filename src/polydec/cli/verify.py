@@ -36,6 +36,7 @@ ENDED = {
     "grammar",
     "choice",
     "span_of",
+    "constraint_",
     "finish",
 }
 """Flags that say which texts there may be and where they end."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,8 +17,8 @@ from polydec.base.options import shown
 from polydec.constraints import pieces
 from polydec.core.types import Vocab
 
-MOST, LONGEST = 10_000, 1_000_000
-"""Texts of a constraint, and characters of all of them together."""
+MOST, LONGEST = 10_000, 200_000
+"""Texts of a constraint, and characters of all of them together: each takes a few hundred bytes while it is kept to."""
 
 
 @dataclass(frozen=True)
@@ -100,29 +101,28 @@ class Choices:
         """Of each node whether tokens spell the rest of a string from there."""
         out = [False] * len(self.trie.below)
         for node in reversed(range(len(out))):
-            out[node] = self.trie.whole[node] or any(
-                out[there] for there in self._walk(node).values()
-            )
+            out[node] = self.trie.whole[node] or any(out[there] for _, there in self._walk(node))
         return out
 
     @cached_property
-    def _spelled(self) -> tuple[dict[bytes, tuple[int, ...]], list[bytes]]:
-        """The ids of each piece, and all pieces in order."""
-        return pieces.by_bytes(self.pieces)[0], pieces.ordered(self.pieces)
+    def _spelled(self) -> tuple[dict[bytes, tuple[int, ...]], int, list[bytes]]:
+        """The ids of each piece, the length of the longest, and all pieces in order. Looked up once: it takes as long as all
+        pieces to be found again."""
+        return *pieces.by_bytes(self.pieces), pieces.ordered(self.pieces)
 
-    def _walk(self, node: int) -> dict[int, int]:
-        """The tokens that go on from a node, and where each leads; also to where nothing goes on."""
-        ids, ordered = self._spelled
-        out, paths = dict[int, int](), [(b"", node)]
+    def _walk(self, node: int) -> Iterator[tuple[tuple[int, ...], int]]:
+        """The tokens that go on from a node, and where they lead; also to where nothing goes on. Short ones come first."""
+        ids, _, ordered = self._spelled
+        paths = deque([(b"", node)])
         while paths:
-            path, at = paths.pop()
-            out.update(dict.fromkeys(ids.get(path, ()), at))
+            path, at = paths.popleft()
+            if path in ids:
+                yield ids[path], at
             for byte, there in self.trie.below[at].items():
                 longer = path + bytes((byte,))
                 first = bisect_left(ordered, longer)
                 if first < len(ordered) and ordered[first].startswith(longer):
                     paths.append((longer, there))
-        return out
 
     def followers(self, state: int) -> dict[int, int]:
         """The tokens that may be written behind a text, and where each leads. Ends are not among them."""
@@ -130,19 +130,19 @@ class Choices:
             return {}
         if state not in self._known:
             self._known[state] = {
-                x: there for x, there in self._walk(state).items() if self._open[there]
+                x: there for found, there in self._walk(state) if self._open[there] for x in found
             }
         return self._known[state]
 
     def spells(self, string: bytes) -> bool:
         """Whether some tokens spell a string."""
-        ids, longest = pieces.by_bytes(self.pieces)
+        ids, longest, _ = self._spelled
         reached = [True]
         for end in range(1, len(string) + 1):
             reached.append(
-                any(
+                any(  # the short ones first: mostly there is one of a byte
                     reached[begin] and string[begin:end] in ids
-                    for begin in range(max(0, end - longest), end)
+                    for begin in range(end - 1, max(0, end - longest) - 1, -1)
                 )
             )
         return reached[-1]

@@ -25,7 +25,8 @@ Flag = bool | None
 class Strict(BaseModel):
     """true is no number, "3" neither, and no number is NaN or infinite."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    # what checks a record is made when one is first read: there are many kinds, and a model's files hold a few
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
 
 class RopeFields(Strict):
@@ -229,10 +230,12 @@ class StopHeadFields(Strict):
 
 
 class FilterFields(Strict):
-    """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block."""
+    """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block; written: it
+    reads the model's confidence where a token stands, too."""
 
     block: Annotated[int, Field(ge=1, le=4096)]
     hidden: Annotated[int, Field(ge=0, le=1 << 16)] = 0
+    written: bool = False
 
 
 class StepRewardFields(Strict):

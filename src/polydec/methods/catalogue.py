@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -48,28 +48,26 @@ class Catalogue:
         plain = in_hyphens(name)
         if plain in self.names():
             return self.names()[plain]
-        near = get_close_matches(plain[:LONGEST], self.names(), 3, 0.6)
-        likely = list(dict.fromkeys(self.names()[x] for x in near)) or self.search(name[:LONGEST])
+        likely = self._near(plain, 0.65) or self.search(name[:LONGEST])
         said = f"did you mean {' or '.join(likely[:3])}?" if likely else otherwise
         raise RequestError(f"{self.field.format(shown(name))}: {said}")
 
+    def _near(self, plain: str, alike: float) -> list[str]:
+        """Up to three modules whose names are spelled alike, in difflib's measure from 0 to 1."""
+        near = get_close_matches(plain[:LONGEST], self.names(), 3, alike)
+        return list(dict.fromkeys(self.names()[x] for x in near))
+
     def search(self, words: str) -> list[str]:
         """Modules whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
-        wanted = in_hyphens(words).split("-")
-
-        def rank(name: str) -> int:
-            card: Card = self.modules()[name].CARD
-            called = [
-                in_hyphens(" ".join((name, *card.aliases, card.arxiv))),
-                in_hyphens(card.title),
-                in_hyphens(card.source + card.summary),
-            ]
-            return next(
-                (i for i in range(3) if all(w in "-".join(called[: i + 1]) for w in wanted)), 3
+        said = {
+            name: (
+                " ".join((name, *m.CARD.aliases, m.CARD.arxiv)),
+                m.CARD.title,
+                m.CARD.source + " " + m.CARD.summary,
             )
-
-        ranks = {name: rank(name) for name in self.modules()}
-        return sorted((n for n in ranks if ranks[n] < 3), key=lambda n: (ranks[n], n))
+            for name, m in self.modules().items()
+        }
+        return holding(words, said)
 
     def options(self, name: str) -> tuple[Option, ...]:
         """The options of a module by its own name, from the signature of its `build`."""
@@ -126,6 +124,27 @@ class Catalogue:
 def in_hyphens(name: str) -> str:
     """How names are compared: in lower case, with a hyphen for whatever stands between words."""
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
+
+
+def holding(words: str, said: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names of which these words are said, those first of which the first texts say them all.
+
+    words: parted by spaces, each the beginning of a word there; what a hyphen joins must stand together. said: by name,
+    what is said of it, the most telling text first."""
+    wanted = [f"-{_letters(word).strip('-')}" for word in words.split()]
+    ranks = dict[str, int]()
+    for name, texts in said.items():
+        for rank in range(len(texts)):
+            told = "-" + _letters(" ".join(texts[: rank + 1]))
+            if wanted and all(word in told for word in wanted):
+                ranks[name] = rank
+                break
+    return sorted(ranks, key=lambda name: (ranks[name], name))
+
+
+def _letters(text: str) -> str:
+    """Letters and digits in lower case, with a hyphen for whatever stands between them."""
+    return re.sub(r"[\W_]+", "-", text.lower())
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

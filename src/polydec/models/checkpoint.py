@@ -47,6 +47,7 @@ class Deferred:
 
     def __init__(self, name: str, make: Callable[[], Checkpoint]) -> None:
         self.name, self._make, self._made, self._lock = name, make, list[Checkpoint](), Lock()
+        self._then = list[Callable[[Checkpoint], None]]()
 
     @property
     def loaded(self) -> bool:
@@ -56,8 +57,18 @@ class Deferred:
     def whole(self) -> Checkpoint:
         with self._lock:
             if not self._made:
-                self._made.append(self._make())
+                made = self._make()
+                for act in self._then:
+                    act(made)
+                self._made.append(made)
             return self._made[0]
+
+    def when_loaded(self, act: Callable[[Checkpoint], None]) -> None:
+        """Do this with the checkpoint as soon as it is loaded: now where it is."""
+        with self._lock:
+            self._then.append(act)
+            for made in self._made:
+                act(made)
 
     @property
     def lm(self) -> Any:

@@ -171,6 +171,28 @@ inline Place place(int bits, int k) {
   return bits == 4 ? Place{g, i} : bits == 2 ? Place{g / 2, i + 2 * (g % 2)} : Place{0, i + g};
 }
 
+// Codes of a block into the words of one output at `to`: LOW of their bits, then HIGH. These are
+// constants here, as a checkpoint of any size goes through this when it is loaded.
+template <int LOW, int HIGH>
+inline void set_bits(const u8* q, u8* to) {
+  uint32_t low[4] = {}, high[2] = {};
+#pragma GCC unroll 32
+  for (int k = 0; k < BLOCK; ++k) {
+    const Place at = place(LOW, k);
+    low[at.word] |= uint32_t(q[k] & ((1 << LOW) - 1)) << at.bit;
+    if (HIGH) {
+      const Place over = place(HIGH, k);
+      high[over.word] |= uint32_t(q[k] >> LOW) << over.bit;
+    }
+  }
+  for (int g = 0; g < LOW; ++g) memcpy(to + 64 * g, &low[g], 4);
+  for (int g = 0; g < HIGH; ++g) memcpy(to + 64 * (LOW + g), &high[g], 4);
+}
+inline auto bits_of(const Layout& l) -> void (*)(const u8*, u8*) {
+  if (l.low == 2) return l.high ? set_bits<2, 1> : set_bits<2, 0>;
+  return l.high == 2 ? set_bits<4, 2> : l.high ? set_bits<4, 1> : set_bits<4, 0>;
+}
+
 // Scales of block b for output o; those of a super-block into its head.
 inline void pack_scales(int type, const u8* s, int b, int o, u8* head, u8* scale) {
   const int j = b % 8;
@@ -217,6 +239,7 @@ inline void pack_panel(const Mat& a, int p, const u8* const* rows) {
   const Layout& l = LAYOUT[a.type];
   u8* to = a.data + size_t(p) * a.panel;
   memset(to, 0, a.panel);
+  const auto put_bits = bits_of(l);
   for (int b = 0; b < a.blocks; ++b, to += l.bytes) {
     u8* head = to;
     if (l.head && b % 8 == 0) to += l.head;
@@ -236,14 +259,7 @@ inline void pack_panel(const Mat& a, int p, const u8* const* rows) {
       } else {
         u8 q[BLOCK];
         codes(a.type, row, b, q);
-        uint32_t low[4] = {}, high[2] = {};
-        for (int k = 0; k < BLOCK; ++k) {
-          const Place at = place(l.low, k), over = place(l.high, k);
-          low[at.word] |= uint32_t(q[k] & ((1 << l.low) - 1)) << at.bit;
-          high[over.word % 2] |= uint32_t(q[k] >> l.low) << over.bit;
-        }
-        for (int g = 0; g < l.low; ++g) memcpy(to + 64 * g + 4 * o, &low[g], 4);
-        for (int g = 0; g < l.high; ++g) memcpy(to + 64 * (l.low + g) + 4 * o, &high[g], 4);
+        put_bits(q, to + 4 * o);
       }
       pack_scales(a.type, s, b, o, head, to + 64 * (l.low + l.high));
     }

@@ -19,7 +19,7 @@ CARD = Card(
     family="diffusion",
     guarantee=Exactness.APPROXIMATE,
     source="Chen et al., Beyond confidence: adaptive and coherent decoding for diffusion language models, 2025",
-    reduces_to="dream for depth = 1",
+    reduces_to="dream for depth = 1 (of the same `steps`; llada without chance where `likely`)",
     parent="dream",
     home="answers whose parts hang on each other",
 )
@@ -39,6 +39,14 @@ def build(
     count: Annotated[
         int, AtLeast(0), "a fixed budget: tokens of every pass (0: as many as agree)"
     ] = 0,
+    steps: Annotated[
+        int,
+        AtLeast(0),
+        "the budget of a schedule that gives a block so many passes, as dream and llada have it (0: not)",
+    ] = 0,
+    likely: Annotated[
+        bool, "rank gaps by their likeliest token, as llada does, and not by entropy, as dream does"
+    ] = False,
     agree: Annotated[
         bool, "compare the likeliest tokens of two passes instead, as released (width: at most)"
     ] = False,
@@ -54,13 +62,15 @@ def build(
     from polydec.families.diffusion.denoising import Denoising
     from polydec.refreshes import kept
     from polydec.unmaskers.agreement import Agreement
-    from polydec.unmaskers.coherent import Coherent
+    from polydec.unmaskers.coherent import Coherent, by_entropy, by_probability
 
     return Denoising(
         kit.denoiser,
         Agreement(most=width + 1, count=count)
         if agree
-        else Coherent(depth, width, slack, most, count),
+        else Coherent(
+            depth, width, slack, most, count, steps, by_probability if likely else by_entropy
+        ),
         kept(kit.denoiser.block, cache),
         block,
         kit.shapers,

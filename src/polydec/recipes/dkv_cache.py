@@ -20,7 +20,7 @@ CARD = Card(
     family="diffusion",
     guarantee=Exactness.APPROXIMATE,
     source="Ma et al., dKV-Cache: the cache for diffusion language models, 2025",
-    reduces_to="fast-dllm without a cache for every = 1",
+    reduces_to="fast-dllm without a cache for every = 1 where the prompt is not kept",
     parent="llada",
     home="long answers, of which much stands already",
 )
@@ -35,6 +35,10 @@ def build(
         "probability from which a token is written at once (above 1: one a pass)",
     ] = 2.0,
     every: Annotated[int, AtLeast(1), "passes of a block after which everything is fed again"] = 8,
+    prompt: Annotated[
+        bool,
+        "feed the prompt once and keep it for good: dKV-Cache-PD, and with every=1 its Prefill",
+    ] = False,
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
@@ -44,5 +48,11 @@ def build(
     from polydec.unmaskers.threshold import Threshold
 
     return Denoising(
-        kit.denoiser, Threshold(threshold), Delayed(every), block, kit.shapers, every == 1
+        kit.denoiser,
+        Threshold(threshold),
+        Delayed(every),
+        block,
+        kit.shapers,
+        every == 1 and not prompt,
+        prompt_kept=prompt,
     )

@@ -61,4 +61,5 @@ def build(
         kit.shapers,
         not cache,
         Predicted(sure, spare) if ending else Whole(),
+        kit.need(Filter).written,
     )

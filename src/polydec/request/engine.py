@@ -205,6 +205,11 @@ class Ticket:
         return self.cancelled or (self.task is not None and self.task.done)
 
     @property
+    def written(self) -> int:
+        """Tokens of its answers so far."""
+        return sum(len(text.tokens) for text in self.transcript.texts.values())
+
+    @property
     def results(self) -> list[Result]:
         """The answers of a request that has run to its end; else none."""
         return [] if self.task is None or self.task.result is None else self.task.result
@@ -433,10 +438,13 @@ class Engine:
         """Tick until these are done. The first error is raised after all have ended."""
         for ticket in tickets:
             self._own(ticket)
-        for ticket in tickets:
-            while not ticket.done:
-                if not self.step() and not ticket.done:
-                    raise RuntimeError("nothing is left to run, and the request is not done")
+        total = sum(t.plan.request.max_tokens * t.plan.request.n for t in tickets)
+        with notebook.progress(total, lambda: sum(t.written for t in tickets)) as look:
+            for ticket in tickets:
+                while not ticket.done:
+                    if not self.step() and not ticket.done:
+                        raise RuntimeError("nothing is left to run, and the request is not done")
+                    look()
         return [t.completion() for t in tickets]
 
 

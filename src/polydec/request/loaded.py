@@ -101,6 +101,15 @@ class LM:
             return (self.checkpoint,)
         return (self.checkpoint, draft)
 
+    def keep(self, count: int) -> None:
+        """Of how many ended texts the models keep what they computed, at least 0, so that a prompt that begins with one of them
+        is fed from its end on. A draft that is not loaded yet does so when it is."""
+        self.checkpoint.lm.keep = count
+        if isinstance(self.draft, Deferred):
+            self.draft.when_loaded(lambda made: setattr(made.lm, "keep", count))
+        elif self.draft is not None:
+            self.draft.lm.keep = count
+
     def find(self, kind: type[A]) -> A | None:
         """The artefact of this type that goes with the model; None where there is none."""
         return self.kit().find(kind)

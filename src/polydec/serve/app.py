@@ -29,6 +29,7 @@ from polydec.serve.described import request as described
 from polydec.serve.endpoints import ENDPOINTS, Answer, Endpoint
 from polydec.serve.errors import Refusal, refused
 from polydec.serve.limits import Limits
+from polydec.serve.memory import giving_back
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
 from polydec.serve.shapes import read_messages
@@ -70,9 +71,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.create_task(models.load())
+        tasks = [asyncio.create_task(x) for x in (models.load(), giving_back(lambda: models.asked))]
         yield
-        loading.cancel()
+        for task in tasks:
+            task.cancel()
         readers.shutdown(wait=False, cancel_futures=True)
         await models.close()
 
@@ -81,6 +83,7 @@ def create_app(
     async def reading(work: Callable[[Body], T], request: Request, lenient: bool = False) -> T:
         """What a reader makes of a body, in a thread of its own."""
         text = await read_bytes(request, limits.body)
+        models.asked += 1
 
         def read() -> T:
             sent = frozenset[str]()

@@ -32,6 +32,7 @@ FIELDS = {
     "guided_choice": "one of several texts",
     "span_of": "a part of this text",
     "grammar": "a grammar in llama.cpp's form, GBNF",
+    "constraint": "a kind that another package brings: an object of its name and value",
 }
 """The fields that constrain an answer, of which a request has one, and what each holds."""
 
@@ -83,6 +84,13 @@ def _read(name: str, value: Any) -> dict[str, Any]:
         return _gbnf(value)
     if not isinstance(value, Mapping):
         raise Refusal(f"{name} is {shown(value)}: it must be an object", param=name)
+    if name == "constraint":
+        if len(value) != 1:
+            raise Refusal(
+                f"constraint has {len(value)} members: it must be an object of one name and its value",
+                param=name,
+            )
+        return dict(value)
     if name == "structured_outputs":
         unknown = next((x for x in value if x not in STRUCTURED), None)
         if unknown is not None:

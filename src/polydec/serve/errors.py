@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from polydec.base.edge import sentence
+from polydec.base.edge import printable, sentence
 from polydec.base.errors import PolydecError
 
 KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -40,7 +40,8 @@ class Refusal(Exception):
         retry: int | None = None,
     ) -> None:
         super().__init__(sentence(message))
-        self.status, self.param, self.code, self.retry = status, param, code, retry
+        self.status, self.code, self.retry = status, code, retry
+        self.param = None if param is None else printable(param)  # it may be a client's word
 
     def to_json(self) -> dict[str, Any]:
         kind = KINDS.get(

@@ -34,6 +34,7 @@ class Models:
         self.failed: dict[str, str] = {}
         self.draining = False
         self.began = int(time.time())
+        self.asked = 0  # bodies that were read
         self.cut = 0  # requests that the end of the server ended
 
     async def load(self) -> None:

@@ -11,7 +11,7 @@ from polydec.core.request import PromptLogprob, TokenLogprob
 from polydec.core.scheduler import Pass
 from polydec.serve.body import Wanted
 from polydec.serve.errors import Refusal
-from polydec.serve.shapes import Shape, by_id
+from polydec.serve.shapes import Offsets, Shape, by_id
 from polydec.serve.steps import Step, passes, steps
 from polydec.serve.tools import Part, Reader, read_calls
 
@@ -45,7 +45,7 @@ class Reply:
         self.echoes = wanted.echoes or ("",) * sum(ask.n for ask in wanted.asks)
         self._asked = [ask for ask in wanted.asks for _ in range(ask.n)]
         self._pieces: dict[int, list[Piece]] = {}
-        self._offsets = [len(echo) for echo in self.echoes]
+        self._offsets = [Offsets(len(echo)) for echo in self.echoes]
         self._opened = set[int]()
         self._rounds: dict[int, dict[str, list[dict[str, Any]]]] = {}
         self._readers = [Reader(wanted.tools, wanted.form) for _ in self.echoes if wanted.tools]
@@ -71,7 +71,6 @@ class Reply:
             news = replace(news, pieces=(), notes=(), finish_reason=news.finish_reason and "length")
         text, parts = "".join(p.text for p in news.pieces), list[Part]()
         logprobs = self._logprobs(news.notes, self._offsets[news.index]) if news.notes else None
-        self._offsets[news.index] += len(text)
         if self._readers:
             text, parts = self._readers[news.index].feed(text)
             if news.finish_reason is not None:
@@ -182,7 +181,9 @@ class Reply:
         text, calls, whole = choice.text, [], True
         if self.wanted.tools:
             text, calls, whole = read_calls(choice.text, self.wanted.tools, self.wanted.form)
-        logprobs = None if choice.logprobs is None else self._logprobs(choice.logprobs, len(echo))
+        logprobs = (
+            None if choice.logprobs is None else self._logprobs(choice.logprobs, Offsets(len(echo)))
+        )
         if (
             logprobs is not None
             and (prompt := self._prompt(index, done.prompt_logprobs or ())) is not None
@@ -201,7 +202,7 @@ class Reply:
         k = self._asked[index].logprobs
         if self.wanted.echoes is None or k is None:
             return None
-        return self._logprobs([replace(n, top=n.top[:k]) for n in notes], 0)
+        return self._logprobs([replace(n, top=n.top[:k]) for n in notes], Offsets())
 
     def _call_name(self, index: int, at: int) -> str:
         """The id of an answer's call."""
@@ -220,9 +221,9 @@ class Reply:
         return {"id": self.name, "object": kind, "created": self.created, "model": self.served}
 
     def _logprobs(
-        self, notes: Sequence[TokenLogprob | PromptLogprob], offset: int
+        self, notes: Sequence[TokenLogprob | PromptLogprob], offsets: Offsets
     ) -> dict[str, Any]:
-        return self.shape.logprobs(self.model.checkpoint.text, notes, offset)
+        return self.shape.logprobs(self.model.checkpoint.text, notes, offsets)
 
 
 def _reason(finish_reason: str, calls: int, whole: bool) -> str:

@@ -12,7 +12,7 @@ from polydec.serve.body import Body, Wanted, asking, length
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.reply import News, about, pieces
-from polydec.serve.shapes import Chat, read_messages
+from polydec.serve.shapes import Chat, Offsets, read_messages
 from polydec.serve.template import template_values
 from polydec.serve.tools import Call, Part, Reader, joined, read_calls, read_tools
 
@@ -403,7 +403,7 @@ class Response:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": marks}
 
     def _logprobs(self, notes: Sequence[Any]) -> list[dict[str, Any]]:
-        marks = Chat().logprobs(self.model.checkpoint.text, notes, 0)["content"]
+        marks = Chat().logprobs(self.model.checkpoint.text, notes, Offsets())["content"]
         return [
             _listed(mark) | {"top_logprobs": [_listed(m) for m in mark["top_logprobs"]]}
             for mark in marks

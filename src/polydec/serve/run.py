@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from polydec.base.edge import sentence
 from polydec.base.errors import RequestError
+from polydec.serve.connection import PART, Connection
 from polydec.serve.gate import loopback
 from polydec.serve.models import Models
 
@@ -83,24 +84,31 @@ def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
         )
 
 
+def configured(app: FastAPI, drain: float, log_level: str = "error") -> uvicorn.Config:
+    """How uvicorn runs an application here: what clients do wrong is told to them, and fills no log."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        h11_max_incomplete_event_size=PART,
+        log_level=log_level,
+        access_log=False,
+        timeout_graceful_shutdown=int(drain) + 5,
+        server_header=False,
+    )
+
+
 def serve(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
     """Serve until a signal comes. Raises RequestError where a model cannot be loaded."""
     models: Models = app.state.models
     # long prompts are encoded beside other threads; the tokenizer needs no threads of its own for that
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     sys.setswitchinterval(0.001)  # an engine that computes in Python lets the event loop in sooner
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=int(drain) + 5,
-        server_header=False,
-    )
     host, port = sock.getsockname()[:2]
     say(
         f"http://{f'[{host}]' if ':' in host else host}:{port} (API under /v1, page at /); loading {', '.join(models.loaders)}"
     )
-    server = Server(config, models, drain)
+    server = Server(configured(app, drain), models, drain)
     server.run(sockets=[sock])
     if server.interrupted:
         raise KeyboardInterrupt

@@ -32,6 +32,23 @@ Note = TokenLogprob | PromptLogprob
 """A token with its log-probability under the model, and the likeliest ones."""
 
 
+class Offsets:
+    """Where each token of a text begins, in characters; a special one takes no room. at: characters in front of the first.
+
+    It is told tokens and no text: that may be held back, for a stop string or a character that is not whole, and come later."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at, self._reader = at, getincrementaldecoder("utf-8")("replace")
+
+    def take(self, tokens: Sequence[bytes | None]) -> list[int]:
+        """Of the tokens that come next; None: a special one."""
+        out = list[int]()
+        for token in tokens:
+            out.append(self.at)
+            self.at += len(self._reader.decode(token or b""))
+        return out
+
+
 class Shape(Protocol):
     """One endpoint."""
 
@@ -69,8 +86,8 @@ class Shape(Protocol):
         """A choice of a response; calls: of tools."""
         ...
 
-    def logprobs(self, text: Text, notes: Sequence[Any], offset: int) -> dict[str, Any]:
-        """Log-probabilities of the model; offset: characters before them."""
+    def logprobs(self, text: Text, notes: Sequence[Any], offsets: Offsets) -> dict[str, Any]:
+        """Log-probabilities of the model; offsets: of the text before them, and then of theirs."""
         ...
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
@@ -158,7 +175,9 @@ class Chat:
             "finish_reason": finish_reason,
         }
 
-    def logprobs(self, text: Text, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    def logprobs(
+        self, text: Text, notes: Sequence[TokenLogprob], offsets: Offsets
+    ) -> dict[str, Any]:
         def entry(token: int, logp: float) -> dict[str, Any]:
             known = spelled(text, token)
             return {
@@ -233,7 +252,7 @@ class Completions:
     ) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def logprobs(self, text: Text, notes: Sequence[Note], offset: int) -> dict[str, Any]:
+    def logprobs(self, text: Text, notes: Sequence[Note], offsets: Offsets) -> dict[str, Any]:
         tokens = [n.token for n in notes]
         return {
             "tokens": [token_text(text, t) for t in tokens],
@@ -244,7 +263,7 @@ class Completions:
                 None if n.model_logp is None else _by_text(text, [*n.top, (n.token, n.model_logp)])
                 for n in notes
             ],
-            "text_offset": _offsets(text, tokens, offset),
+            "text_offset": offsets.take([spelled(text, t) for t in tokens]),
         }
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
@@ -252,15 +271,6 @@ class Completions:
             {**c, "prompt_logprobs": p} for c, p in zip(response["choices"], prompts, strict=True)
         ]
         return {**response, "choices": choices}
-
-
-def _offsets(text: Text, tokens: Sequence[int], offset: int) -> list[int]:
-    """Where each token begins, in characters; a special one takes no room in the text."""
-    reader, out = getincrementaldecoder("utf-8")("replace"), list[int]()
-    for token in tokens:
-        out.append(offset)
-        offset += len(reader.decode(spelled(text, token) or b""))
-    return out
 
 
 def _by_text(text: Text, entries: Sequence[tuple[int, float]]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from polydec.base.options import Note, Within, check
 from polydec.core.types import Reads
-from polydec.shapers._rows import ids, index
+from polydec.shapers._rows import Ids, ids, index
 from polydec.shapers._rule import Rule, Setting
 
 Bias = Annotated[
@@ -45,11 +46,17 @@ class LogitBias:
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
-        at, out_V = index(ids([x for x, _ in self.bias]), logw_V), logw_V.clone()
-        out_V[at] += torch.tensor(
-            [b for _, b in self.bias], dtype=logw_V.dtype, device=logw_V.device
-        )
+        out_V = logw_V.clone()
+        out_V[index(self._ids, logw_V)] += self._added.to(logw_V)
         return out_V
+
+    @cached_property
+    def _ids(self) -> Ids:
+        return ids([x for x, _ in self.bias])
+
+    @cached_property
+    def _added(self) -> Tensor:
+        return torch.tensor([b for _, b in self.bias], dtype=torch.float64)
 
 
 def make(setting: Setting, *, logit_bias: Bias | None = None) -> LogitBias | None:

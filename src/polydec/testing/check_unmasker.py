@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import torch
@@ -241,22 +242,38 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
 
 
 def check_refresh(refresh: Refresh) -> None:
-    """Every feed ascends, holds a gap of the block and stays inside the canvas; an answer's first one feeds the prompt and the
-    block. Fed by the rule, no position is kept from before its block began that was a gap then."""
-    for length, start, stop in ((10, 4, 8), (10, 8, 10), (5, 4, 5), (40, 3, 40)):
-        canvas: Canvas = (*range(start), *(None,) * (length - start))
-        first = list(refresh.feed(canvas, None, range(start, stop), 0))
-        assert first == list(range(len(first))) and len(first) >= stop, (
-            f"{first}: the first pass feeds all that is seen"
-        )
-        before = canvas
-        for step in range(1, stop - start):
-            canvas = (*range(start + step), *(None,) * (length - start - step))
-            feed = refresh.feed(canvas, before, range(start, stop), step)
-            assert list(feed) == sorted(set(feed)) and feed[0] >= 0 and feed[-1] < length, (
-                f"{feed} does not lie in the canvas"
+    """Raise AssertionError unless every feed ascends, holds a gap of the block and stays inside the canvas, and an answer's
+    first one feeds the prompt and the block; and unless a position of a block that was a gap when the block began was fed since
+    then: what it keeps may be of a gap, but of none that had still to wait for its block. Blocks of several lengths are filled
+    in any order, some gaps a pass, among tokens that are given."""
+    for seed in range(8):
+        for length, begin, size in ((10, 4, 4), (10, 8, 2), (5, 4, 1), (40, 3, 37), (40, 3, 5)):
+            _feeds(refresh, Random(seed), length, begin, size)
+
+
+def _feeds(refresh: Refresh, dice: Random, length: int, begin: int, size: int) -> None:
+    """One answer, filled by chance."""
+    tokens = [0 if i < begin or dice.random() < 0.1 else None for i in range(length)]
+    before: Canvas | None = None
+    fed, passes = [-1] * length, 0  # the pass that fed each position last
+    for start in range(begin, length, size):
+        block, step, began = range(start, min(start + size, length)), 0, passes
+        waiting = [i for i in block if tokens[i] is None]
+        while open_gaps := [i for i in block if tokens[i] is None]:
+            canvas = tuple(tokens)
+            feed = list(refresh.feed(canvas, before, block, step))
+            assert feed == sorted(set(feed)) and feed[0] >= 0 and feed[-1] < length, (
+                f"{feed} does not ascend in the canvas"
             )
-            assert any(i in feed for i in range(start + step, stop)), (
-                f"{feed} has no gap of the block"
+            assert passes or feed[: block.stop] == list(range(block.stop)), (
+                f"{feed}: the first pass feeds all that is seen"
             )
-            before = canvas
+            near = [i for i in open_gaps if i in set(feed)]
+            assert near, f"{feed} has no gap of the block"
+            for i in feed:
+                fed[i] = passes
+            kept = [i for i in waiting if fed[i] < began]
+            assert not kept, f"{kept} keep what they were before their block {block} began"
+            for i in dice.sample(near, dice.randint(1, len(near))):
+                tokens[i] = 1
+            before, passes, step = canvas, passes + 1, step + 1

@@ -8,7 +8,6 @@ the memory that whole inputs take.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import io
 import json
 import math
@@ -22,7 +21,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
@@ -39,6 +38,7 @@ from polydec.core.trace import Edited, replay
 from polydec.core.types import Exactness
 from polydec.methods import registry
 from polydec.request import profile
+from polydec.serve.memory import give_back
 from polydec.shapers.sampling import Sampling
 
 SECONDS = 30.0
@@ -149,7 +149,7 @@ def run(
             if time.monotonic() > end:
                 break
             if memory and number % 100 == 0:
-                _trim()
+                give_back()  # pieces of thousands of models add up otherwise
             wrong = one(names[number % len(names)], seed, number, where)
             if wrong is None and memory and (peak := peak_bytes()) > most:
                 wrong = Failure(
@@ -170,12 +170,6 @@ def peak_bytes() -> int:
     """The most memory that this process has held so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _trim() -> None:
-    """Give back what the C library keeps of freed memory (where it can): pieces of thousands of models add up otherwise."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def clean(where: Path) -> int:

@@ -143,11 +143,7 @@ class ToyBoard:
         assert len(canvas) <= self._length and len(canvas) > feed[-1], (
             "the canvas grew, or is shorter than what is fed"
         )
-        assert (
-            all(r in feed and canvas[r] is None for r in rows)
-            and list(rows) == sorted(set(rows))
-            and rows
-        )
+        assert all(r in feed for r in rows) and list(rows) == sorted(set(rows)) and rows
         assert list(feed) == sorted(set(feed)), "feeds ascend"
         self._length = len(canvas)
         self._fed |= {*feed}

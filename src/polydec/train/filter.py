@@ -34,7 +34,8 @@ class FilterSpec:
 
     out: the directory to write; target: a masked-diffusion model; tasks: names of TASKS that it answers; each: answers of each
     task; max_tokens: of a canvas; block: positions of a block, which the filter is for; hidden: units of the filter's hidden
-    layer (0: as many as positions, as published); steps: optimiser steps; seed; varied: lengths and values vary (tasks.VARIED).
+    layer (0: as many as positions, as published); steps: optimiser steps; seed; varied: lengths and values vary (tasks.VARIED);
+    written: it reads the model's confidence where a token stands, as published, in place of 1.
     """
 
     out: str
@@ -48,6 +49,7 @@ class FilterSpec:
     rate: float = 3e-3
     seed: int = 0
     varied: bool = False
+    written: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(self, "each", "max_tokens", "block", "steps")
@@ -71,7 +73,7 @@ def train_filter(spec: FilterSpec) -> dict[str, Any]:
         [_pairs(lm.checkpoint.lm, p, final, spec) for p, final in zip(prompts, finals, strict=True)]
     )
     aside = [p for i, p in enumerate(pairs) if i % 10 == 9]
-    sure_NB, right_NB = (
+    sure_NB, right_NB, _ = (
         torch.cat(t) for t in zip(*(p for i, p in enumerate(pairs) if i % 10 != 9))
     )
     net = _Net(spec.block, spec.hidden or spec.block, spec.seed)
@@ -84,7 +86,8 @@ def train_filter(spec: FilterSpec) -> dict[str, Any]:
     schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
     with shown("filter", spec.steps) as watch:
         curve = fit(net, loss, schedule, watch=watch)
-    made = filters.Filter(tuple((w.detach(), b.detach()) for w, b in net.filter().layers))  # pyright: ignore
+    layers = tuple((w.detach(), b.detach()) for w, b in net.filter().layers)
+    made = filters.Filter(layers, spec.written)  # pyright: ignore
     result = {
         "pairs": len(sure_NB),
         "loss": curve[-1][1],
@@ -130,25 +133,29 @@ def together(some: Sequence[Coroutine[Any, Any, R]], most: int = 64) -> list[R]:
 
 async def _pairs(
     model: Denoiser, prompt: Sequence[int], final: Canvas, spec: FilterSpec
-) -> tuple[Tensor, Tensor]:
-    """Of one prompt and its answer the confidences and which tokens were right, [passes, block] each: blocks one after the
-    other."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one prompt and its answer the confidences, which tokens were right, and which positions were gaps, [passes, block]
+    each: blocks one after the other."""
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
     board, sure, right = model.open(len(canvas), len(prompt)), list[Tensor](), list[Tensor]()
+    gap = list[Tensor]()
     for start in range(len(prompt), len(canvas), spec.block):
         block = range(start, min(start + spec.block, len(canvas)))
         while rows := [i for i in block if canvas[i] is None]:
-            value_R, token_R = (await _laws(board, canvas, rows)).max(-1)
-            u, z = torch.ones(spec.block), torch.ones(spec.block)
-            hits = [r for r, x in zip(rows, token_R.tolist()) if x == final[r]]
-            for r, c in zip(rows, value_R.exp().tolist()):
-                u[r - start], z[r - start] = c, float(r in hits)
+            asked = block if spec.written else rows
+            value_A, token_A = (await _laws(board, canvas, asked)).max(-1)
+            u, z, g = torch.ones(spec.block), torch.ones(spec.block), torch.zeros(spec.block)
+            for r, c, x in zip(asked, value_A.exp().tolist(), token_A.tolist(), strict=True):
+                u[r - start], z[r - start] = c, float(x == final[r])
+            g[[r - start for r in rows]] = 1.0
+            hits = [r for r in rows if z[r - start]]
             sure.append(u)
             right.append(z)
+            gap.append(g)
             for r in hits or rows:  # none is right: the whole block is written as it became
                 canvas[r] = final[r]
     board.close()
-    return torch.stack(sure), torch.stack(right)
+    return torch.stack(sure), torch.stack(right), torch.stack(gap)
 
 
 async def answer(model: Denoiser, prompt: Sequence[int], spec: FilterSpec) -> Canvas:
@@ -170,11 +177,13 @@ async def _laws(board: Any, canvas: Sequence[int | None], rows: Sequence[int]) -
     return (await board.score(tuple(canvas), rows, range(len(canvas)))).log_softmax(-1)
 
 
-def _judge(made: filters.Filter, pairs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:
+def _judge(
+    made: filters.Filter, pairs: Sequence[tuple[Tensor, Tensor, Tensor]]
+) -> dict[str, float]:
     """On runs that were set aside: of tokens that it finds right at 0.96 the share that is, and of right ones the share that it
     finds; gaps only."""
-    sure_NB, right_NB = (torch.cat(t) for t in zip(*pairs))
-    gap = sure_NB < 1
+    sure_NB, right_NB, gap_NB = (torch.cat(t) for t in zip(*pairs))
+    gap = gap_NB > 0
     said, right = (made.logits(sure_NB).sigmoid() > 0.96)[gap], (right_NB > 0)[gap]
     both = float((said & right).sum())
     return {

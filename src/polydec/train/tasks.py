@@ -63,7 +63,8 @@ class Task:
 @dataclass(frozen=True)
 class Variety:
     """What tasks are made of. least, most: items of a list, 3 to 9; letters: where a list need not hold numbers, its items are
-    small letters as well; people: names and towns of `slots` are made of syllables, and ages have one to three digits."""
+    small letters as well; people: half of the names and towns of `slots` are made of syllables, and ages have one to three
+    digits."""
 
     least: int = ITEMS
     most: int = ITEMS
@@ -158,7 +159,8 @@ def _sums(r: random.Random, of: Variety) -> Task:
 
 def _slots(r: random.Random, of: Variety) -> Task:
     if of.people:
-        name, town, age = _name(r), _name(r), r.randrange(10 ** r.randint(1, 3))
+        name, town = (_name(r) if r.random() < 0.5 else r.choice(known) for known in (NAMES, TOWNS))
+        age = r.randrange(10 ** r.randint(1, 3))
     else:
         name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
     return Task(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
-from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
+from polydec.core.law import normalise
 from polydec.core.protocols import Shaper
-from polydec.core.request import Request, Result, TokenLogprob
+from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
+from polydec.core.transcript import Transcript
 from polydec.core.types import Edit, Exactness, Vocab
 from polydec.families.diffusion.endings import Whole
-from polydec.families.diffusion.events import Unmasked
+from polydec.families.diffusion.filling import Passed, Passes, Spot, Step, fill
 from polydec.families.diffusion.protocols import Board, Denoiser, Ending, Refresh, Unmasker
-from polydec.families.diffusion.stats import DenoiseStats
 from polydec.families.diffusion.types import Canvas, Look, filled, gaps
-
-
-@dataclass(frozen=True)
-class Spot:
-    """How far an answer has come. canvas: now; state: the unmasker's; block: where gaps are filled next, empty where the answer
-    is whole; step: passes of this block so far; passes: of the answer; begin: the answer's first position; ends: ids that end
-    it."""
-
-    canvas: Canvas
-    state: Any
-    block: range
-    step: int
-    passes: int
-    begin: int
-    ends: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -48,7 +31,8 @@ class Denoising:
     before them. Gaps behind an end (EOS, a stop id) that was written are no part of the answer and are not filled.
 
     exact: whether `refresh` leaves the model's laws as they are; where not, the text is approximate. ending: finds an answer's
-    end before it is written.
+    end before it is written. written: passes are asked for the laws of the block's tokens as well (`Look.written`).
+    prompt_kept: the prompt is fed by the first pass alone, and keeps its keys and values for good.
     """
 
     denoiser: Denoiser
@@ -58,6 +42,8 @@ class Denoising:
     shapers: tuple[Shaper[Any], ...] = ()
     exact: bool = True
     ending: Ending = field(default_factory=Whole)
+    written: bool = False
+    prompt_kept: bool = False
 
     @property
     def exactness(self) -> Exactness:
@@ -68,12 +54,22 @@ class Denoising:
         return self.denoiser.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """All choices of a request, each on a board of its own: a prompt sees the answer, so nothing can be shared."""
+        return await self.fill(request, rng, into, lambda r, own: OneEdit(self.open(r), own))
 
-        def write(board: Board, text: Text) -> Coroutine[Any, Any, Result]:
-            return _write(self, board, text, rng(text.choice or 0), into)
+    async def fill(
+        self,
+        request: Request,
+        rng: Streams,
+        into: Transcript,
+        begin: Callable[[Request, Rng], Passes],
+    ) -> list[Result]:
+        """The loop from this canvas on, with passes that somebody else begins."""
+        return await fill(self.vocab, request, rng, into, self.start, begin)
 
-        return await each(self.denoiser, request, into, write)
+    def open(self, request: Request) -> Sight:
+        """A board for an answer."""
+        begin = len(request.prompt)
+        return Sight(self, self.denoiser.open(begin + request.max_tokens, begin))
 
     def start(self, request: Request, ends: frozenset[int]) -> Spot:
         """Before the first pass."""
@@ -116,13 +112,16 @@ class Denoising:
         return range(max(start, begin), min(start + size, high, end))
 
     def feed(self, spot: Spot, before: Canvas | None) -> Sequence[int]:
-        """What the next pass feeds: under a block-causal model nothing behind its own block."""
+        """What the next pass feeds: under a block-causal model nothing behind its own block, and no prompt that is kept."""
         feed, own = (
             self.refresh.feed(spot.canvas, before, spot.block, spot.step),
             self.denoiser.block,
         )
         stop = min(len(spot.canvas), -(-spot.block.stop // own) * own) if own else len(spot.canvas)
-        return feed if feed[-1] < stop else [p for p in feed if p < stop]
+        start = spot.begin if self.prompt_kept and before is not None else 0
+        if start <= feed[0] and feed[-1] < stop:
+            return feed
+        return [p for p in feed if start <= p < stop]
 
     def rows(self, spot: Spot, feed: Sequence[int]) -> tuple[int, ...]:
         """The gaps whose laws the next pass is asked for."""
@@ -132,63 +131,73 @@ class Denoising:
         fed = feed if isinstance(feed, range) else frozenset(feed)
         return tuple(r for r in rows if r in fed)
 
+    def standing(self, spot: Spot, feed: Sequence[int]) -> tuple[int, ...]:
+        """The tokens of the block whose laws the next pass is asked for."""
+        if not self.written:
+            return ()
+        fed = frozenset(feed)
+        return tuple(i for i in spot.block if spot.canvas[i] is not None and i in fed)
+
+    def step(self, spot: Spot, look: Look, feed: Sequence[int], edit: Edit, state: Any) -> Step:
+        """An edit that was chosen under these laws, with the end that they foretell."""
+        last = self.ending.find(look, edit)
+        edit = _ended(look, edit, last)
+        return Step(look, feed, edit, self.after(spot, edit, state, last))
+
     def look(self, spot: Spot, rows: tuple[int, ...], logw_RV: Tensor) -> Look:
         return Look(spot.canvas, spot.block, rows, logw_RV, self.shapers, spot.passes, spot.ends)
 
 
-async def each(
-    denoiser: Denoiser,
-    request: Request,
-    into: Transcript,
-    write: Callable[[Board, Text], Coroutine[Any, Any, Result]],
-) -> list[Result]:
-    """write(board, text) for every choice, all at once; boards are closed however that ends."""
-    texts, boards = [into.open(choice) for choice in request.choices], list[Board]()
-    try:
-        boards += [
-            denoiser.open(len(request.prompt) + request.max_tokens, len(request.prompt))
-            for _ in texts
-        ]
-        return await gather(
-            *(write(board, text) for board, text in zip(boards, texts, strict=True))
-        )
-    finally:
-        for board in boards:
-            board.close()
+@dataclass(eq=False)
+class Sight:
+    """A board under `how`, and the canvas that it was given last."""
+
+    how: Denoising
+    board: Board
+    before: Canvas | None = None
+
+    def feed(self, spot: Spot) -> Sequence[int]:
+        """What the next pass feeds; from then on this canvas is the last."""
+        feed, self.before = self.how.feed(spot, self.before), spot.canvas
+        return feed
+
+    async def look(self, spot: Spot) -> tuple[Look, Sequence[int]]:
+        """The laws of a canvas, and what was fed for them."""
+        feed = self.feed(spot)
+        rows = self.how.rows(spot, feed)
+        stand = self.how.standing(spot, feed)
+        asked = sorted((*rows, *stand)) if stand else rows
+        logw_RV = await self.board.score(spot.canvas, asked, feed)
+        if not stand:
+            return self.how.look(spot, rows, logw_RV), feed
+        at = {r: i for i, r in enumerate(asked)}
+        look = self.how.look(spot, rows, logw_RV[[at[r] for r in rows]])
+        sure_S = normalise(logw_RV[[at[r] for r in stand]]).max(-1).values.exp()
+        written = {r: float(sure) for r, sure in zip(stand, sure_S, strict=True)}
+        return replace(look, written=written), feed
+
+    def close(self) -> None:
+        self.board.close()
 
 
-async def _write(how: Denoising, board: Board, text: Text, rng: Rng, into: Transcript) -> Result:
-    """Pass after pass until the text ends."""
-    asked, told, stats, before = into.request.logprobs, into.told(Unmasked), DenoiseStats(), None
-    spot = how.start(into.request, text.ends)
-    new, notes = given(text, spot)
-    while text.finish_reason is None:
-        feed = how.feed(spot, before)
-        rows = how.rows(spot, feed)
-        look = how.look(spot, rows, await board.score(spot.canvas, rows, feed))
-        edit, state = how.unmasker.choose(spot.state, look, rng)
-        if not edit.write:
-            raise RequestError("the unmasker filled no gap: it would go on for ever")
-        last = how.ending.find(look, edit)
-        edit = ended(look, edit, last)
-        before, opened, spot = spot.canvas, not spot.step, how.after(spot, edit, state, last)
-        notes |= {} if asked is None else noted(look, edit, asked)
-        new += text.edit(edit, notes=notes)
-        stats, new = stats.seen(len(edit.write), len(feed), new, opened), 0
-        if told:
-            into.on(unmasked(how, text, look, feed, edit))
-    board.close()  # at once: what it holds is free for those that go on
-    return text.result(stats)
+@dataclass(frozen=True)
+class OneEdit:
+    """Passes of which each gives one edit: the unmasker's."""
+
+    sight: Sight
+    rng: Rng
+
+    async def next(self, spot: Spot) -> Passed:
+        how = self.sight.how
+        look, feed = await self.sight.look(spot)
+        edit, state = how.unmasker.choose(spot.state, look, self.rng)
+        return Passed((how.step(spot, look, feed, edit, state),), len(feed))
+
+    def close(self) -> None:
+        self.sight.close()
 
 
-def given(text: Text, spot: Spot) -> tuple[int, dict[int, TokenLogprob]]:
-    """Write what the request gives of the answer; how many of these tokens are final at once, and their log-probabilities."""
-    known = tuple((i, x) for i, x in enumerate(spot.canvas) if i >= spot.begin and x is not None)
-    notes = {i: TokenLogprob(x, 0.0, 0.0, ()) for i, x in known}
-    return text.edit(Edit(write=known), notes=notes) if known else 0, notes
-
-
-def ended(look: Look, edit: Edit, last: int | None) -> Edit:
+def _ended(look: Look, edit: Edit, last: int | None) -> Edit:
     """The edit, with the likeliest end at position `last` where there is none yet, and nothing behind it."""
     if last is None:
         return edit
@@ -197,40 +206,3 @@ def ended(look: Look, edit: Edit, last: int | None) -> Edit:
         row_V = look.shaped_RV[look.rows.index(last)]
         write[last] = max(look.ends, key=lambda x: float(row_V[x]))
     return Edit(write=tuple(sorted(write.items())))
-
-
-def unmasked(how: Denoising, text: Text, look: Look, feed: Sequence[int], edit: Edit) -> Unmasked:
-    """What a trace is told of a pass: of what was written the model's own probabilities."""
-    words = how.vocab.words
-    pieces = tuple(
-        "" if words is None else (words.pieces[x] or b"").decode("utf-8", "replace")
-        for _, x in edit.write
-    )
-    at, written = {r: i for i, r in enumerate(look.rows)}, {p for p, _ in edit.write}
-    sure = tuple(float(look.logp_RV[at[p], x].exp()) for p, x in edit.write)
-    left = sum(r not in written for r in gaps(look.canvas, look.block.start, look.block.stop))
-    return Unmasked(
-        text.choice or 0,
-        look.step,
-        (look.block.start, look.block.stop),
-        (feed[0], feed[-1] + 1),
-        tuple(p for p, _ in edit.write),
-        sure,
-        left,
-        pieces,
-    )
-
-
-def noted(look: Look, edit: Edit, k: int) -> dict[int, TokenLogprob]:
-    """Of what is written its log-probabilities, by position, with the k likeliest of the model."""
-    out, at = dict[int, TokenLogprob](), {r: i for i, r in enumerate(look.rows)}
-    for position, token in edit.write:
-        i = at[position]
-        row_V, top = look.logp_RV[i], ()
-        if k:
-            value_K, token_K = row_V.topk(min(k, len(row_V)))
-            top = tuple(zip(map(int, token_K), map(float, value_K)))
-        out[position] = TokenLogprob(
-            token, float(look.shaped_RV[i][token]), float(row_V[token]), top
-        )
-    return out

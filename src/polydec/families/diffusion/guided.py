@@ -10,12 +10,10 @@ from polydec.core.decoder import Streams
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
+from polydec.core.transcript import Transcript
 from polydec.core.types import Draft, Edit, Exactness, Vocab, Want
-from polydec.families.diffusion.denoising import Denoising, each, given, noted, unmasked
-from polydec.families.diffusion.events import Unmasked
-from polydec.families.diffusion.protocols import Board
-from polydec.families.diffusion.stats import DenoiseStats
+from polydec.families.diffusion.denoising import Denoising, Sight
+from polydec.families.diffusion.filling import Passed, Spot
 
 
 @dataclass(frozen=True)
@@ -46,16 +44,11 @@ class Guided:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """All choices of a request, each on a board and in a session of its own."""
+        return await self.base.fill(request, rng, into, self._begin)
 
-        async def write(board: Board, text: Text) -> Result:
-            session = self.guide.open(request.prompt)
-            try:
-                return await _write(self, board, session, text, rng(text.choice or 0), into)
-            finally:
-                session.close()
-
-        return await each(self.base.denoiser, request, into, write)
+    def _begin(self, request: Request, rng: Rng) -> _Reading:
+        sight = self.base.open(request)
+        return _Reading(self, sight, rng, self.guide.open(request.prompt), len(request.prompt) - 1)
 
     def accepted(self, scores: Scores, tokens: Sequence[int | None]) -> int:
         """How many of these, from the first, it finds likely; a None stands for what is known anyway."""
@@ -70,39 +63,31 @@ class Guided:
         return not self.least or scores.logp(j, (x,))[0] >= log(self.least)
 
 
-async def _write(
-    how: Guided, board: Board, session: Session, text: Text, rng: Rng, into: Transcript
-) -> Result:
-    """Draft, read, write; until the text ends."""
-    base, asked, told, stats, before = (
-        how.base,
-        into.request.logprobs,
-        into.told(Unmasked),
-        DenoiseStats(),
-        None,
-    )
-    spot, read = base.start(into.request, text.ends), len(into.request.prompt) - 1
-    new, notes = given(text, spot)
-    while text.finish_reason is None:
-        feed = base.feed(spot, before)
-        rows = base.rows(spot, feed)
-        look = base.look(spot, rows, await board.score(spot.canvas, rows, feed))
-        drawn = dict(zip(rows, look.tokens(rng), strict=True))
-        known = [
-            x for x in spot.canvas[read : rows[0]] if x is not None
-        ]  # the root, and what came behind it
-        session.commit(known[:-1])
-        read = rows[0] - 1
-        chain = range(rows[0], min(rows[0] + how.chunk, spot.block.stop))
+@dataclass(eq=False)
+class _Reading:
+    """Draft, read, write. session: of the guide; read: the last position that it knows, its root."""
+
+    how: Guided
+    sight: Sight
+    rng: Rng
+    session: Session
+    read: int
+
+    async def next(self, spot: Spot) -> Passed:
+        how = self.how
+        look, feed = await self.sight.look(spot)
+        drawn = dict(zip(look.rows, look.tokens(self.rng), strict=True))
+        first = look.rows[0]
+        known = [x for x in spot.canvas[self.read : first] if x is not None]
+        self.session.commit(known[:-1])  # the root, and what came behind it
+        self.read = first - 1
+        chain = range(first, min(first + how.chunk, spot.block.stop))
         tokens = [drawn[p] if (x := spot.canvas[p]) is None else x for p in chain]
-        scores = await session.score(Draft.chain(known[-1], tokens[:-1]), Want())
+        scores = await self.session.score(Draft.chain(known[-1], tokens[:-1]), Want())
         count = max(1, how.accepted(scores, [drawn.get(p) for p in chain]))
         edit = Edit(write=tuple((p, drawn[p]) for p in chain[:count] if p in drawn))
-        before, opened, spot = spot.canvas, not spot.step, base.after(spot, edit, spot.state)
-        notes |= {} if asked is None else noted(look, edit, asked)
-        new += text.edit(edit, notes=notes)
-        stats, new = stats.seen(len(edit.write), len(feed), new, opened), 0
-        if told:
-            into.on(unmasked(base, text, look, feed, edit))
-    board.close()
-    return text.result(stats)
+        return Passed((how.base.step(spot, look, feed, edit, spot.state),), len(feed))
+
+    def close(self) -> None:
+        self.sight.close()
+        self.session.close()

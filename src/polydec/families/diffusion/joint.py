@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from polydec.core.decoder import Streams
-from polydec.core.request import Request, Result, TokenLogprob
+from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
+from polydec.core.transcript import Transcript
 from polydec.core.types import Edit, Exactness, Vocab
-from polydec.families.diffusion.denoising import Denoising, Spot, each, given, noted, unmasked
-from polydec.families.diffusion.events import Unmasked
-from polydec.families.diffusion.protocols import Board
-from polydec.families.diffusion.stats import DenoiseStats
+from polydec.families.diffusion.denoising import Denoising, Sight
+from polydec.families.diffusion.filling import Passed, Spot, Step
 from polydec.families.diffusion.types import gaps
 
 Adjust = Callable[[Tensor, Tensor], Tensor]
@@ -48,50 +46,39 @@ class JointDenoising:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """All choices of a request, each on a board of its own."""
-
-        async def write(board: Board, text: Text) -> Result:
-            return await _write(self, board, text, rng(text.choice or 0), into)
-
-        return await each(self.base.denoiser, request, into, write)
+        return await self.base.fill(
+            request, rng, into, lambda r, own: _Adjusted(self, self.base.open(r), own)
+        )
 
 
-async def _write(
-    how: JointDenoising, board: Board, text: Text, rng: Rng, into: Transcript
-) -> Result:
-    """Pass after pass, several edits each, until the text ends."""
-    base, model, asked, told = (
-        how.base,
-        how.base.denoiser,
-        into.request.logprobs,
-        into.told(Unmasked),
-    )
-    stats, before, spot = DenoiseStats(), None, how.base.start(into.request, text.ends)
-    new, notes = given(text, spot)
-    while text.finish_reason is None:
-        feed = base.feed(spot, before)
-        states = await board.read(spot.canvas, feed)
-        first, opened, write = spot, not spot.step, list[tuple[int, int]]()
-        shown, fresh = None, dict[int, TokenLogprob]()
-        for _ in range(how.count):
-            if write:
-                states = how.adjust(model.embed(spot.canvas[: len(states)])[None], states[None])[0]
+@dataclass(frozen=True)
+class _Adjusted:
+    """Passes of several edits each."""
+
+    how: JointDenoising
+    sight: Sight
+    rng: Rng
+
+    async def next(self, spot: Spot) -> Passed:
+        base, model, first = self.how.base, self.how.base.denoiser, spot
+        feed = self.sight.feed(spot)
+        states, steps = await self.sight.board.read(spot.canvas, feed), list[Step]()
+        while not steps or (len(steps) < self.how.count and _goes_on(spot, first)):
+            if steps:
+                embedded = model.embed(spot.canvas[: len(states)])
+                states = self.how.adjust(embedded[None], states[None])[0]
             rows = base.rows(spot, feed)
             look = base.look(spot, rows, model.laws(states[list(rows)], rows))
-            edit, state = base.unmasker.choose(spot.state, look, rng)
-            shown, write = shown or look, [*write, *edit.write]
-            fresh |= {} if asked is None else noted(look, edit, asked)
-            spot = base.after(spot, edit, state)
-            if not _goes_on(spot, first):
-                break
-        edit, before = Edit(write=tuple(sorted(write))), first.canvas
-        notes |= fresh
-        new += text.edit(edit, notes=notes)
-        stats, new = stats.seen(len(write), len(feed), new, opened), 0
-        if told and shown is not None:
-            into.on(unmasked(base, text, shown, feed, edit))
-    board.close()
-    return text.result(stats)
+            edit, state = base.unmasker.choose(spot.state, look, self.rng)
+            steps.append(base.step(spot, look, feed, edit, state))
+            spot = steps[-1].spot
+        write = sorted(pair for step in steps for pair in step.edit.write)
+        parts = tuple((step.look, step.edit) for step in steps)
+        whole = Step(steps[0].look, feed, Edit(write=tuple(write)), spot, parts)
+        return Passed((whole,), len(feed))
+
+    def close(self) -> None:
+        self.sight.close()
 
 
 def _goes_on(spot: Spot, first: Spot) -> bool:

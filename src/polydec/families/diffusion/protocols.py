@@ -18,7 +18,8 @@ class Board(Protocol):
     """A canvas under one model, with the keys and values of its last passes. It never grows, and may become shorter."""
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
-        """The model's log-weights at these positions (ascending, inside `feed`), RV in float64, -inf at the mask token. Only
+        """The model's log-weights at these positions (ascending, inside `feed`; where a token stands they are what the model
+        says there, having seen it), RV in float64, -inf at the mask token. Only
         the positions `feed` (ascending) run; they see the others as these were when they were last fed. So the first pass
         feeds all that the model sees: under a block-causal model everything up to the end of a block."""
         ...

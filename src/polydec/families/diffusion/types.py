@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,7 +39,9 @@ class Look:
     canvas: as it was fed; block: the positions that may be filled now; rows: the gaps whose laws are known, ascending: those
     of the block, and where the unmasker wants all of them (`Unmasker.everywhere`) and all were fed, the later ones too;
     logw_RV: the model's log-weights there, float64, not normalised, -inf at the mask token; shapers: bend the law that
-    tokens are drawn from, never the confidence; step: passes of this answer before this one; ends: ids that end the answer.
+    tokens are drawn from, never the confidence; step: passes of this answer before this one; ends: ids that end the answer;
+    written: of positions of the block where a token stands the greatest probability that the model gives there, as far as
+    these were asked for (`Denoising.written`) and fed.
     """
 
     canvas: Canvas
@@ -49,6 +51,7 @@ class Look:
     shapers: tuple[Shaper[Any], ...] = ()
     step: int = 0
     ends: frozenset[int] = frozenset()
+    written: Mapping[int, float] = field(default_factory=dict[int, float])
 
     @cached_property
     def logp_RV(self) -> Tensor:

@@ -13,12 +13,10 @@ from polydec.core.effects import gather
 from polydec.core.protocols import Session, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
+from polydec.core.transcript import Transcript
 from polydec.core.types import Draft, Edit, Exactness, Reads, Vocab, Want
-from polydec.families.diffusion.denoising import Denoising, Spot, each, given, noted, unmasked
-from polydec.families.diffusion.events import Unmasked
-from polydec.families.diffusion.protocols import Board
-from polydec.families.diffusion.stats import DenoiseStats
+from polydec.families.diffusion.denoising import Denoising, Sight
+from polydec.families.diffusion.filling import Passed, Spot
 from polydec.families.diffusion.types import Canvas, filled, gaps
 
 LEAST = -1e4
@@ -55,17 +53,11 @@ class Valued:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """All choices of a request, each on a board and in a session of its own."""
+        return await self.base.fill(request, rng, into, self._begin)
 
-        async def write(board: Board, text: Text) -> Result:
-            session = self.judge.open(request.prompt)
-            try:
-                await session.prefill(Want(law=Reads.NOTHING))
-                return await _write(self, board, session, text, rng(text.choice or 0), into)
-            finally:
-                session.close()
-
-        return await each(self.base.denoiser, request, into, write)
+    def _begin(self, request: Request, rng: Rng) -> _Tried:
+        sight = self.base.open(request)
+        return _Tried(self, sight, rng, self.judge.open(request.prompt))
 
     async def worths(self, spots: Sequence[Spot], session: Session) -> tuple[list[float], int]:
         """What the answers are worth that these spots lead to, and how many positions were fed for it."""
@@ -107,39 +99,34 @@ class Valued:
         return rng.categorical((worth_M / self.heat).softmax(-1))
 
 
-async def _write(
-    how: Valued, board: Board, session: Session, text: Text, rng: Rng, into: Transcript
-) -> Result:
-    """Draw, try, take; until the text ends."""
-    base, asked, told, stats, before = (
-        how.base,
-        into.request.logprobs,
-        into.told(Unmasked),
-        DenoiseStats(),
-        None,
-    )
-    spot = base.start(into.request, text.ends)
-    new, notes = given(text, spot)
-    while text.finish_reason is None:
-        feed = base.feed(spot, before)
-        rows = base.rows(spot, feed)
-        look = base.look(spot, rows, await board.score(spot.canvas, rows, feed))
+@dataclass(frozen=True)
+class _Tried:
+    """Draw, try, take. session: of the judge, which knows the prompt."""
+
+    how: Valued
+    sight: Sight
+    rng: Rng
+    session: Session
+
+    async def next(self, spot: Spot) -> Passed:
+        base, rng = self.how.base, self.rng
+        if not spot.passes:
+            await self.session.prefill(Want(law=Reads.NOTHING))
+        look, feed = await self.sight.look(spot)
         drawn = [
             base.unmasker.choose(spot.state, look, rng.at("candidate", m) if m else rng)
-            for m in range(how.tries)
+            for m in range(self.how.tries)
         ]
-        next_, fed = {edit: base.after(spot, edit, state) for edit, state in drawn}, len(feed)
-        edit = drawn[0][0]
-        if len(next_) > 1:
-            worths, more = await how.worths(tuple(next_.values()), session)
-            worth, fed = dict(zip(next_, worths, strict=True)), fed + more
+        steps = {edit: base.step(spot, look, feed, edit, state) for edit, state in drawn}
+        edit, fed = drawn[0][0], len(feed)
+        if len(steps) > 1:
+            spots = tuple(step.spot for step in steps.values())
+            worths, more = await self.how.worths(spots, self.session)
+            worth, fed = dict(zip(steps, worths, strict=True)), fed + more
             worth_M = torch.tensor([worth[e] for e, _ in drawn], dtype=torch.float64)
-            edit = drawn[how.taken(worth_M, rng.at("taken", spot.passes))][0]
-        before, opened, spot = spot.canvas, not spot.step, next_[edit]
-        notes |= {} if asked is None else noted(look, edit, asked)
-        new += text.edit(edit, notes=notes)
-        stats, new = stats.seen(len(edit.write), fed, new, opened), 0
-        if told:
-            into.on(unmasked(base, text, look, feed, edit))
-    board.close()
-    return text.result(stats)
+            edit = drawn[self.how.taken(worth_M, rng.at("taken", spot.passes))][0]
+        return Passed((steps[edit],), fed)
+
+    def close(self) -> None:
+        self.sight.close()
+        self.session.close()

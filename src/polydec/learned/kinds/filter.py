@@ -23,13 +23,17 @@ KIND = artefact.Kind("filter", "filter", "filter.safetensors", "filter")
 @dataclass(frozen=True, eq=False)
 class Filter:
     """Two layers: weights [H, B] and [B, H], biases [H] and [B], with a ReLU between them. It reads the confidences of a
-    block's B positions in order, and gives for each how likely its likeliest token is the final one. Arithmetic is fp32."""
+    block's B positions in order, and gives for each how likely its likeliest token is the final one. Arithmetic is fp32.
+
+    written: where a token stands it reads the model's confidence in its likeliest token there, as published; else 1.
+    """
 
     called: ClassVar[str] = "a filter of confidences"
     kind: ClassVar[str] = "filter"
     made_by: ClassVar[str] = "polydec train filter"
 
     layers: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+    written: bool = False
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """It reads probabilities, which every model has."""
@@ -72,7 +76,15 @@ def save(path: str | Path, one: Filter, about: Mapping[str, Any]) -> None:
         for name, t in zip(("weight", "bias"), layer)
     }
     artefact.save(
-        path, KIND, tensors, {**about, "block": one.size, "hidden": one.layers[0][1].shape[0]}
+        path,
+        KIND,
+        tensors,
+        {
+            **about,
+            "block": one.size,
+            "hidden": one.layers[0][1].shape[0],
+            "written": one.written,
+        },
     )
 
 
@@ -90,4 +102,4 @@ def load(path: str | Path) -> Filter:
                 artefact.tensor(t, KIND, f"{i}.bias", (out,)).float(),
             )
 
-        return Filter((layer(0, c.block, hidden), layer(1, hidden, c.block)))
+        return Filter((layer(0, c.block, hidden), layer(1, hidden, c.block)), c.written)

@@ -1,0 +1,247 @@
+"""Makes the pages of the site that nobody writes by hand, while MkDocs builds it (`make docs`): the front page from README.md,
+a page for every method and every way to steer from its CARD, and one for the examples."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from polydec.base.options import Option
+from polydec.core.types import Exactness
+from polydec.methods import registry, steer
+from polydec.methods.card import Card
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+
+PICTURES = {
+    "draft-and-verify": ("draft", "verdict"),
+    "unmasking": ("canvas",),
+    "refresh": ("canvas", "cache"),
+    "insertion": ("insertion",),
+    "search": ("search",),
+    "rollouts": ("search",),
+    "routing": ("routing",),
+    "constraint": ("law",),
+    "sampler": ("law",),
+    "steering": ("law",),
+}
+"""How methods of a kind work, drawn by docs/pictures.py."""
+
+GUIDES = {
+    "draft-and-verify": "draft-and-verify",
+    "unmasking": "diffusion",
+    "refresh": "diffusion",
+    "insertion": "insertion",
+    "search": "search",
+    "rollouts": "search",
+    "routing": "search",
+    "constraint": "constraints",
+    "sampler": "sampling",
+    "steering": "steering",
+}
+
+PROMISES = {
+    Exactness.LAW: "**Lossless**: texts follow the law that you asked for exactly, whatever guesses them.",
+    Exactness.ARGMAX: "**Greedy texts only**: at temperature 0 they are those of plain decoding.",
+    Exactness.APPROXIMATE: "**Approximate**: another text comes out than by plain decoding.",
+    None: "It changes the law on purpose; what decodes the changed law keeps its own promise for it.",
+}
+
+OLD_NAMES = {
+    "draft-and-verify": "layer-skip",
+    "layerskip": "early-exit",
+    "del": "dynamic-exit",
+    "calm": "confidence-exit",
+    "specmquant": "hierarchical",
+    "merged-drafts": "grafted",
+    "eagle-2-tree": "draft-model-best-first",
+}
+"""What measured tables call a method that had another name then."""
+
+COMMAND = re.compile(r"^`(python benchmarks/[^`]+)`", re.M)
+
+
+def page(name: str, card: Card, options: Iterable[Option]) -> str:
+    """The page of one method, or of one way to steer."""
+    steers = card.kind == "steering"
+    flag, list_them = ("--steer", "steerings") if steers else ("--method", "methods")
+    out = [f"# {card.title}", "", f"`{flag} {name}`: {card.summary}", ""]
+    for picture in (*PICTURES[card.kind], *(("tree",) if " tree" in card.summary else ())):
+        out += [f"![How it works: {picture}](../pictures/{picture}.svg)", ""]
+    out += ["## What it promises", "", PROMISES[card.guarantee], ""]
+    if card.reduces_to:
+        out += [f"The simpler method within it: {card.reduces_to}.", ""]
+    out += ["## Paper", "", f"{card.source}.", ""]
+    if card.arxiv:
+        out += [f"[arXiv {card.arxiv}](https://arxiv.org/abs/{card.arxiv})", ""]
+    out += [
+        "## Facts",
+        "",
+        "| fact | value |",
+        "|---|---|",
+        *(f"| {k} | {v} |" for k, v in facts(name, card)),
+        "",
+    ]
+    out += ["## Options", "", *option_table(tuple(options)), ""]
+    if not steers:
+        out += ["## Measured", "", *measured(name), ""]
+    guide = GUIDES[card.kind]
+    out += [
+        f"More: [the guide](../{guide}.md), [all methods](../methods.md), `polydec {list_them} {name}`.",
+        "",
+    ]
+    return "\n".join(out)
+
+
+def facts(name: str, card: Card) -> list[tuple[str, str]]:
+    """What a card says beside its texts."""
+    needs = ", ".join(f"`{need.name}`" for need in card.needs) or "nothing but the model"
+    rows = [("kind", card.kind), ("family", card.family), ("needs", needs)]
+    if card.needs_training:
+        rows.append(("training", "something must be [trained](../trained.md) for your model first"))
+    if card.home:
+        rows.append(("at home", cell(card.home)))
+    if card.parent:
+        known = card.parent in registry.recipes()
+        rows.append(
+            ("must beat", f"[`{card.parent}`]({card.parent}.md)" if known else f"`{card.parent}`")
+        )
+    if card.aliases:
+        rows.append(("other names", ", ".join(f"`{alias}`" for alias in card.aliases)))
+    return rows
+
+
+def option_table(options: tuple[Option, ...]) -> list[str]:
+    if not options:
+        return ["None."]
+    rows = ["| option | type | range | default | what it does |", "|---|---|---|---|---|"]
+    for option in options:
+        kind = option.type.__name__ if isinstance(option.type, type) else str(option.type)
+        legal = ", ".join(limit.spoken for limit in option.limits) or "any"
+        text = f"{option.help} ({option.note})" if option.note else option.help
+        parts = (kind.replace("collections.abc.", ""), legal, written(option.default), text)
+        rows.append(f"| `{option.name}` | {' | '.join(cell(part) for part in parts)} |")
+    return rows
+
+
+def written(default: Any) -> str:
+    """A default as `--set` takes it."""
+    text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default).lower()
+    return text or "empty"
+
+
+def cell(text: str) -> str:
+    """Text that stays in one cell of a table."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+@cache
+def table(name: str) -> tuple[Mapping[str, str], ...]:
+    with (DOCS / name).open(encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
+
+
+@cache
+def command(section: str) -> tuple[str, ...]:
+    """The commands that made a section of docs/all-methods.md."""
+    text = (DOCS / "all-methods.md").read_text("utf-8")
+    part = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return tuple(COMMAND.findall(part))
+
+
+def measured(name: str) -> list[str]:
+    """Speed over plain decoding's in every setting that docs/all-methods-speed.csv holds, and the commands."""
+    names = {name, OLD_NAMES.get(name, name)}
+    rows = [row for row in table("all-methods-speed.csv") if row["method"] in names]
+    if not rows:
+        return [
+            "Not in the [table of speeds](../all-methods.md): see the family's [measurements](../measurements.md)."
+        ]
+    out = [
+        "Tokens a second over plain decoding's on the same prompts, with 95 % intervals: SmolLM2-135M in float32 on two",
+        "cores of an AMD Zen 4 ([what the settings are](../all-methods.md)).",
+        "",
+        "| setting | here |",
+        "|---|--:|",
+    ]
+    for row in rows:
+        span = f" ({row['all low']} to {row['all high']})" if row["all low"] else ""
+        out.append(f"| {row['setting']} | {row['all']}{span} |")
+    out += [
+        "",
+        "Cards hold no published ratio, as papers measure other models on other machines; what could be repeated of them",
+    ]
+    out += ["stands in [what the papers say](../claims.md). Made by:", "", "```text"]
+    out += dict.fromkeys(line for row in rows for line in command(row["section"]))
+    return [*out, "```"]
+
+
+def pages() -> dict[str, str]:
+    """Every generated page of a method by its path in the site."""
+    out = {
+        f"methods/{name}.md": page(name, module.CARD, registry.options(name))
+        for name, module in registry.recipes().items()
+    }
+    for name, module in steer.steerings().items():
+        out[f"methods/steering-{name}.md"] = page(name, module.CARD, steer.options(name))
+    return out
+
+
+def examples() -> str:
+    """The scripts of examples/, each as it stands."""
+    out = [
+        "# Examples",
+        "",
+        "Scripts to start from (`examples/`); notebooks lie in `notebooks/`.",
+        "",
+    ]
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        out += [f"## {path.name}", "", "```python", path.read_text("utf-8").rstrip(), "```", ""]
+    return "\n".join(out)
+
+
+def from_root(name: str) -> str:
+    """A page of the root, with its links as they are within docs/."""
+    text = (ROOT / name).read_text("utf-8").replace("](docs/", "](")
+    for other, own in (
+        ("CONTRIBUTING", "contributing"),
+        ("CHANGELOG", "changelog"),
+        ("README", "index"),
+    ):
+        text = text.replace(f"]({other}.md", f"]({own}.md")
+    return text
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """MkDocs asks for further files here."""
+    from mkdocs.structure.files import File
+
+    roots = {
+        "index.md": "README.md",
+        "contributing.md": "CONTRIBUTING.md",
+        "changelog.md": "CHANGELOG.md",
+    }
+    made = {own: from_root(name) for own, name in roots.items()} | pages()
+    made["examples.md"] = examples()
+    for path, text in made.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links of the written pages to what only the site has."""
+    text = markdown.replace("](../README.md", "](index.md").replace(
+        "](../CONTRIBUTING.md", "](contributing.md"
+    )
+    if page.file.src_uri == "methods.md":
+        text = re.sub(r"^\| `([a-z0-9-]+)` \|", r"| [`\1`](methods/\1.md) |", text, flags=re.M)
+        ways = ", ".join(f"[`{n}`](methods/steering-{n}.md)" for n in sorted(steer.steerings()))
+        text += (
+            f"\n\n## Ways to steer\n\nThey change the law, and go with any method above: {ways}.\n"
+        )
+    return text

@@ -1,0 +1,60 @@
+"""Write a decoding method of your own, and see that it changes nothing but the number of passes.
+
+    python examples/own_method.py
+
+It drafts what followed the last token when that token stood in the text before. docs/adding-a-method.md goes on from
+here: how it becomes a method of the command line and of the server, and how it is tested.
+"""
+
+import polydec
+from polydec.core.decoder import answers
+from polydec.core.scheduler import run
+from polydec.core.types import Reads, Want
+from polydec.families.ar.protocols import Guess
+from polydec.policies.fixed import Fixed
+from polydec.verifiers.match import Match
+
+
+class Followers:
+    """The drafter. It is shared by all texts, so it remembers nothing itself."""
+
+    def open(self, prompt, session):
+        return Following(prompt)
+
+
+class Following(Guess):
+    """The drafter at work on one text."""
+
+    want = Want(law=Reads.NOTHING)  # what it must see of the model: nothing
+
+    def __init__(self, text):
+        self.text = list(text)
+
+    async def propose(self, root, position, budget, rng):
+        after = dict(zip(self.text, self.text[1:]))  # the latest follower of each token
+        chain = [root]
+        while len(chain) <= budget.depth and chain[-1] in after:
+            chain.append(after[chain[-1]])
+        return polydec.Draft.chain(root, chain[1:])
+
+    def learn(self, draft, scores, verdict):
+        self.text += verdict.tokens(draft)
+
+    def fork(self, session, choice=None):
+        return Following(self.text)
+
+    def close(self):
+        pass
+
+
+model = polydec.load("zoo:tiny")
+prompt = model.ids("red, green, blue, red, green, blue, red,", raw=True)
+law = polydec.Shaped(model.checkpoint.lm, *polydec.build_shapers(polydec.Sampling(temperature=0)))
+method = polydec.Speculative(law, Followers(), Match(), Fixed(4))
+request = polydec.Request(prompt, max_tokens=32, ignore_eos=True)
+((mine,),) = run([answers(method, request)])
+
+plain = polydec.generate(model, prompt, max_tokens=32, ignore_eos=True)
+assert mine.token_ids == plain.token_ids  # the model checks every draft
+print(model.checkpoint.text.decode(mine.token_ids))
+print(f"{plain.metrics['target_passes']} passes by plain decoding, {mine.stats.passes} by this one")

@@ -1,0 +1,72 @@
+"""Published systems that are no method to choose: they are always on, or a command or a benchmark of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Study:
+    """name: what people call it; title: what it does, in words; source: authors, paper, year; arxiv: the paper's number there;
+    where: the command, benchmark or page that has it."""
+
+    name: str
+    title: str
+    source: str
+    arxiv: str
+    where: str
+
+
+STUDIES = (
+    Study(
+        "paged-attention",
+        "Paged key-value caches, shared prefixes and continuous batching",
+        "Kwon et al., Efficient memory management for large language model serving with PagedAttention, 2023; "
+        "Yu et al., Orca, 2022; Zheng et al., SGLang, 2023",
+        "2309.06180",
+        "always on; docs/serve.md",
+    ),
+    Study(
+        "sarathi-serve",
+        "Prompts in chunks beside the answers that are being written",
+        "Agrawal et al., Taming throughput-latency tradeoff in LLM inference with Sarathi-Serve, 2024",
+        "2403.02310",
+        "always on; polydec serve --max-positions N; docs/serve.md",
+    ),
+    Study(
+        "batch-speculative-decoding",
+        "Batches in which every answer is what it is alone (EqSpec, ExSpec)",
+        "Zhang et al., Batch speculative decoding done right, 2025",
+        "2510.22876",
+        "always on; benchmarks/batch.py compares realignment and grouping",
+    ),
+    Study(
+        "distillspec",
+        "Draft models distilled towards their target, by one of four divergences",
+        "Zhou et al., DistillSpec: improving speculative decoding via knowledge distillation, 2023",
+        "2310.08461",
+        "polydec train draft --divergence fkl|rkl|jsd|tvd; docs/trained.md",
+    ),
+    Study(
+        "scylla",
+        "Scaling laws of speculative decoding: training tokens, size and width of a draft",
+        "Yan et al., Scaling laws for speculative decoding, 2025",
+        "2505.07858",
+        "benchmarks/scaling.py; docs/scaling.md",
+    ),
+    Study(
+        "granola",
+        "Answers judged at several grains, from the exact day to the decade",
+        "Yona et al., Narrowing the knowledge evaluation gap: open-domain question answering "
+        "with multi-granularity answers, 2024",
+        "2401.04695",
+        "benchmarks/text.py drag; docs/search.md",
+    ),
+    Study(
+        "parallelbench",
+        "What decoding several tokens of a canvas at once costs",
+        "Kang et al., ParallelBench: understanding the trade-offs of parallel decoding in diffusion LLMs, 2025",
+        "2510.04767",
+        "polydec bench --suite parallelbench; docs/diffusion.md",
+    ),
+)

@@ -1,0 +1,105 @@
+"""A connection: how much of it is read at a time, how long it may take to say what it wants, and what it is told if it cannot.
+
+uvicorn waits for a head without an end, reads 256 KiB at a time (ten thousands of events where a body comes in chunks of one
+byte, and nobody else has a turn meanwhile), and answers what is no HTTP in a form of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from polydec.serve.errors import Refusal
+
+PART = 16 << 10
+"""Bytes that are read at a time; then others have their turn. A head that is longer than this is refused."""
+PATIENCE = 10.0
+"""Seconds from the first byte of a head to its last one, from the beginning of a connection to the first head, and for what
+comes of a body that is answered already."""
+
+
+class Connection(H11Protocol, asyncio.BufferedProtocol):
+    """uvicorn's, within bounds."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._part = bytearray(PART)
+        self._due: asyncio.TimerHandle | None = None
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Where the next part goes."""
+        return self._part
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """A part has come."""
+        self.data_received(bytes(self._part[:nbytes]))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # pyright: ignore[reportArgumentType]   (as there)
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        self._forget()  # between two requests uvicorn's own clock runs
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(
+            Refusal(f"the request is not HTTP/1.1, or its head has more than {PART} bytes"),
+        )
+
+    def _look(self) -> None:
+        """Let the clock run while a head is awaited, or what nobody reads comes in."""
+        here, there = self.conn.our_state, self.conn.their_state
+        if there is h11.IDLE or (there is h11.SEND_BODY and here is h11.DONE):
+            if self._due is None and not self.transport.is_closing():
+                self._due = self.loop.call_later(PATIENCE, self._late)
+        else:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _late(self) -> None:
+        self._due = None
+        self._refuse(
+            Refusal(
+                f"the head of the request did not come within {PATIENCE:g} seconds",
+                status=408,
+                code="timeout",
+            )
+        )
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer, where nothing has been answered yet, and end the connection."""
+        self._forget()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.cycle.disconnected = True  # whoever works on it writes no second answer
+                self.cycle.message_event.set()
+            body = json.dumps(refusal.to_json()).encode()
+            headers = [
+                ("content-type", "application/json"),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            for event in (
+                h11.Response(status_code=refusal.status, headers=headers),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()

@@ -1,0 +1,72 @@
+"""The attack on a running server: a short one finds nothing, and what it looks for it sees."""
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+
+from polydec.testing import attack, fuzz_requests
+from polydec.testing.attack import Look, Told
+
+
+def test_a_short_attack(server):
+    """Against the server of these tests, without what takes long: `make attack` has a process for it."""
+    host, port = server.url.removeprefix("http://").split(":")
+    right = attack._written(attack.send((host, int(port)), fuzz_requests.right()).text)
+    assert right
+    numbers = [n for n in range(200) if "large" not in fuzz_requests.sent(0, n).kind]
+    found, counts, _ = attack.batch((host, int(port)), 0, numbers, 8, right)
+    assert not found, "\n".join(map(str, found))
+    assert sum(counts.values()) == len(numbers)
+    assert len({kind for kind, _ in counts}) >= 10
+
+
+def test_an_input_is_the_same_each_time():
+    assert [fuzz_requests.sent(3, n) for n in range(50)] == [
+        fuzz_requests.sent(3, n) for n in range(50)
+    ]
+
+
+@pytest.mark.parametrize("name", fuzz_requests.LARGE)
+def test_large_requests_are_whole(name):
+    """A request that is cut by mistake would be refused for that alone."""
+    head, _, body = fuzz_requests.LARGE[name]().partition(b"\r\n\r\n")
+    size = [x for x in head.split(b"\r\n") if x.startswith(b"Content-Length: ")]
+    assert int(size[0][16:]) == len(body) if size else body.endswith(b"0\r\n\r\n")
+
+
+def test_faults_are_seen():
+    right, said = fuzz_requests.right(), json.dumps({"error": {"message": "no"}}).encode()
+    text = json.dumps({"choices": [{"text": "x"}]}).encode()
+    other = attack.Sent("fields", right.parts)
+    assert attack.wrong(other, Told(400, said, 0.1), b"x") == ""
+    assert attack.wrong(right, Told(200, text, 0.1), b"x") == ""
+    assert attack.wrong(other, Told(503, said, 0.1), b"x") == ""
+    for sent, told in (
+        (right, Told(200, text, 0.1)),
+        (right, Told(400, said, 0.1)),
+        (other, Told(500, said, 0.1)),
+        (other, Told(None, b"", 0.1)),
+        (other, Told(400, b"Bad Request", 0.1)),
+        (other, Told(400, b'{"error": {"message": "two\\nlines"}}', 0.1)),
+    ):
+        assert attack.wrong(sent, told, b"y"), told
+
+
+def test_late_health_counts_where_the_machine_is_quiet():
+    looks = [Look(0.0, 0.3, 200, 0.5), Look(0.0, 0.1, 200, 0.0)]
+    assert not attack._slow(looks, print)
+    assert (
+        len(attack._slow([*looks, Look(0.0, 0.3, 200, 0.01), Look(0.0, 0.1, None, 0.0)], print))
+        == 2
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_memory_and_time_of_processes():
+    import os
+
+    assert attack.memory(os.getpid()) > 20 << 20 and attack._spent(os.getpid()) > 0
+    assert os.getpid() in attack.tree(os.getpid())
