@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterable
 from enum import Enum
@@ -12,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import polydec
 
@@ -169,7 +170,12 @@ def part(p: inspect.Parameter) -> tuple[str, str]:
 
 def typed(annotation: Any) -> tuple[str, str]:
     """A type as it is written; of `Annotated[type, limits, help]` the type and the help."""
+    if get_origin(annotation) is Annotated:
+        kind, *more = get_args(annotation)
+        return typed(kind)[0], "; ".join(x for x in more if isinstance(x, str))
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    if not isinstance(annotation, str):  # without the modules that names stand in
+        text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", text)
     node = ast.parse(text, mode="eval").body
     if (
         isinstance(node, ast.Subscript)

@@ -55,7 +55,7 @@ def ask(**fields):
     [
         ({"steer": "cgf"}, "steer is 'cgf': did you mean cfg?"),
         ({"steer": "zzz"}, "steer is 'zzz': it must be one of adacad, "),
-        ({"steer": 3}, "steer is 3: it must be a text"),
+        ({"steer": 3}, "steer is 3: it must be a word, or none"),
         ({"negative_prompt": None}, "steering cfg needs a second prompt"),
         ({"steer": "dola"}, "negative_prompt is given: steering dola reads no second prompt"),
         (
@@ -63,7 +63,7 @@ def ask(**fields):
             "option 'scal' of steering cfg is unknown: did you mean scale?",
         ),
         ({"steer_options": {"scale": -1}}, "scale is -1.0: it must be a number, in 0 to 100"),
-        ({"steer_options": 3}, "steer_options is 3: it must hold"),
+        ({"steer_options": 3}, "steer_options is 3: it must be values by name"),
         (
             {"steer": None, "negative_prompt": None, "steer_options": {"scale": 2}},
             "steer_options is given without steer",

@@ -45,3 +45,23 @@ def test_a_drafter_as_the_documents_write_it_has_no_error(tmp_path):
     drafter, _, loop = re.findall(r"```python\n(.*?)```", page, re.S)[:3]
     assert not errors(drafter, tmp_path / "drafter.py")
     assert not errors(loop, tmp_path / "loop.py")
+
+
+SAMPLED = """
+from dataclasses import replace
+
+import polydec
+
+sampling = polydec.Sampling(temperature=0.5, bad_token_ids=[1, 2])
+at: float = replace(sampling, top_k=3).temperature
+polydec.Sampling(temprature=1)
+polydec.Sampling(temperature="x")
+"""
+
+
+@pytest.mark.slow
+def test_the_fields_of_sampling_are_known(tmp_path):
+    pytest.importorskip("pyright")
+    found = errors(SAMPLED, tmp_path / "sampled.py")
+    assert [line for line, _ in found] == ["8", "9"], found
+    assert '"temprature"' in found[0][1] and '"float"' in found[1][1]

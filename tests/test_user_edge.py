@@ -6,7 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from polydec import load
 from polydec.base import edge
+from polydec.models import checkpoint
+from polydec.request.loading import declared
 
 
 class Cat(edge.Record):
@@ -79,9 +82,13 @@ def test_files_that_are_none(tmp_path):
 
 @pytest.mark.parametrize("threads", [0, -1, 40_000, 100_000, 10**30, 10**4000])
 def test_threads_have_bounds(threads):
+    bound = declared()["threads"]
     with pytest.raises(ValueError, match="threads is"):
-        edge.check_threads(threads)
-    assert edge.check_threads(None) is None and edge.check_threads(edge.most_threads()) >= 4
+        bound.convert(threads)
+    for loading in (load, checkpoint.load):
+        with pytest.raises(ValueError, match="threads is"):
+            loading("zoo:tiny", threads=threads)
+    assert bound.convert(None) is None and bound.convert(edge.most_threads()) >= 4
 
 
 @given(

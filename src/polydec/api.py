@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from polydec.base.later import looked_up
 
 if TYPE_CHECKING:
-    from polydec.request.ask import Ask
     from polydec.request.engine import (
         Choice,
         Completion,
@@ -18,7 +17,9 @@ if TYPE_CHECKING:
         generate,
         stream,
     )
-    from polydec.request.loaded import LM, TORCH_THREADS, Prompt, load
+    from polydec.request.fields import Ask, Prompt
+    from polydec.request.loaded import LM, TORCH_THREADS
+    from polydec.request.loading import load
 
 __all__ = [
     "LM",
@@ -37,7 +38,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "polydec.request.ask": ("Ask",),
     "polydec.request.engine": (
         "Choice",
         "Completion",
@@ -48,7 +48,9 @@ _HOMES = {
         "generate",
         "stream",
     ),
-    "polydec.request.loaded": ("LM", "TORCH_THREADS", "Prompt", "load"),
+    "polydec.request.fields": ("Ask", "Prompt"),
+    "polydec.request.loaded": ("LM", "TORCH_THREADS"),
+    "polydec.request.loading": ("load",),
 }
 # commands import this module for their signatures, and most of a command line is settled before anything computes
 __getattr__ = looked_up(__name__, _HOMES)

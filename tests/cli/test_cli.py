@@ -409,7 +409,7 @@ def test_what_does_nothing_is_said(polydec, model):
         (
             "chat",
             ("--trace", "t.jsonl"),
-            "chat does not take --json, --n, --raw, --trace or --logprobs",
+            "chat does not take --json, --n, --raw, --trace, --logprobs or --prompt-logprobs",
         ),
     ],
 )

@@ -430,7 +430,7 @@ WRONG = [
     ({"prompt": "x", "n": 0}, "n", "1 to 1024"),
     ({"prompt": "x", "n": True}, "n", "whole number"),
     ({"prompt": "x", "method": "nope"}, "method", "unknown"),
-    ({"prompt": "x", "method": 3}, "method", "text"),
+    ({"prompt": "x", "method": 3}, "method", "word"),
     ({"prompt": "x", "method": "draft-model", "options": {"depth": 10**6}}, None, "depth"),
     ({"prompt": "x", "options": {"zzz": 1}}, "options", "zzz"),
     ({"prompt": "x", "options": 3}, "options", "by name"),

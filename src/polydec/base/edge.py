@@ -193,10 +193,5 @@ def _digits(value: int) -> int:
 
 
 def most_threads() -> int:
-    """How many threads may be asked for here: four times the cores, and 4 to 1,024 in all."""
+    """How many threads may be asked for here: four times the cores, and 4 to 1,024 in all. torch ends the process at 40,000."""
     return min(1024, max(4, 4 * (os.cpu_count() or 1)))
-
-
-def check_threads(threads: int | None) -> int | None:
-    """`threads` (None: all cores). Raises RequestError out of 1 to `most_threads()`: torch ends the process at 40,000."""
-    return None if threads is None else whole("threads", threads, 1, most_threads())

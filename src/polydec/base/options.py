@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import ge, gt, le, lt
@@ -183,10 +183,18 @@ class Formerly:
 
 
 @dataclass(frozen=True)
+class As:
+    """How a value is read, where the annotated type is wider: Annotated[str | Sequence[str], As(tuple[str, ...]), "stops"]."""
+
+    type: Any
+
+
+@dataclass(frozen=True)
 class Option:
     """One parameter that a user sets.
 
-    type: int, float, bool, str, tuple[int, ...] or Mapping[int, float], or one of these with None; default: of that type;
+    type: int, float, bool, str, tuple[int, ...], tuple[str, ...], Mapping[int, float] or Mapping[str, Any], or one of these
+    with None; object: a value of several forms, which somebody else looks at; default: of that type;
     help: one line without a full stop; limits: all of them hold for a value (for each entry of a tuple, each value of a
     mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood as well.
     """
@@ -200,14 +208,16 @@ class Option:
     formerly: str = ""
 
     @property
+    def form(self) -> Any:
+        """The type without None."""
+        if not self.optional:
+            return self.type
+        return next(t for t in get_args(self.type) if t is not type(None))
+
+    @property
     def kind(self) -> type:
         """The type without None and without what it holds: int, float, bool, str, tuple or collections.abc.Mapping."""
-        alone = (
-            next(t for t in get_args(self.type) if t is not type(None))
-            if self.optional
-            else self.type
-        )
-        return get_origin(alone) or alone
+        return get_origin(self.form) or self.form
 
     @property
     def optional(self) -> bool:
@@ -219,7 +229,7 @@ class Option:
         """What a value must be, such as "a whole number, in 0 to 64, or none"."""
         each = " and ".join(x.spoken for x in self.limits if not x.of_all)
         said = [
-            _SPOKEN[self.kind],
+            _SPOKEN[self.form],
             f"each {each}" if each and self.kind in _MANY else each,
             *(x.spoken for x in self.limits if x.of_all),
         ]
@@ -228,6 +238,12 @@ class Option:
             + (", or none" if self.optional else "")
             + (f" ({self.note})" if self.note else "")
         )
+
+    @property
+    def range(self) -> str:
+        """The limits and the note without the type, such as "1 to 64; none: no limit"; "" where there are none."""
+        limits = " and ".join(x.spoken.removeprefix("in ") for x in self.limits)
+        return "; ".join(filter(None, (limits, self.note)))
 
     @property
     def spoken(self) -> str:
@@ -243,7 +259,7 @@ class Option:
         if self.optional and (value is None or value == "none"):
             return None
         try:
-            out = _READ[self.kind](value)
+            out = _READ[self.form](value)
         except (ValueError, OverflowError, KeyError):
             raise RequestError(self._complaint(value)) from None
         if not all(
@@ -257,7 +273,7 @@ class Option:
         each, whole = dict[str, Any](), dict[str, Any]()
         for x in self.limits:
             (whole if x.of_all else each).update(x.schema())
-        out = _SCHEMA[self.kind](each) | whole
+        out = _SCHEMA[self.form](each) | whole
         if self.optional:
             out = {"anyOf": [out, {"type": "null"}]}
         default = (
@@ -295,13 +311,15 @@ def read(build: Callable[..., Any]) -> tuple[Option, ...]:
 
     Raises TypeError for a parameter without a default, help or a type that options know: that is a fault of the code.
     """
-    parameters = inspect.signature(build).parameters.values()
-    hints = get_type_hints(build, include_extras=True)
-    return tuple(
-        option(p.name, hints.get(p.name), p.default)
-        for p in parameters
+    parameters = [
+        p
+        for p in inspect.signature(build).parameters.values()
         if p.kind is p.KEYWORD_ONLY or inspect.isclass(build)
-    )
+    ]
+    hints = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    if any(isinstance(hint, str) for hint in hints.values()):
+        hints = get_type_hints(build, include_extras=True)
+    return tuple(option(p.name, hints.get(p.name), p.default) for p in parameters)
 
 
 def option(name: str, hint: Any, default: Any) -> Option:
@@ -314,10 +332,10 @@ def option(name: str, hint: Any, default: Any) -> Option:
         raise TypeError(
             f'option {name} needs a default and a line of help: Annotated[int, Within(0, 64), "what it is"] = 3'
         )
-    if out.kind not in _READ:
+    if out.form not in _READ:
         raise TypeError(
             f"option {name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
-            "Mapping[int, float], or one of these with None"
+            "tuple[str, ...], Mapping[int, float], Mapping[str, Any], or one of these with None"
         )
     try:
         out.convert(default)
@@ -335,7 +353,7 @@ def _declared(name: str, hint: Any, default: Any) -> Option:
     kind, extras = _unfold(hint)
     return Option(
         name,
-        kind,
+        next((x.type for x in extras if isinstance(x, As)), kind),
         default,
         next((x for x in extras if isinstance(x, str)), ""),
         tuple(x for x in extras if isinstance(x, _LIMITS)),
@@ -443,14 +461,42 @@ def _word(value: Any) -> str:
 
 def _wholes(value: Any) -> tuple[int, ...]:
     if isinstance(value, str):
-        value = _parts(value)
-    elif not isinstance(value, (list, tuple)) or any(
-        isinstance(x, str) for x in cast(tuple[Any, ...], value)
+        return tuple(_whole(x) for x in _parts(value)[: ENTRIES + 1])
+    entries = _several(value)
+    if any(isinstance(x, str) for x in entries):
+        raise RequestError
+    return tuple(_whole(x) for x in entries)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    entries = (value,) if isinstance(value, str) else _several(value)
+    if not all(isinstance(x, str) and 1 <= len(x) <= LETTERS for x in entries):
+        raise RequestError
+    return entries
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    """The entries of a list, a tuple or a set."""
+    if isinstance(value, bytes) or not isinstance(value, (Sequence, Set)):
+        raise RequestError
+    entries = cast(Collection[Any], value)
+    if len(entries) > ENTRIES:
+        raise RequestError
+    return tuple(entries)
+
+
+def _by_name(value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(
+        isinstance(k, str) for k in cast(Mapping[Any, Any], value)
     ):
         raise RequestError
-    if len(cast(tuple[Any, ...], value)) > ENTRIES:
-        raise RequestError
-    return tuple(_whole(x) for x in cast(tuple[Any, ...], value))
+    return cast(Mapping[str, Any], value)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _by_token(value: Any) -> dict[int, float]:
@@ -489,24 +535,35 @@ _SPOKEN: dict[Any, str] = {
     float: "a number",
     bool: "true or false",
     str: "a word",
-    tuple: "whole numbers such as 2,1,1",
-    Mapping: "numbers by token id such as 5:1.5,7:-2",
+    tuple[int, ...]: "whole numbers such as 2,1,1",
+    tuple[str, ...]: f"texts of 1 to {LETTERS} characters",
+    Mapping[int, float]: "numbers by token id such as 5:1.5,7:-2",
+    Mapping[str, Any]: "values by name",
+    object: "",
 }
 _READ: dict[Any, Callable[[Any], Any]] = {
     int: _whole,
     float: _number,
     bool: _truth,
     str: _word,
-    tuple: _wholes,
-    Mapping: _by_token,
+    tuple[int, ...]: _wholes,
+    tuple[str, ...]: _texts,
+    Mapping[int, float]: _by_token,
+    Mapping[str, Any]: _by_name,
+    object: _itself,
 }
 _SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
     int: lambda each: {"type": "integer", **each},
     float: lambda each: {"type": "number", **each},
     bool: lambda each: {"type": "boolean"},
     str: lambda each: {"type": "string", **each},
-    tuple: lambda each: {"type": "array", "items": {"type": "integer", **each}},
-    Mapping: lambda each: {
+    tuple[int, ...]: lambda each: {"type": "array", "items": {"type": "integer", **each}},
+    tuple[str, ...]: lambda each: {
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string", **each}}]
+    },
+    Mapping[str, Any]: lambda each: {"type": "object"},
+    object: lambda each: {},
+    Mapping[int, float]: lambda each: {
         "type": "object",
         "propertyNames": {"pattern": "^[0-9]+$"},
         "additionalProperties": {"type": "number", **each},

@@ -20,7 +20,8 @@ from polydec.base import files
 from polydec.base.edge import whole
 from polydec.base.errors import RequestError
 from polydec.cli import prompts
-from polydec.cli.flags import Flags, shared
+from polydec.cli.declared import shared
+from polydec.cli.flags import Flags
 from polydec.cli.generate import note
 
 EVERY = 2.0

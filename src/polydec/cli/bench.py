@@ -18,11 +18,13 @@ from polydec.base.edge import printable, whole
 from polydec.base.errors import RequestError
 from polydec.bench import measure, parallelbench
 from polydec.cli import asking, prompts
-from polydec.cli.flags import BENT, LOADED, MOST_CHOICES, Flags, shared
+from polydec.cli.declared import shared
+from polydec.cli.flags import BENT, LOADED, Flags
 from polydec.cli.shown import cell, emit, emit_drawn
 from polydec.methods import registry
 from polydec.methods.kit import family_of
 from polydec.request import machine
+from polydec.request.fields import CHOICES
 
 NAN = float("nan")
 BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
@@ -62,7 +64,7 @@ def bench(
 ) -> None:
     """Time methods side by side: tokens/s, ratio to plain decoding (of a masked-diffusion model: to llada) with its 95 %
     interval, tokens a pass, acceptance."""
-    whole("batch", batch, 1, MOST_CHOICES)
+    whole("batch", batch, 1, CHOICES)
     whole("repeat", repeat, 1, 1000)
     if flags.method != "auto" or flags.set_:
         raise RequestError(

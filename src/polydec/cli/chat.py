@@ -14,7 +14,8 @@ from polydec import api
 from polydec.base.edge import printable, sentence, whole_text
 from polydec.base.errors import PolydecError, RequestError
 from polydec.cli import history, orders
-from polydec.cli.flags import Flags, shared
+from polydec.cli.declared import shared
+from polydec.cli.flags import Flags
 from polydec.cli.generate import note, report, run
 
 PROMPT = "> "
@@ -31,9 +32,10 @@ def chat(
         or flags.raw
         or flags.trace is not None
         or flags.logprobs is not None
+        or flags.prompt_logprobs is not None
     ):
         raise RequestError(
-            "chat does not take --json, --n, --raw, --trace or --logprobs: use `polydec generate` for these"
+            "chat does not take --json, --n, --raw, --trace, --logprobs or --prompt-logprobs: use `polydec generate` for these"
         )
     flags.check_names()
     from polydec.cli import asking  # behind the check: it takes seconds to import

@@ -14,7 +14,7 @@ from polydec import api
 from polydec.base.edge import printable, whole
 from polydec.bench import measure
 from polydec.cli import asking, prompts
-from polydec.cli.flags import MOST_TOKENS
+from polydec.cli.flags import ASK
 from polydec.cli.shown import cell, emit
 from polydec.request import machine
 
@@ -33,7 +33,7 @@ def demo(
     json_: Annotated[bool, typer.Option("--json", help="the table as one JSON object")] = False,
 ) -> None:
     """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical."""
-    whole("max_tokens", max_tokens, 1, MOST_TOKENS)
+    ASK["max_tokens"].convert(max_tokens)
     if repeat is not None:
         whole("repeat", repeat, 1, 1000)
     rows = prompts.read(prompt_file) if prompt_file else list(prompts.BUILT_IN)

@@ -16,12 +16,12 @@ from rich.console import Console
 
 from polydec import api
 from polydec import native as cpu
-from polydec.base.edge import check_threads
 from polydec.base.errors import PolydecError
 from polydec.bench import diagnose
 from polydec.formats import zoo
 from polydec.learned.kinds.ngrams import NGrams
 from polydec.request import machine, profile
+from polydec.request.loading import declared
 
 
 def doctor(
@@ -40,7 +40,7 @@ def doctor(
     json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """Machine, kernels, models: what runs, which path serves and why, what is missing."""
-    check_threads(threads)
+    declared()["threads"].convert(threads)
     if bench and machine.busy() > 0.2:
         Console(stderr=True).print(
             f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are "

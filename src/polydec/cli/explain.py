@@ -11,7 +11,8 @@ from rich.table import Table
 
 from polydec import api
 from polydec.base.errors import PolydecError, RequestError
-from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
+from polydec.cli.declared import shared
+from polydec.cli.flags import Flags, Steered
 from polydec.cli.generate import asked
 from polydec.cli.shown import cell, emit, emit_drawn
 
@@ -26,9 +27,7 @@ def explain(
         str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
-    steer: Steer = None,
-    steer_set: SteerSet = None,
-    negative_prompt: Second = None,
+    steered: Steered = Steered(),  # noqa: B008
 ) -> None:
     """Say what `polydec generate` would do with these flags: what acts, in which order, what does nothing, what is promised.
     Nothing is decoded. A request that is refused ends with exit code 2; what would run in its place is said."""
@@ -36,11 +35,11 @@ def explain(
     if flags.trace is not None:
         raise RequestError("trace is given: explain decodes nothing, so there is nothing to trace")
     flags.check_names()
-    steered = steering(steer, steer_set, negative_prompt)
+    steering = steered.request()
     from polydec.request.explain import explain as parts_of
 
     lm = flags.load()
-    ask = api.Ask(text, **flags.request(lm), **steered)
+    ask = api.Ask(text, **flags.request(lm), **steering)
     try:
         parts = parts_of(lm, ask)
     except PolydecError as why:

@@ -1,10 +1,10 @@
 """The flags that generate, chat and bench share, and how they become a request."""
 
+# ruff: noqa: RUF009  (a call makes a field of a dataclass)
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from polydec import api
-from polydec.base.edge import check_threads, whole, whole_text
+from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
+from polydec.base.options import as_text, read
 from polydec.cli import prompts
+from polydec.cli.declared import check, flag, flags_of
 from polydec.cli.garbage import uncollected
 from polydec.methods import registry, steer
+from polydec.request import fields, loading
+from polydec.shapers.declared import Declared
 
 if TYPE_CHECKING:
     from polydec.constraints.protocols import Constraint
@@ -30,150 +34,60 @@ MODEL, SAMPLING, CONSTRAINT, OUTPUT, STEERING = (
     "Output",
     "Steering",
 )
-MOST_CHOICES, MOST_TOKENS, MOST_SEED = 256, 1_000_000, 2**63 - 1
+ASK, LOADING = fields.declared(), loading.declared()
+SAMPLED = {o.name: o for o in read(Declared)}
+"""The fields of a request, of loading and of sampling: what each flag is."""
 
 
-Steer = Annotated[
-    str | None,
-    Option(help="bend the model's law: see `polydec steerings`", rich_help_panel=STEERING),
-]
-SteerSet = Annotated[
-    list[str] | None,
-    Option(help="option of the steering, k=v (repeatable)", rich_help_panel=STEERING),
-]
-Second = Annotated[
-    str | None,
-    Option(
-        "--negative-prompt",
-        "--no-context-prompt",
-        rich_help_panel=STEERING,
-        help="what the prompt is held against: a second prompt",
-    ),
-]
+def _loaded(name: str, **more: Any) -> Any:
+    return flag(LOADING[name], MODEL, group="loading", **more)
 
-LOADED = frozenset(
-    (
-        "model",
-        "draft",
-        "ngrams",
-        "with_",
-        "dtype",
-        "quantize",
-        "compute",
-        "cache_dtype",
-        "device",
-        "threads",
+
+def _sampled(name: str) -> Any:
+    """Not given: as the checkpoint has it, else neutral."""
+    own = name in fields.OWN
+    return flag(
+        SAMPLED[name],
+        SAMPLING,
+        group="sampling",
+        type=SAMPLED[name].form | None,
+        default=None,
+        more=f"default: the checkpoint's own, else {'0' if name == 'temperature' else as_text(SAMPLED[name].default)}"
+        if own
+        else f"default: {as_text(SAMPLED[name].default)}",
     )
-)
-"""Flags that say what is loaded, and how."""
-BENT = frozenset(
-    (
-        "min_tokens",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "sample",
-    )
-)
-"""Flags that `sampling` reads."""
+
+
+def _asked(name: str, panel: str, **more: Any) -> Any:
+    return flag(ASK[name], panel, group="request", **more)
 
 
 @dataclass(frozen=True)
 class Flags:
     """Every field is a flag; `shared` puts them into a command's signature."""
 
-    model: Annotated[
-        str, Option(help="Hub id, directory, GGUF file or zoo:NAME", rich_help_panel=MODEL)
-    ] = "zoo:smollm2"
-    draft: Annotated[
-        str,
-        Option(
-            help="draft model: a name like --model's, `default` or `none`", rich_help_panel=MODEL
-        ),
-    ] = "default"
-    ngrams: Annotated[
-        str,
-        Option(
-            help="n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
-            rich_help_panel=MODEL,
-        ),
-    ] = "default"
-    with_: Annotated[
-        list[str] | None,
-        Option(
-            "--with",
-            help="what else was trained for the model, such as a stop head: a directory or zoo:NAME (repeatable)",
-            rich_help_panel=MODEL,
-        ),
-    ] = None
-    method: Annotated[
-        str, Option(help="decoding method: see `polydec methods`", rich_help_panel=MODEL)
-    ] = "auto"
-    set_: Annotated[
-        list[str] | None,
-        Option("--set", help="option of the method, k=v (repeatable)", rich_help_panel=MODEL),
-    ] = None
-    dtype: Annotated[
-        str,
-        Option(
-            help="auto (the compiled step where it serves), native, torch, float32, float16, bfloat16",
-            rich_help_panel=MODEL,
-        ),
-    ] = "auto"
-    quantize: Annotated[
-        str | None,
-        Option(
-            help="q8_0 or q4_1: quantise a float checkpoint when loading it (approximate)",
-            rich_help_panel=MODEL,
-        ),
-    ] = None
-    compute: Annotated[
-        str | None,
-        Option(
-            help="float32, int16 or int8 (approximate): what the compiled step multiplies "
-            "quantised weights in",
-            rich_help_panel=MODEL,
-        ),
-    ] = None
-    cache_dtype: Annotated[
-        str | None,
-        Option(
-            help="float32, or approximately float16 or int8: how the compiled step keeps "
-            "keys and values",
-            rich_help_panel=MODEL,
-        ),
-    ] = None
-    device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu"
-    threads: Annotated[
-        int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)
-    ] = None
-    raw: Annotated[bool, Option("--raw", help="no chat template", rich_help_panel=MODEL)] = False
-    max_tokens: Annotated[
-        int | None, Option(help="at most, EOS included (default: 128)", rich_help_panel=SAMPLING)
-    ] = None
-    min_tokens: Annotated[int, Option(help="no EOS before", rich_help_panel=SAMPLING)] = 0
-    temperature: Annotated[
-        float | None,
-        Option(help="0 is greedy; default: the checkpoint's own, else 0", rich_help_panel=SAMPLING),
-    ] = None
-    top_k: Annotated[int | None, Option(help="0 is off", rich_help_panel=SAMPLING)] = None
-    top_p: Annotated[float | None, Option(help="above 0, 1 is off", rich_help_panel=SAMPLING)] = (
-        None
-    )
-    min_p: Annotated[float | None, Option(help="0 is off", rich_help_panel=SAMPLING)] = None
-    repetition_penalty: Annotated[
-        float | None, Option(help="1 is off", rich_help_panel=SAMPLING)
-    ] = None
-    presence_penalty: Annotated[float | None, Option(help="0 is off", rich_help_panel=SAMPLING)] = (
-        None
-    )
-    frequency_penalty: Annotated[
-        float | None, Option(help="0 is off", rich_help_panel=SAMPLING)
-    ] = None
+    model: str = _loaded("name")
+    draft: str | None = _loaded("draft")
+    ngrams: str | None = _loaded("ngrams")
+    with_: list[str] | None = _loaded("trained", spelt="--with")
+    method: str = _asked("method", MODEL, default="auto")
+    set_: list[str] | None = _asked("options", MODEL, spelt="--set", more="k=v")
+    dtype: str = _loaded("dtype")
+    quantize: str | None = _loaded("quantize")
+    compute: str | None = _loaded("compute")
+    cache_dtype: str | None = _loaded("cache_dtype")
+    device: str = _loaded("device")
+    threads: int | None = _loaded("threads")
+    raw: bool = _asked("raw", MODEL)
+    max_tokens: int | None = _asked("max_tokens", SAMPLING)
+    min_tokens: int | None = _sampled("min_tokens")
+    temperature: float | None = _sampled("temperature")
+    top_k: int | None = _sampled("top_k")
+    top_p: float | None = _sampled("top_p")
+    min_p: float | None = _sampled("min_p")
+    repetition_penalty: float | None = _sampled("repetition_penalty")
+    presence_penalty: float | None = _sampled("presence_penalty")
+    frequency_penalty: float | None = _sampled("frequency_penalty")
     sample: Annotated[
         list[str] | None,
         Option(
@@ -181,27 +95,12 @@ class Flags:
             rich_help_panel=SAMPLING,
         ),
     ] = None
-    order: Annotated[
-        str,
-        Option(help="order of the rules: vllm, transformers or llamacpp", rich_help_panel=SAMPLING),
-    ] = "vllm"
-    stop: Annotated[
-        list[str] | None, Option(help="stop string (repeatable)", rich_help_panel=SAMPLING)
-    ] = None
-    stop_token_id: Annotated[
-        list[int] | None, Option(help="stop id (repeatable)", rich_help_panel=SAMPLING)
-    ] = None
-    infill: Annotated[
-        str | None,
-        Option(
-            help="the answer with gaps, [[3]] for three tokens (masked-diffusion models; of "
-            "insertion models for up to three)",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None
-    ignore_eos: Annotated[
-        bool, Option("--ignore-eos", help="go on after EOS", rich_help_panel=SAMPLING)
-    ] = False
+    order: str = _asked("order", SAMPLING)
+    stop: list[str] | None = _asked("stop", SAMPLING)
+    stop_token_id: list[int] | None = _asked("stop_token_ids", SAMPLING)
+    include_stop: bool = _asked("include_stop", SAMPLING)
+    infill: str | None = _asked("infill", SAMPLING, type=str | None)
+    ignore_eos: bool = _asked("ignore_eos", SAMPLING)
     regex: Annotated[
         str | None,
         Option(help="the answer matches this regular expression", rich_help_panel=CONSTRAINT),
@@ -236,23 +135,11 @@ class Flags:
             rich_help_panel=CONSTRAINT,
         ),
     ] = None
-    finish: Annotated[
-        bool,
-        Option(
-            "--finish",
-            help="bring a constrained answer to a legal end within --max-tokens",
-            rich_help_panel=CONSTRAINT,
-        ),
-    ] = False
-    seed: Annotated[int, Option(help="names the randomness", rich_help_panel=SAMPLING)] = 0
-    n: Annotated[int, Option(help="answers to one prompt", rich_help_panel=SAMPLING)] = 1
-    logprobs: Annotated[
-        int | None,
-        Option(
-            help="report log-probabilities and this many alternatives (0 to 64)",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
+    finish: bool = _asked("finish", CONSTRAINT)
+    seed: int = _asked("seed", SAMPLING)
+    n: int = _asked("n", SAMPLING)
+    logprobs: int | None = _asked("logprobs", OUTPUT)
+    prompt_logprobs: int | None = _asked("prompt_logprobs", OUTPUT)
     json_: Annotated[
         bool, Option("--json", help="one JSON object on standard output", rich_help_panel=OUTPUT)
     ] = False
@@ -263,12 +150,7 @@ class Flags:
 
     def __post_init__(self) -> None:
         """What no model could honour is refused before one is loaded."""
-        check_threads(self.threads)
-        whole("n", self.n, 1, MOST_CHOICES)
-        whole("min_tokens", self.min_tokens, 0, MOST_TOKENS)
-        whole("seed", self.seed, -MOST_SEED, MOST_SEED)
-        if self.max_tokens is not None:
-            whole("max_tokens", self.max_tokens, 1, MOST_TOKENS)
+        check(self)
         for text in self.stop or ():
             whole_text(text, "stop")
         _ = self.constraint
@@ -299,23 +181,11 @@ class Flags:
             Sampling(**self.bent)
 
     def load(self) -> api.LM:
+        given = {
+            one.option.name: getattr(self, name) for name, one in flags_of(Flags, "loading").items()
+        }
         with uncollected():
-            return self._load()
-
-    def _load(self) -> api.LM:
-        draft = None if self.draft == "none" else self.draft
-        return api.load(
-            self.model,
-            draft=draft,
-            dtype=self.dtype,
-            device=self.device,
-            threads=self.threads,
-            quantize=self.quantize,
-            compute=self.compute,
-            cache_dtype=self.cache_dtype,
-            ngrams=None if self.ngrams == "none" else self.ngrams,
-            trained=tuple(self.with_ or ()),
-        )
+            return api.load(**{**given, "trained": tuple(self.with_ or ())})
 
     def options(self) -> dict[str, str]:
         """--set k=v, split."""
@@ -324,17 +194,8 @@ class Flags:
     @cached_property
     def bent(self) -> dict[str, Any]:
         """The fields of sampling that are given. Raises RequestError for one that is given twice."""
-        names = (
-            "temperature",
-            "top_k",
-            "top_p",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-        )
+        names = flags_of(Flags, "sampling")
         given = {k: value for k in names if (value := getattr(self, k)) is not None}
-        given |= {"min_tokens": self.min_tokens} if self.min_tokens else {}
         more = pairs("sample", self.sample)
         if twice := next((k for k in more if k in given), None):
             raise RequestError(
@@ -368,38 +229,39 @@ class Flags:
 
     def request(self, lm: api.LM) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
-        return {
-            "method": self.method,
-            "options": self.options(),
-            "sampling": self.sampling(lm),
-            "max_tokens": self.max_tokens,
-            "stop": tuple(self.stop or ()),
-            "stop_token_ids": tuple(self.stop_token_id or ()),
-            "ignore_eos": self.ignore_eos,
-            "seed": self.seed,
-            "n": self.n,
-            "logprobs": self.logprobs,
-            "raw": self.raw,
-            "order": self.order,
-            "constraint": self.constraint,
-            "finish": self.finish,
-            "infill": self.infill,
+        given = {
+            one.option.name: tuple(value or ()) if one.option.kind is tuple else value
+            for name, one in flags_of(Flags, "request").items()
+            for value in (getattr(self, name),)
         }
+        beside = {"sampling": self.sampling(lm), "constraint": self.constraint}
+        return {**given, **beside, "options": self.options()}
 
 
-def steering(
-    name: str | None, steer_set: list[str] | None, negative_prompt: str | None
-) -> dict[str, Any]:
-    """The fields of a request that steer it. Raises RequestError for a way, or an option of it, that is not there."""
-    second = None if negative_prompt is None else whole_text(negative_prompt, "negative_prompt")
-    options = pairs("steer-set", steer_set)
-    if name is not None:
-        steer.chosen(name, options)
-    return {
-        "steer": name,
-        "steer_options": options,
-        "negative_prompt": second,
-    }
+@dataclass(frozen=True)
+class Steered:
+    """Flags that bend the model's law."""
+
+    steer: str | None = flag(ASK["steer"], STEERING)
+    steer_set: list[str] | None = flag(
+        ASK["steer_options"], STEERING, spelt="--steer-set", more="k=v"
+    )
+    negative_prompt: str | None = flag(
+        ASK["negative_prompt"],
+        STEERING,
+        spelt=("--negative-prompt", "--no-context-prompt"),
+        type=str | None,
+    )
+
+    def request(self) -> dict[str, Any]:
+        """The fields of a request that steer it. Raises RequestError for a way, or an option of it, that is not there."""
+        second = self.negative_prompt
+        if second is not None:
+            whole_text(second, "negative_prompt")
+        options = pairs("steer-set", self.steer_set)
+        if self.steer is not None:
+            steer.chosen(self.steer, options)
+        return {"steer": self.steer, "steer_options": options, "negative_prompt": second}
 
 
 def pairs(flag: str, items: list[str] | None) -> dict[str, str]:
@@ -418,27 +280,8 @@ def named(spelt: str, items: list[str] | None) -> dict[str, str]:
     return out
 
 
-def shared(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `flags: Flags` of a command by the flags themselves."""
-    own = [
-        p
-        for p in inspect.signature(command, eval_str=True).parameters.values()
-        if p.name != "flags"
-    ]
-    hints = inspect.get_annotations(Flags, eval_str=True)
-    fields = [
-        inspect.Parameter(
-            f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name]
-        )
-        for f in dataclasses.fields(Flags)
-    ]
-    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-
-    def wrapped(**given: Any) -> None:
-        flags = Flags(**{f.name: given.pop(f.name) for f in dataclasses.fields(Flags)})
-        command(flags=flags, **given)
-
-    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-    wrapped.__signature__ = inspect.Signature([*own, *fields])  # pyright: ignore[reportFunctionMemberAccess]
-    wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *fields]}
-    return wrapped
+LOADED, BENT = (
+    frozenset(flags_of(Flags, "loading")),
+    frozenset((*flags_of(Flags, "sampling"), "sample")),
+)
+"""Flags that say what is loaded, and how; those that `sampling` reads."""

@@ -16,7 +16,8 @@ from polydec import api
 from polydec.base.edge import printable, sentence, whole_text
 from polydec.base.errors import RequestError
 from polydec.cli import prompts
-from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
+from polydec.cli.declared import shared
+from polydec.cli.flags import Flags, Steered
 from polydec.cli.shown import fit
 from polydec.core.trace import Event, Opened, ignore, to_json
 
@@ -42,9 +43,7 @@ def generate(
         ),
     ] = None,
     shots: Annotated[int | None, typer.Option(help=f"how many of them (default: {SHOTS})")] = None,
-    steer: Steer = None,
-    steer_set: SteerSet = None,
-    negative_prompt: Second = None,
+    steered: Steered = Steered(),  # noqa: B008
 ) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
     text = asked(prompt, prompt_file)
@@ -55,7 +54,7 @@ def generate(
             f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out"
         )
     flags.check_names()
-    steered = steering(steer, steer_set, negative_prompt)
+    steering = steered.request()
     if exemplars is None:
         lm = flags.load()
     else:
@@ -82,7 +81,7 @@ def generate(
             + "\n"
         )
 
-    ask = api.Ask(text, **flags.request(lm), **steered)
+    ask = api.Ask(text, **flags.request(lm), **steering)
     ticket = engine.submit(ask, on=ignore if flags.trace is None else on)
     note(lm, ask, ticket.plan)
     if flags.logprobs is not None and not flags.json_:

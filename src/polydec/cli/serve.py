@@ -13,13 +13,14 @@ from typing import Annotated
 from typer import Option
 
 from polydec import api
-from polydec.base.edge import check_threads, whole
+from polydec.base.edge import whole
 from polydec.base.errors import RequestError
 from polydec.base.options import shown
 from polydec.cli.generate import note
 from polydec.drafting.costs import Costs
 from polydec.methods import registry
 from polydec.request.ask import plan
+from polydec.request.loading import declared
 
 MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
 KEY = "POLYDEC_API_KEY"
@@ -185,7 +186,7 @@ def serve(
         raise RequestError(
             f"replicas is {replicas}: that needs {', '.join(missing)}: pip install 'polydec[ray]'"
         )
-    check_threads(threads)
+    declared()["threads"].convert(threads)
     registry.get(method)
     whole("port", port, 0, 65535)
     whole("keep", keep, 0, 1024)

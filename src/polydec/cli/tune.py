@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from polydec import api
-from polydec.base.edge import check_threads
 from polydec.base.errors import RequestError
 from polydec.request import machine, profile
+from polydec.request.loading import declared
 
 
 def tune(
@@ -35,7 +35,7 @@ def tune(
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
     if not 1 <= seconds <= 100:
         raise RequestError(f"seconds is {seconds:g}: it must lie in 1 to 100")
-    check_threads(threads)
+    declared()["threads"].convert(threads)
     writable()
     lm = api.load(
         model,

@@ -18,7 +18,8 @@ from polydec.base.errors import RequestError
 from polydec.bench.certify import Comparison, compare
 from polydec.bench.drift import drift
 from polydec.cli import asking, prompts
-from polydec.cli.flags import BENT, LOADED, Flags, shared
+from polydec.cli.declared import shared
+from polydec.cli.flags import BENT, LOADED, Flags
 from polydec.cli.shown import cell, emit
 from polydec.methods import registry
 from polydec.methods.kit import family_of

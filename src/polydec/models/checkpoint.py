@@ -12,6 +12,7 @@ import torch
 
 from polydec import native as cpu
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import check
 from polydec.core.types import Vocab
 from polydec.formats import edge
 from polydec.formats.architectures import FAMILIES
@@ -19,9 +20,8 @@ from polydec.models import denoiser, inserter
 from polydec.models.denoiser import Masked
 from polydec.models.inserter import Insertion
 from polydec.models.lm import LM
+from polydec.models.options import CacheDtype, Compute, Dtype, Quantize, Threads
 from polydec.models.sources import Source, open_source
-from polydec.native.library import CACHES, COMPUTES
-from polydec.native.weights import QUANTISED
 from polydec.nets.transformer import Transformer
 from polydec.text.tokenizer import Text
 
@@ -110,31 +110,20 @@ def load(
     cache_dtype: str | None = None,
     opened: dict[Path, Source] | None = None,
 ) -> Checkpoint:
-    """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `dtypes()`; device: "cpu" or "cuda"; threads: on
+    """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `DTYPES`; device: "cpu" or "cuda"; threads: on
     the CPU, at least 1 (default: all cores); quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the
     native step only, and what is computed is then approximate; compute: what the native step multiplies quantised matrices
     in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set);
     cache_dtype: how the native step keeps keys and values, "float32", or approximately "float16" or "int8"
     (default: POLYDEC_CACHE_DTYPE, else float32); opened: the files that are open already, as `open_source` has them.
     Raises RequestError where the model cannot be had or read."""
+    check("dtype", dtype, Dtype)
+    check("quantize", quantize, Quantize)
+    check("compute", compute, Compute)
+    check("cache_dtype", cache_dtype, CacheDtype)
+    threads = check("threads", threads, Threads)
     if threads is not None:
-        if threads < 1:
-            raise RequestError(f"threads is {threads}: it must be at least 1")
         torch.set_num_threads(threads)
-    if dtype not in dtypes():
-        raise RequestError(f"dtype is {dtype!r}: it must be one of {', '.join(dtypes())}")
-    for field, value, known in (
-        ("compute", compute, COMPUTES),
-        ("cache_dtype", cache_dtype, CACHES),
-    ):
-        if value is not None and value not in known:
-            raise RequestError(
-                f"{field} is {value!r}: it must be one of {', '.join(known)}, or not be given"
-            )
-    if quantize is not None and quantize not in QUANTISED:
-        raise RequestError(
-            f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given"
-        )
     source = open_source(name, opened)
     with edge.reading(f"{name} cannot be loaded"):
         if denoiser.is_masked(source.config):
@@ -197,18 +186,6 @@ def _model(network: Any, vocab: Vocab, config: Mapping[str, Any]) -> LM | Masked
             block=config.get("polydec_block") or 0,
         )
     return LM(network, vocab)
-
-
-def dtypes() -> dict[str, str]:
-    """What `dtype` may be, each with what it says."""
-    return {
-        "auto": "the native step over the file's own numbers, else as torch",
-        "native": "the native step or an error",
-        "torch": "the fastest of torch's kernels here",
-        "float32": "torch, float32",
-        "bfloat16": "torch, bfloat16",
-        "float16": "torch, weights in float16",
-    }
 
 
 def _network(

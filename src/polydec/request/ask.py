@@ -1,16 +1,15 @@
-"""A request as a user makes it, and the checked plan of it: everything that can be wrong is said before anything runs."""
+"""A request, checked: the plan of it. Everything that can be wrong is said before anything runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from reprlib import Repr
-from typing import Annotated, Any, TypedDict, get_args, get_type_hints
+from typing import Any
 
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.options import AtLeast, Note, Option, Within, meant, option, shown
+from polydec.base.options import shown
 from polydec.constraints import pieces
 from polydec.constraints.in_time import InTime, in_time
 from polydec.constraints.protocols import Constraint, Language
@@ -22,150 +21,12 @@ from polydec.drafting.costs import Costs
 from polydec.methods import registry, steer
 from polydec.methods.card import Card
 from polydec.methods.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
-from polydec.request.loaded import LM, Prompt
+from polydec.request.fields import LENGTH, Ask, Prompt, declared
+from polydec.request.loaded import LM
 from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
 from polydec.targets.no_early_end import NoEarlyEnd
 from polydec.targets.reprompted import Reprompted
 from polydec.targets.shaped import Shaped
-
-LENGTH = 128
-"""Tokens of an answer where nobody says how many."""
-
-STOPS = 64
-"""Most stop strings, and most stop ids, of a request."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One request.
-
-    prompt: text (through the chat template where the model has one), token ids, or chat messages; method: any name of a
-    method; options: of the method; sampling: None for the checkpoint's own; stop: a text or several; stop_token_ids: end an
-    answer like EOS; infill: the answer with gaps, for a masked-diffusion model: a text in which [[3]] stands for three tokens
-    (for an insertion model: up to three), or ids with None for each gap; EOS follows it unless that is ignored, and its length
-    takes the place of max_tokens; order: the engine whose order of sampling rules is followed; constraint: which texts an
-    answer may be (`Regex`, `JsonSchema`, `Lark`, `AnyOf`, `SpanOf`), None: any; finish: where the tokens run out, the answer is
-    led to an end that the constraint allows (`InTime`). The n answers share the seed and have their own
-    randomness each.
-
-    steer: any name of a way to steer (polydec.methods.steer), None for none, or "cfg" where there is a negative prompt;
-    steer_options: of that. negative_prompt: what the prompt is held against, in any form that a prompt has; the empty text
-    is an empty turn of a chat or, without a template, the prompt's last token alone.
-
-    tools: what the model may call, as chat templates take it (JSON schemas of functions); only beside chat messages.
-    template: further names that the chat template is told, such as {"enable_thinking": False}.
-    """
-
-    prompt: Prompt
-    method: str = "plain"
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    sampling: Sampling | None = None
-    max_tokens: Annotated[
-        int | None,
-        AtLeast(1),
-        Note(f"none: {LENGTH}, or what the context leaves"),
-        "tokens of an answer at most, EOS included",
-    ] = None
-    stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    ignore_eos: Annotated[bool, "go on after EOS"] = False
-    include_stop: Annotated[bool, "leave the stop string in the text"] = False
-    seed: Annotated[int, "names the randomness"] = 0
-    n: Annotated[int, Within(1, 1024), "answers to one prompt"] = 1
-    logprobs: Annotated[
-        int | None,
-        Within(0, 64),
-        Note("none: no log-probabilities"),
-        "alternatives to report beside each token",
-    ] = None
-    prompt_logprobs: Annotated[
-        int | None,
-        Within(0, 64),
-        Note("none: nothing of the prompt"),
-        "alternatives to report beside each token of the prompt",
-    ] = None
-    raw: Annotated[bool, "no chat template"] = False
-    infill: str | Sequence[int | None] | None = None
-    order: str = "vllm"
-    constraint: Constraint | None = None
-    finish: Annotated[bool, "bring a constrained answer to a legal end within max_tokens"] = False
-    steer: str | None = None
-    steer_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    negative_prompt: Prompt | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
-    template: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def __repr__(self) -> str:
-        """The prompt, cut short, and the fields that were set."""
-        set_ = [f for f in fields(self)[1:] if getattr(self, f.name) != _default(f)]
-        said = [
-            _SHORT.repr(self.prompt),
-            *(f"{f.name}={_SHORT.repr(getattr(self, f.name))}" for f in set_),
-        ]
-        return f"Ask({', '.join(said)})"
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
-
-
-class Fields(TypedDict, total=False):
-    """The fields of `Ask` behind its prompt, as keywords of `generate`, `stream` and `Engine.submit`: an editor knows them."""
-
-    method: str
-    options: Mapping[str, Any]
-    sampling: Sampling | None
-    max_tokens: int | None
-    stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
-    ignore_eos: bool
-    include_stop: bool
-    seed: int
-    n: int
-    logprobs: int | None
-    prompt_logprobs: int | None
-    raw: bool
-    infill: str | Sequence[int | None] | None
-    order: str
-    constraint: Constraint | None
-    finish: bool
-    steer: str | None
-    steer_options: Mapping[str, Any]
-    negative_prompt: Prompt | None
-    tools: Sequence[Mapping[str, Any]]
-    template: Mapping[str, Any]
-
-
-def asked(prompt: Prompt | Ask, given: Fields) -> Ask:
-    """The request of a prompt and fields by name, or the one that is given. Raises TypeError for a field that is unknown, with
-    the nearest one, or where fields stand beside an Ask, which has its own."""
-    if isinstance(prompt, Ask):
-        if given:
-            raise TypeError(
-                f"{', '.join(given)} is given beside an Ask: set it there (dataclasses.replace changes one)"
-            )
-        return prompt
-    known = [f.name for f in fields(Ask)][1:]
-    for name in given:
-        if name not in known:
-            nearest = meant(name, known, "its fields", most=1)
-            raise TypeError(f"a request has no field {shown(name)}: {nearest}")
-    return Ask(prompt, **given)
-
-
-@cache
-def limits() -> tuple[Option, ...]:
-    """The fields of a request that are plain values, with their ranges."""
-    hints = get_type_hints(Ask, include_extras=True)
-    return tuple(
-        option(f.name, hints[f.name], f.default)
-        for f in fields(Ask)
-        if any(isinstance(x, str) for x in get_args(hints[f.name])[1:])
-    )
 
 
 @dataclass(frozen=True)
@@ -221,12 +82,15 @@ def steering(
 ) -> Steering | None:
     """How a request is steered; ids: of its prompt; most: tokens that a second prompt has room for. Raises RequestError with
     one sentence for what cannot be honoured."""
-    if ask.steer is None and ask.negative_prompt is None:
-        if _mapping("steer_options", ask.steer_options):
+    given = {
+        name: declared()[name].convert(getattr(ask, name)) for name in ("steer", "steer_options")
+    }
+    if given["steer"] is None and ask.negative_prompt is None:
+        if given["steer_options"]:
             raise RequestError("steer_options is given without steer: name the way to steer")
         return None
-    name = "cfg" if ask.steer is None else _text("steer", ask.steer)
-    options = steer.chosen(name, _mapping("steer_options", ask.steer_options))
+    name = "cfg" if given["steer"] is None else given["steer"]
+    options = steer.chosen(name, given["steer_options"])
     steer.check_second(name, ask.negative_prompt is not None)
     second, derive = ask.negative_prompt, steer.derived(name)
     if second is None and derive is not None and isinstance(ask.prompt, str):
@@ -257,15 +121,15 @@ def plan(
     requests, by its name; measure: gives the costs of passes, None: the model's. Raises RequestError with one sentence that
     names the field, the value and what is legal."""
     point, family = model.checkpoint, family_of(model.checkpoint.lm)
-    card: Card = registry.get(registry.of_model(_text("method", ask.method), family)).CARD
-    values = {o.name: o.convert(getattr(ask, o.name)) for o in limits()}
-    options = registry.chosen(card.name, _mapping("options", ask.options))
-    stops, stop_ids = _stops(ask.stop), _ids(ask.stop_token_ids, point.lm.vocab.size)
+    values = {name: o.convert(getattr(ask, name)) for name, o in declared().items()}
+    card: Card = registry.get(registry.of_model(values["method"], family)).CARD
+    options = registry.chosen(card.name, values["options"])
+    stop_ids = _ids(values["stop_token_ids"], point.lm.vocab.size)
     ids = model.ids(
         ask.prompt,
         raw=values["raw"],
         tools=ask.tools,
-        template=_mapping("template", ask.template),
+        template=values["template"],
     )
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
@@ -282,7 +146,7 @@ def plan(
         )
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
     alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
-    writer = point.text.writer(stops, values["include_stop"], after=() if alone else ids)
+    writer = point.text.writer(values["stop"], values["include_stop"], after=() if alone else ids)
     eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
     language = (
         None
@@ -317,7 +181,7 @@ def plan(
     law = point.lm if steered is None else steered.law(model, ids)
     if steered is not None:
         check_together(model, card, law, steered.card)
-    laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
+    laws = shape(model, law, card, sampling, request, values["order"], language)
     read = list[Artefact]()
     build = Build(
         card.name,
@@ -624,45 +488,13 @@ def _length(
     return min(LENGTH, most) if asked is None else asked
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise RequestError(f"{name} is {shown(value)}: it must be a text")
-    return value
-
-
-def _mapping(name: str, value: Any) -> Mapping[str, Any]:
-    if value is not None and not (
-        isinstance(value, Mapping) and all(isinstance(k, str) for k in value)
-    ):
-        raise RequestError(f"{name} is {shown(value)}: it must hold values by name")
-    return value or {}
-
-
 def _are_ids(prompt: Prompt) -> bool:
     return not isinstance(prompt, str) and not isinstance(prompt[0], Mapping)
 
 
-def _stops(stop: Any) -> tuple[str, ...]:
-    """Stop strings, checked."""
-    if isinstance(stop, str):
-        stop = (stop,)
-    if not isinstance(stop, Sequence) or len(stop) > STOPS:
-        raise RequestError(f"stop is {shown(stop)}: it must be a text or up to {STOPS} of them")
-    for s in stop:
-        if not isinstance(s, str) or not 1 <= len(s) <= 4096:
-            raise RequestError(f"stop has {shown(s)}: each must be a text of 1 to 4096 characters")
-    return tuple(stop)
-
-
-def _ids(ids: Any, size: int) -> frozenset[int]:
-    """Stop ids, checked."""
-    if (
-        isinstance(ids, (str, bytes))
-        or not isinstance(ids, (Sequence, set, frozenset))
-        or len(ids) > STOPS
-    ):
-        raise RequestError(f"stop_token_ids is {shown(ids)}: it must hold up to {STOPS} token ids")
+def _ids(ids: tuple[int, ...], size: int) -> frozenset[int]:
+    """Stop ids of a vocabulary of this size, checked."""
     for x in ids:
-        if type(x) is not int or not 0 <= x < size:
-            raise RequestError(f"stop_token_ids has token {shown(x)}: ids lie in 0 to {size - 1}")
+        if not 0 <= x < size:
+            raise RequestError(f"stop_token_ids has token {x}: ids lie in 0 to {size - 1}")
     return frozenset(ids)

@@ -19,8 +19,9 @@ from polydec.core.scheduler import Pass, Scheduler, Task
 from polydec.core.trace import Edited, Event, Observer, Opened, ignore
 from polydec.core.transcript import Transcript
 from polydec.drafting.costs import Costs
-from polydec.request.ask import Ask, Fields, Plan, asked, plan
-from polydec.request.loaded import LM, Prompt
+from polydec.request.ask import Plan, plan
+from polydec.request.fields import Ask, Fields, Prompt, asked
+from polydec.request.loaded import LM
 
 
 @dataclass(frozen=True)

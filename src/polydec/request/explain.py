@@ -14,7 +14,8 @@ from polydec.drafting.costs import Costs
 from polydec.methods import registry
 from polydec.methods.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Artefact, Trained, family_of
 from polydec.methods.registry import DEFAULTS
-from polydec.request.ask import Ask, Plan, plan, room
+from polydec.request.ask import Plan, plan, room
+from polydec.request.fields import Ask
 from polydec.request.loaded import LM
 from polydec.shapers._rule import Setting
 from polydec.shapers.sampling import Sampling, acting, fields, rules

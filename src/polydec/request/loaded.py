@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from polydec.base import edge, notebook
+from polydec.base import notebook
 from polydec.base.errors import RequestError
 from polydec.base.heard import warn
 from polydec.drafting.costs import Costs
@@ -21,14 +21,12 @@ from polydec.methods import registry
 from polydec.methods.kit import Artefact, Kit, family_of, fit
 from polydec.models import checkpoint, sources
 from polydec.models.checkpoint import Checkpoint, Deferred
+from polydec.request.fields import OWN, Prompt
 from polydec.shapers.sampling import Sampling
 from polydec.text import tool_prompt
 
 TORCH_THREADS = torch.get_num_threads()
 """Threads that torch came with: what a model on the torch path gets unless told otherwise."""
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Text (through the chat template where the model has one), token ids as they stand, or chat messages."""
 
 A = TypeVar("A", bound=Artefact)
 
@@ -136,16 +134,12 @@ class LM:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
         says. Raises RequestError for a value out of range, TypeError for an unknown field."""
         own = self.checkpoint.generation
-        known = {
-            k: own[k]
-            for k in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-            if own.get(k) is not None
-        }
+        known = {k: own[k] for k in OWN if own.get(k) is not None}
         if own.get("do_sample") is False:
             known.pop("temperature", None)
-        return Sampling(
-            **{"temperature": 0.0, **known, **{k: v for k, v in given.items() if v is not None}}
-        )
+        named = {k: v for k, v in given.items() if v is not None}
+        values: dict[str, Any] = {"temperature": 0.0, **known, **named}
+        return Sampling(**values)
 
     def empty(self, *, raw: bool = False) -> tuple[int, ...]:
         """Token ids of a prompt that asks nothing: an empty turn of a chat, or what a tokenizer sets before every text."""
@@ -252,27 +246,20 @@ def _message(at: int, message: Any) -> dict[str, str]:
     return dict(message)
 
 
-def load(
-    name: str = "zoo:smollm2",
+def assembled(
+    name: str,
     *,
-    draft: str | None = "default",
-    dtype: str = "auto",
-    device: str = "cpu",
-    threads: int | None = None,
-    quantize: str | None = None,
-    compute: str | None = None,
-    cache_dtype: str | None = None,
-    ngrams: str | None = "default",
-    trained: Sequence[str] = (),
+    draft: str | None,
+    dtype: str,
+    device: str,
+    threads: int | None,
+    quantize: str | None,
+    compute: str | None,
+    cache_dtype: str | None,
+    ngrams: str | None,
+    trained: Sequence[str],
 ) -> LM:
-    """A model by Hub id, directory, GGUF file or `zoo:NAME`.
-
-    draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
-    likewise: a table that `polydec train ngrams` made of the model's text. trained: directories (or zoo:NAME) of whatever else
-    was trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
-    here. Raises RequestError with one sentence where something cannot be had or was made for another model.
-    """
-    edge.check_threads(threads)
+    """What `polydec.load` gives (loading.py); its settings are checked."""
     opened = dict[Path, sources.Source]()  # a draft model shares its target's tokenizer
     model = checkpoint.load(
         name,

@@ -13,7 +13,7 @@ from polydec.api import LM, Ask
 from polydec.base.edge import parse_object, whole_text
 from polydec.base.options import shown
 from polydec.constraints.tool_calls import Form
-from polydec.request.ask import limits as ask_limits
+from polydec.request.fields import ALTERNATIVES, declared
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.shapers.sampling import fields as sampling_fields
@@ -48,6 +48,31 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     }
 )
 """Fields of which only these values are honoured, none (null) besides: they say what the server does anyway."""
+
+
+ASKED: Mapping[str, str] = MappingProxyType(
+    {
+        **{
+            name: name
+            for name in (
+                "method",
+                "options",
+                "n",
+                "seed",
+                "stop",
+                "stop_token_ids",
+                "ignore_eos",
+                "order",
+                "finish",
+                "steer",
+                "steer_options",
+                "negative_prompt",
+            )
+        },
+        "include_stop_str_in_output": "include_stop",
+    }
+)
+"""Fields of every endpoint, each with its name in an Ask, which says its type, range and help."""
 
 
 class Body:
@@ -240,26 +265,26 @@ def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
 def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
     """The fields of an Ask that every endpoint shares, as keyword arguments; method, seed: where none is given.
     Raises RequestError for a value out of its range."""
-    plain, size = {o.name: o for o in ask_limits()}, model.checkpoint.lm.vocab.size
+    size = model.checkpoint.lm.vocab.size
     for name in (name for rule in sampling_rules().values() for name in rule.token_ids):
         _entries(body, name, size)
     sampling = {name: value for name in sampling_fields() if (value := body.take(name)) is not None}
+    usual = {"method": method, "seed": seed}
     return {
-        "method": body.take("method", method),
-        "options": body.mapping("options"),
         "sampling": model.sampling(**sampling),
-        "n": plain["n"].convert(body.take("n", 1)),
-        "seed": plain["seed"].convert(body.take("seed", seed)),
-        "stop": body.take("stop", ()),
-        "stop_token_ids": body.take("stop_token_ids", ()),
-        "ignore_eos": body.flag("ignore_eos"),
-        "include_stop": body.flag("include_stop_str_in_output"),
-        "order": body.take("order", "vllm"),
-        "finish": body.flag("finish"),
-        "steer": body.take("steer"),
-        "steer_options": body.mapping("steer_options"),
-        "negative_prompt": _whole(body.take("negative_prompt")),
+        **{field: _field(body, name, field, usual) for name, field in ASKED.items()},
     }
+
+
+def _field(body: Body, name: str, field: str, usual: Mapping[str, Any]) -> Any:
+    """A field of an Ask by the name that it has here; usual: of the server, where none is given."""
+    option = declared()[field]
+    if option.kind is bool:
+        return body.flag(name)
+    if option.kind is Mapping:
+        return body.mapping(name)
+    value = body.take(name, usual.get(field, option.default))
+    return _whole(value) if option.kind is object else option.convert(value)
 
 
 def _entries(body: Body, name: str, size: int) -> None:
@@ -278,7 +303,7 @@ def _whole(prompt: Any) -> Any:
 
 def prompt_logprobs(body: Body, stream: bool) -> int | None:
     """vLLM's field. Raises Refusal for a value out of its range, or in a stream, which has no place for it."""
-    value = body.whole("prompt_logprobs", 0, 64)
+    value = body.whole("prompt_logprobs", 0, ALTERNATIVES)
     if value is not None and stream:
         raise Refusal(
             f"prompt_logprobs is {value} with stream: it is legal only where stream is false (a stream of "

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from html import escape
 from types import MappingProxyType
 from typing import Any
 
-from polydec.request.ask import limits as ask_limits
+from polydec.base.options import Option
+from polydec.request.fields import OWN, declared
+from polydec.serve.body import ASKED
 from polydec.serve.constrained import FIELDS as CONSTRAINTS
+from polydec.serve.shapes import USUAL
 from polydec.serve.template import EFFORTS
 from polydec.shapers.sampling import fields as sampling_fields
 
@@ -19,34 +23,40 @@ def _of(kind: str, about: str, **more: Any) -> Schema:
     return {"type": kind, "description": about, **more}
 
 
-_TEXTS: Schema = {
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-    "description": "texts that end an answer",
+def _as_here(option: Option, *, own: bool = False, **more: Any) -> Schema:
+    """A field of a request as it is over HTTP, where null means that it was not given; own: what stands then is the server's
+    or the checkpoint's own."""
+    schema = replace(option, type=option.form).schema()
+    if own or option.default is None:
+        del schema["default"]
+    return {**schema, **more}
+
+
+def _asked(field: str, about: str = "", **more: Any) -> Schema:
+    """A field of an Ask; about: what is to be said beside its own help here."""
+    option = declared()[field]
+    said = f"{option.help}; {about}" if about else option.help
+    return _as_here(replace(option, help=said), own=bool(about), **more)
+
+
+_ABOUT = {
+    "method": "left out: the server's; GET /methods lists them",
+    "options": "GET /methods has their schema",
+    "seed": "left out: drawn anew",
 }
+"""What is different here about a field of an Ask."""
 _SHARED: Mapping[str, Schema] = MappingProxyType(
     {
         "model": _of("string", "the name of a model; left out: the first one"),
         "stream": _of("boolean", "send what is written at once"),
-        "method": _of("string", "how to decode; GET /methods lists them"),
-        "options": _of("object", "of the method; GET /methods has their schema"),
-        "stop": _TEXTS,
-        "stop_token_ids": _of("array", "ids that end an answer", items={"type": "integer"}),
-        "ignore_eos": _of("boolean", "go on after EOS"),
-        "include_stop_str_in_output": _of("boolean", "leave the stop string in the text"),
-        "finish": _of("boolean", "bring a constrained answer to a legal end within its length"),
-        "order": _of("string", "the engine whose order of sampling rules is followed"),
-        "steer": _of("string", "a way to steer"),
-        "steer_options": _of("object", "of that"),
-        "negative_prompt": {
-            "description": "what the prompt is held against, in any form of a prompt"
-        },
+        **{name: _asked(field, _ABOUT.get(field, "")) for name, field in ASKED.items()},
         "polydec": {"description": 'true, or "steps": with tokens, drafts and figures'},
         **{name: {"description": about} for name, about in CONSTRAINTS.items()},
     }
 )
 _TEMPLATE: Mapping[str, Schema] = MappingProxyType(
     {
-        "chat_template_kwargs": _of("object", "names that the chat template is told"),
+        "chat_template_kwargs": _asked("template"),
         "reasoning_effort": {
             "enum": list(EFFORTS),
             "description": "where the template knows of thinking",
@@ -57,12 +67,14 @@ _TEMPLATE: Mapping[str, Schema] = MappingProxyType(
 _STREAM: Schema = _of("object", "include_usage: counts at the end of a stream")
 _TOOLS: Mapping[str, Schema] = MappingProxyType(
     {
-        "tools": _of("array", "what the model may call", items={"type": "object"}),
+        "tools": _asked("tools", type="array", items={"type": "object"}),
         "tool_choice": {"description": "whether it may, or must"},
         "parallel_tool_calls": _of("boolean", "whether several at a time"),
     }
 )
-_LENGTH: Schema = _of("integer", "tokens of an answer at most", minimum=1)
+_LENGTH: Schema = _asked("max_tokens", "left out: what the context and the server leave")
+_BESIDE: Schema = _asked("logprobs")
+_PROMPTED: Schema = _asked("prompt_logprobs")
 _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyType(
     {
         "/v1/chat/completions": (
@@ -72,9 +84,9 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "max_completion_tokens": _LENGTH,
                 "max_tokens": _LENGTH,
                 "logprobs": _of("boolean", "log-probabilities of the model"),
-                "top_logprobs": _of("integer", "alternatives beside each", minimum=0, maximum=64),
+                "top_logprobs": _BESIDE,
                 "stream_options": _STREAM,
-                "prompt_logprobs": _of("integer", "of the prompt", minimum=0, maximum=64),
+                "prompt_logprobs": _PROMPTED,
                 **_TOOLS,
                 **_TEMPLATE,
             },
@@ -83,11 +95,11 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
             ("prompt",),
             {
                 "prompt": {"description": "a text or token ids, or several of either"},
-                "max_tokens": {**_LENGTH, "minimum": 0},
+                "max_tokens": _asked("max_tokens", "0 only with echo", minimum=0, default=USUAL),
                 "echo": _of("boolean", "the prompt in front of the answer"),
-                "logprobs": _of("integer", "alternatives beside each token", minimum=0, maximum=64),
+                "logprobs": _BESIDE,
                 "stream_options": _STREAM,
-                "prompt_logprobs": _of("integer", "of the prompt", minimum=0, maximum=64),
+                "prompt_logprobs": _PROMPTED,
             },
         ),
         "/v1/responses": (
@@ -98,7 +110,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "max_output_tokens": _LENGTH,
                 "text": _of("object", "format: as response_format elsewhere"),
                 "include": _of("array", "message.output_text.logprobs"),
-                "top_logprobs": _of("integer", "alternatives beside each", minimum=0, maximum=64),
+                "top_logprobs": _BESIDE,
                 **_TOOLS,
                 **_TEMPLATE,
             },
@@ -128,8 +140,8 @@ def fields(path: str) -> dict[str, Schema]:
     own = dict(_OWN[path][1])
     if not path.startswith("/v1/"):
         return own
-    asked = {o.name: o.schema() for o in ask_limits() if o.name in ("n", "seed")}
-    return {**own, **_SHARED, **asked, **{k: o.schema() for k, o in sampling_fields().items()}}
+    sampling = {k: _as_here(o, own=k in OWN) for k, o in sampling_fields().items()}
+    return {**own, **_SHARED, **sampling}
 
 
 def request(path: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from polydec.api import LM, Ask, Completion
 from polydec.base.options import shown
+from polydec.request.fields import ALTERNATIVES
 from polydec.serve.body import Body, Wanted, asking, length
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
@@ -39,7 +40,7 @@ class Responses:
             raise Refusal(f"n is {shown(given['n'])}: a response has one answer", param="n")
         tools = read_tools(body, model, given["constraint"], flat=True)
         given["constraint"] = tools.constraint
-        include, top = body.take("include", []), body.whole("top_logprobs", 0, 64)
+        include, top = body.take("include", []), body.whole("top_logprobs", 0, ALTERNATIVES)
         if include not in ([], [LOGPROBS]):
             raise Refusal(
                 f"include is {shown(include)}: it must be [] or ['{LOGPROBS}']", param="include"

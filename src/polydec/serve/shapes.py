@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from polydec.api import LM, Ask
 from polydec.base.options import shown
 from polydec.core.request import PromptLogprob, TokenLogprob
+from polydec.request.fields import ALTERNATIVES
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
@@ -19,6 +20,9 @@ from polydec.text.tokenizer import Text
 
 LOWEST = -9999.0
 """What JSON has for the logarithm of 0, as vLLM writes it."""
+
+USUAL = 16
+"""Tokens of an answer of /v1/completions where nobody says how many, as OpenAI has it."""
 
 MOST_PROMPTS = 1024
 """Prompts of one request to /v1/completions."""
@@ -102,7 +106,7 @@ class Chat:
             "constraint": constraint(body, model),
             "template": template_values(body, model),
         }
-        logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, 64)
+        logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, ALTERNATIVES)
         if top is not None and not logprobs:
             raise Refusal(
                 "top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs"
@@ -208,11 +212,11 @@ class Completions:
         prompts, echo = read_prompts(body.take("prompt"), body.limits), body.flag("echo")
         if body.limits is not None:
             body.limits.admit(len(prompts) * given["n"])
-        most = length(body, "max_tokens", default=16, least=0 if echo else 1)
+        most = length(body, "max_tokens", default=USUAL, least=0 if echo else 1)
         silent = most == 0  # a token is written all the same, and not shown
         given["max_tokens"], given["logprobs"] = (
             1 if silent else most,
-            body.whole("logprobs", 0, 64),
+            body.whole("logprobs", 0, ALTERNATIVES),
         )
         stream, usage, details, steps = streaming(body)
         prompted = prompt_logprobs(body, stream)

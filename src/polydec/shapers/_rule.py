@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polydec.base.errors import RequestError
 from polydec.base.options import Option, read
 from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Words
-from polydec.models.geometry import Geometry
+
+if TYPE_CHECKING:
+    from polydec.models.geometry import Geometry
 
 ENGINES = ("transformers", "vllm", "llamacpp")
 """The engines whose orders are known."""

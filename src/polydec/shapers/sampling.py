@@ -10,9 +10,10 @@ from dataclasses import field, make_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from inspect import Parameter, Signature
 from pkgutil import iter_modules
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 
 from polydec.base import plugins
 from polydec.base.errors import RequestError
@@ -30,17 +31,7 @@ from polydec.shapers.temperature import GREEDY_BELOW
 def rules() -> Mapping[str, Rule]:
     """Every rule of this folder and of other packages (`plugins.py`) by its name, in the order of vLLM. Raises TypeError where
     two have one name or field."""
-    package = import_module("polydec.shapers")
-    files = (
-        m.name
-        for m in iter_modules(package.__path__)
-        if not m.name.startswith("_") and m.name != "sampling"
-    )
-    found = [
-        rule
-        for name in files
-        if (rule := getattr(import_module(f"polydec.shapers.{name}"), "RULE", None))
-    ]
+    found = list(rules_here().values())
     taken = {rule.name for rule in found}
     found += plugins.found("shapers", taken, plugins.with_rule, "RULE of that name").values()
     names = [rule.name for rule in found] + [
@@ -49,6 +40,26 @@ def rules() -> Mapping[str, Rule]:
     twice = next((x for x in names if names.count(x) > 1), None)
     if twice is not None:
         raise TypeError(f"two rules of sampling are called {twice}, or have a field of that name")
+    return _in_order(found)
+
+
+@cache
+def rules_here() -> Mapping[str, Rule]:
+    """Every rule of this folder; `docs/keywords.py` writes what their fields are into declared.py."""
+    package = import_module("polydec.shapers")
+    files = (
+        m.name
+        for m in iter_modules(package.__path__)
+        if not m.name.startswith("_") and m.name not in ("sampling", "declared")
+    )
+    return _in_order(
+        rule
+        for name in files
+        if (rule := getattr(import_module(f"polydec.shapers.{name}"), "RULE", None))
+    )
+
+
+def _in_order(found: Iterable[Rule]) -> Mapping[str, Rule]:
     return MappingProxyType(
         {rule.name: rule for rule in sorted(found, key=lambda r: (r.place["vllm"], r.name))}
     )
@@ -69,12 +80,10 @@ ORDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The order of each engine."""
 
 if TYPE_CHECKING:
-
-    class _Fields:
-        __dataclass_fields__: ClassVar[dict[str, Any]]
-
-        def __getattr__(self, name: str) -> Any: ...
-else:
+    from polydec.shapers.declared import Declared as _Fields
+    from polydec.shapers.declared import Keywords
+else:  # with the fields of other packages' rules
+    Keywords = dict
     _Fields = make_dataclass(
         "_Fields",
         [(o.name, o.type, field(default=o.default)) for o in fields().values()],
@@ -92,7 +101,19 @@ class Sampling(_Fields):
     Raises RequestError with one sentence for a field that is unknown or out of its range, or if the rules leave no token.
     """
 
-    def __init__(self, **given: Any) -> None:
+    __signature__ = Signature(  # what notebooks and docs show
+        [
+            Parameter(
+                o.name,
+                Parameter.KEYWORD_ONLY,
+                default=o.default,
+                annotation=Annotated[o.type, o.help],
+            )
+            for o in fields().values()
+        ]
+    )
+
+    def __init__(self, **given: Unpack[Keywords]) -> None:
         known = fields()
         for name in given:
             if name not in known:

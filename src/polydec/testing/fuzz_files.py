@@ -27,7 +27,7 @@ from polydec.core.scheduler import run
 from polydec.learned import artefacts
 from polydec.methods import registry
 from polydec.methods.kit import Artefact, Trained
-from polydec.request.loaded import (
+from polydec.request.loading import (
     load,  # not api.load, which the fuzzer keeps: the same name holds another file each time
 )
 from polydec.testing.kits import build

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
-from polydec.request.loaded import load
+from polydec.request.loading import load
 from polydec.train.diffusion import DiffusionSpec, begun, save
 from polydec.train.filter import FilterSpec, answers, asked
 from polydec.train.loop import Schedule, arithmetic, fit, precision

@@ -18,7 +18,8 @@ from polydec.families.diffusion.protocols import Denoiser
 from polydec.families.diffusion.types import Canvas
 from polydec.learned.kinds import filter as filters
 from polydec.methods.kit import family_of
-from polydec.request.loaded import LM, load
+from polydec.request.loaded import LM
+from polydec.request.loading import load
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown
 from polydec.train.target import require

@@ -13,7 +13,7 @@ from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.learned.kinds import joint
 from polydec.learned.kinds.joint import Joint
-from polydec.request.loaded import load
+from polydec.request.loading import load
 from polydec.train.diffusion import DiffusionSpec, Rows, Student, begun
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown

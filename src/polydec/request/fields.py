@@ -1,0 +1,197 @@
+"""What a request asks for: name, type, range, default and help of each field stand here once.
+
+The keywords of `generate`, the flags of the command line, the fields over HTTP, their JSON schema and the docs are made of
+these. Nothing here loads what computes. Annotations are values here, not text (no `from __future__`), as they are read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from reprlib import Repr
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_origin
+
+from polydec.base.options import (
+    As,
+    AtLeast,
+    Length,
+    Note,
+    OneOf,
+    Option,
+    Within,
+    meant,
+    option,
+    shown,
+)
+from polydec.constraints.protocols import Constraint
+from polydec.shapers._rule import ENGINES
+
+if TYPE_CHECKING:
+    from polydec.shapers.sampling import Sampling
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""Text (through the chat template where the model has one), token ids as they stand, or chat messages."""
+
+LENGTH = 128
+"""Tokens of an answer where nobody says how many."""
+
+STOPS = 64
+"""Most stop strings, and most stop ids, of a request."""
+
+CHOICES = 1024
+"""Most answers to one prompt."""
+
+ALTERNATIVES = 64
+"""Most alternatives that are reported beside a token."""
+
+OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""The fields of sampling that a checkpoint may bring values of its own for, which stand where a request says nothing."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request.
+
+    prompt: text (through the chat template where the model has one), token ids, or chat messages; sampling: None for the
+    checkpoint's own; infill: a text in which [[3]] stands for three tokens (for an insertion model: up to three), or ids
+    with None for each gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens; constraint:
+    `Regex`, `JsonSchema`, `Lark`, `AnyOf` or `SpanOf`, None: any text; finish: where the tokens run out, the answer is led to
+    an end that the constraint allows (`InTime`). The n answers share the seed and have their own randomness each.
+
+    steer: any name of a way to steer (polydec.methods.steer), None for none, or "cfg" where there is a negative prompt;
+    negative_prompt: in any form that a prompt has; the empty text is an empty turn of a chat or, without a template, the
+    prompt's last token alone.
+
+    tools: as chat templates take it (JSON schemas of functions), only beside chat messages. template: further names, such as
+    {"enable_thinking": False}.
+    """
+
+    prompt: Prompt
+    method: Annotated[str, "decoding method: see `polydec methods`"] = "plain"
+    options: Annotated[Mapping[str, Any], "options of the method"] = field(
+        default_factory=dict[str, Any]
+    )
+    sampling: "Sampling | None" = None
+    max_tokens: Annotated[
+        int | None,
+        AtLeast(1),
+        Note(f"none: {LENGTH}, or what the context leaves"),
+        "tokens of an answer at most, EOS included",
+    ] = None
+    stop: Annotated[
+        str | Sequence[str], As(tuple[str, ...]), Length(0, STOPS), "texts that end an answer"
+    ] = ()
+    stop_token_ids: Annotated[
+        Sequence[int], As(tuple[int, ...]), Length(0, STOPS), "token ids that end an answer"
+    ] = ()
+    ignore_eos: Annotated[bool, "go on after EOS"] = False
+    include_stop: Annotated[bool, "leave the stop string in the text"] = False
+    seed: Annotated[int, "names the randomness"] = 0
+    n: Annotated[int, Within(1, CHOICES), "answers to one prompt"] = 1
+    logprobs: Annotated[
+        int | None,
+        Within(0, ALTERNATIVES),
+        Note("none: no log-probabilities"),
+        "alternatives to report beside each token",
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        Within(0, ALTERNATIVES),
+        Note("none: nothing of the prompt"),
+        "alternatives to report beside each token of the prompt",
+    ] = None
+    raw: Annotated[bool, "no chat template"] = False
+    infill: Annotated[
+        str | Sequence[int | None] | None,
+        As(object),
+        "the answer with gaps, [[3]] for three tokens (masked-diffusion models; of insertion models for up to three)",
+    ] = None
+    order: Annotated[
+        str, OneOf(*ENGINES), "the engine whose order of sampling rules is followed"
+    ] = "vllm"
+    constraint: Annotated[Constraint | None, As(object), "which texts an answer may be"] = None
+    finish: Annotated[bool, "bring a constrained answer to a legal end within max_tokens"] = False
+    steer: Annotated[str | None, "bend the model's law: see `polydec steerings`"] = None
+    steer_options: Annotated[Mapping[str, Any], "options of the steering"] = field(
+        default_factory=dict[str, Any]
+    )
+    negative_prompt: Annotated[
+        Prompt | None, As(object), "what the prompt is held against: a second prompt"
+    ] = None
+    tools: Annotated[Sequence[Mapping[str, Any]], As(object), "what the model may call"] = ()
+    template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
+        default_factory=dict[str, Any]
+    )
+
+    def __repr__(self) -> str:
+        """The prompt, cut short, and the fields that were set."""
+        set_ = [f for f in fields(self)[1:] if getattr(self, f.name) != _default(f)]
+        said = [
+            _SHORT.repr(self.prompt),
+            *(f"{f.name}={_SHORT.repr(getattr(self, f.name))}" for f in set_),
+        ]
+        return f"Ask({', '.join(said)})"
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+class Fields(TypedDict, total=False):
+    """The fields of `Ask` behind its prompt, as keywords of `generate`, `stream` and `Engine.submit`: an editor knows them."""
+
+    method: str
+    options: Mapping[str, Any]
+    sampling: "Sampling | None"
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    include_stop: bool
+    seed: int
+    n: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+    raw: bool
+    infill: str | Sequence[int | None] | None
+    order: str
+    constraint: Constraint | None
+    finish: bool
+    steer: str | None
+    steer_options: Mapping[str, Any]
+    negative_prompt: Prompt | None
+    tools: Sequence[Mapping[str, Any]]
+    template: Mapping[str, Any]
+
+
+def asked(prompt: Prompt | Ask, given: Fields) -> Ask:
+    """The request of a prompt and fields by name, or the one that is given. Raises TypeError for a field that is unknown, with
+    the nearest one, or where fields stand beside an Ask, which has its own."""
+    if isinstance(prompt, Ask):
+        if given:
+            raise TypeError(
+                f"{', '.join(given)} is given beside an Ask: set it there (dataclasses.replace changes one)"
+            )
+        return prompt
+    known = [f.name for f in fields(Ask)][1:]
+    for name in given:
+        if name not in known:
+            nearest = meant(name, known, "its fields", most=1)
+            raise TypeError(f"a request has no field {shown(name)}: {nearest}")
+    return Ask(prompt, **given)
+
+
+@cache
+def declared() -> Mapping[str, Option]:
+    """The fields of a request by name; not its prompt and its sampling, which has fields of its own."""
+    return MappingProxyType(
+        {
+            f.name: option(f.name, f.type, _default(f))
+            for f in fields(Ask)
+            if get_origin(f.type) is Annotated
+        }
+    )

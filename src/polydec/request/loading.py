@@ -1,0 +1,68 @@
+"""Loading a model: name, default and help of each setting stand here once; nothing that computes is imported before a call.
+
+Annotations are values here, not text (no `from __future__`), as they are read.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated
+
+from polydec.base.options import As, Option, option
+from polydec.models.options import CacheDtype, Compute, Device, Dtype, Quantize, Threads
+
+if TYPE_CHECKING:
+    from polydec.request.loaded import LM
+
+
+def load(
+    name: Annotated[str, "Hub id, directory, GGUF file or zoo:NAME"] = "zoo:smollm2",
+    *,
+    draft: Annotated[
+        str | None,
+        "draft model: a name like the model's, `default` (its own embedded one, if any) or `none`",
+    ] = "default",
+    dtype: Dtype = "auto",
+    device: Device = "cpu",
+    threads: Threads = None,
+    quantize: Quantize = None,
+    compute: Compute = None,
+    cache_dtype: CacheDtype = None,
+    ngrams: Annotated[
+        str | None,
+        "n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
+    ] = "default",
+    trained: Annotated[
+        Sequence[str],
+        As(tuple[str, ...]),
+        "what else was trained for the model, such as a stop head: a directory or zoo:NAME",
+    ] = (),
+) -> "LM":
+    """A model by Hub id, directory, GGUF file or `zoo:NAME`.
+
+    draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
+    likewise: a table that `polydec train ngrams` made of the model's text. trained: directories (or zoo:NAME) of whatever else
+    was trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
+    here. Raises RequestError with one sentence where something cannot be had or was made for another model.
+    """
+    given = {
+        "dtype": dtype,
+        "device": device,
+        "threads": threads,
+        "quantize": quantize,
+        "compute": compute,
+        "cache_dtype": cache_dtype,
+    }
+    known = declared()
+    checked = {key: known[key].convert(value) for key, value in given.items()}
+    from polydec.request.loaded import assembled
+
+    return assembled(name, draft=draft, ngrams=ngrams, trained=trained, **checked)
+
+
+@cache
+def declared() -> Mapping[str, Option]:
+    """The settings of `load` by name."""
+    parameters = inspect.signature(load).parameters.values()
+    return MappingProxyType({p.name: option(p.name, p.annotation, p.default) for p in parameters})
