@@ -22,7 +22,12 @@ AGREED = (
     (("May 1961", "June 1962", "1969"), "1960s"),
     (("1961", "1975", "3 May 1988"), "20th century"),
     (("1960s", "1970s", "19th century"), "20th century"),
-    (("1234", "1,240", "1180"), "about 1200"),
+    (("1945", "1945", "1946", "1944", "1944"), "1940s"),  # years, not numbers: never "about 1950"
+    (("1945",), "1945"),
+    (("in 1945", "May 1945", "1946"), "1945"),
+    (("1945", "1951", "1968"), "20th century"),
+    (("1234", "1,240", "1180"), "about 1200"),  # 1,240 is no year, so none of them is one
+    (("1234", "980", "1180"), "about 1200"),
     (("3.14", "3.16", "7"), "about 3"),  # two of three agree in it; 3.1 and 3.2 have one each
     (("Lyon", "Paris", "Bonn"), "France"),
     (("Lyon", "Bonn"), "Europe"),
