@@ -101,6 +101,10 @@ class Agreed:
         best = max(left, key=lambda s: sum((s, t) in below for t in left), default=None)
         return None if best is None else Statement(best.key, min(support[best]))
 
+    def read(self, said: str, answers: Sequence[str]) -> Statement:
+        """What somebody says of these answers, not empty, as a statement of the kind that they are."""
+        return self.ladders([*answers, said])[-1][0]
+
     def ladders(self, answers: Sequence[str]) -> list[tuple[Statement, ...]]:
         """What each answer supports, the most exact first; nothing for an empty one."""
         dated = any(_date(a, years=False) for a in answers) or not any(_counts(a) for a in answers)

@@ -22,9 +22,8 @@ from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript
 from polydec.core.types import Edit, Exactness, Reads, Vocab
-from polydec.families.ar.types import Verdict
-from polydec.families.ar.walk import Method, Round
-from polydec.families.search.attempt import Attempt, for_each, side_by_side
+from polydec.families.ar.walk import Method
+from polydec.families.search.attempt import Attempt, for_each, one, side_by_side
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps, answer_of
 from polydec.families.search.word_bank import word_bank
@@ -264,11 +263,6 @@ class _Tree:
         forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
         self._held += forks
         return forks
-
-
-def one(r: Round, token: int) -> Round:
-    """A round in which this token alone follows what stood before."""
-    return Round(r.position, r.draft, r.scores, Verdict((), token), (token,))
 
 
 def drawn(thoughts: Sequence[Thought], count: int, rng: Rng) -> list[Thought]:
