@@ -175,9 +175,9 @@ class Pool:
     weakest are given up. Those that came to an end of their own vote with their weights (Weights).
 
     mark: what stands before an answer, "" for the last line; tries: 1 to 64; budget: tokens of all texts; no pass is begun that
-    would go beyond it. Where no text has ended then, the likeliest is drawn to its end alone. early: whether the vote is held as
-    soon as those that are still being written cannot change the answer that wins: another text may speak for it then, and no
-    more are forked.
+    would go beyond it. Where no text has ended then, the likeliest is drawn to its end alone. early: whether the vote is held
+    as soon as those that are still being written cannot change the answer that wins: another text may speak for it then, and
+    no more are forked.
 
     The paper's statistics, thresholds and formulas are not known to us: these are ours. Its refinement of single tokens needs
     the routing of a mixture of experts, and is left out: our models are dense.
