@@ -30,6 +30,9 @@ from polydec.families.search.word_bank import word_bank
 
 YES, NO = ("yes", "Yes", " yes", " Yes"), ("no", "No", " no", " No")
 
+CHECK = "Is this step right and useful? Answer yes or no:"
+"""What a model is asked of a step where nobody says what else; ours, the paper's words are not known to us."""
+
 
 @dataclass(frozen=True, eq=False)
 class Thought:
@@ -263,6 +266,16 @@ class _Tree:
         forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
         self._held += forks
         return forks
+
+
+def usual_check(vocab: Vocab) -> str:
+    """CHECK where the tokenizer can spell it, yes and no; else none, so that a step's own probability counts."""
+    try:
+        for text in (CHECK, YES[0], NO[0]):
+            vocab.spelled(text, "check")
+    except PolydecError:
+        return ""
+    return CHECK
 
 
 def drawn(thoughts: Sequence[Thought], count: int, rng: Rng) -> list[Thought]:
