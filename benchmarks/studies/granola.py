@@ -6,7 +6,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
@@ -77,3 +77,54 @@ def f1(said: str, right: str) -> float:
     """Of the words of two answers; 1 where both have the same, 0 where none is in both."""
     a, b = Counter(words(said)), Counter(words(right))
     return 2 * (a & b).total() / max(1, a.total() + b.total())
+
+
+COARSER = """Question: {question}
+Answer: {answer}
+What is known of the answer: {description}
+Coarser answers that are right too, a line each, from the most exact to the vaguest:
+1. {answer}
+2."""
+"""What a model is asked for an answer's coarser levels; ours, the paper's is not known to us."""
+TRIVIAL = """Question: {question}
+Answers that anybody could give who knows nothing but the question, a line each:
+1."""
+"""What a model is asked for what an answer must not be."""
+
+
+def enriched(
+    question: str,
+    right: Sequence[str],
+    description: str,
+    ask: Callable[[str], str],
+    most: int = 4,
+) -> Gold:
+    """The right answer (its spellings, at least one) and, from what is known of it, coarser ones, the finest first, at most
+    `most` levels in all. ask: what a model says to a prompt. Levels that the question alone gives away, and those that say what
+    a finer one says, are left out.
+
+    Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
+    multi-granularity answers" (2024).
+    """
+    if not right or most < 1:
+        raise RequestError(
+            f"right has {len(right)} spellings and most is {most}: at least 1 of each"
+        )
+    fields = {"question": question, "answer": right[0], "description": description}
+    known = [words(line) for line in listed(ask(TRIVIAL.format(**fields)))] + [words(question)]
+    gold, seen = [tuple(right)], [words(spelling) for spelling in right]
+    for line in listed(ask(COARSER.format(**fields))):
+        if len(gold) < most and words(line) and words(line) not in (*known, *seen):
+            gold.append((line,))
+            seen.append(words(line))
+    return tuple(gold)
+
+
+def listed(said: str) -> list[str]:
+    """The lines of a list that a model wrote, without what numbers them; it ends at the first empty line."""
+    lines = said.strip().split("\n")
+    end = next((i for i, line in enumerate(lines) if not line.strip()), len(lines))
+    return [
+        re.sub(r"^\s*(?:\d{1,2}[.)]|[-*•])\s*", "", line).strip().rstrip(".")
+        for line in lines[:end]
+    ]

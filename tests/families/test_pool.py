@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import product
 
 import pytest
 
@@ -10,13 +11,14 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
-from polydec.families.search.pool import Control, Pool, Weights, Window, likeness
+from polydec.families.search.pool import Control, Pool, Weights, Window, decided, likeness
 from polydec.families.search.rollouts import Rollouts
 from polydec.families.search.types import Tried
 from polydec.families.search.vote import Vote, elect, said_of
 from polydec.policies.fixed import Fixed
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
+from rollouts_reference import speaking
 
 PROMPT = (0, 1, 0)
 STILL = Control(interval=1000)
@@ -83,6 +85,50 @@ def test_equal_weights_are_the_majority():
         assert elect(tries, said, dict.fromkeys(said, 1.0)) == Vote().pick(tries)
     tries = [Tried(c, (1,), -1.0) for c in "aab"]
     assert elect(tries, said_of(tries, ""), {0: 0.2, 1: 0.2, 2: 0.5}) == 2
+
+
+def test_a_vote_that_is_called_decided_is_whatever_the_others_say():
+    """By brute force: some of those that live end at any length, as sure as can be, for any answer."""
+    r, called = random.Random(5), 0
+    for _ in range(400):
+        weights = Weights(r.choice((0.0, 1.0, 4.0)), r.choice((0.0, 0.5, 1.0)))
+        ended = [[-r.random() / 4] * r.randrange(1, 9) for _ in range(r.randrange(2, 6))]
+        said = {i: r.choice("aaab") for i in range(len(ended)) if r.random() < 0.9}
+        least = [r.randrange(1, 10) for _ in range(r.randrange(1, 3))]
+        bounds = weights.bounds(ended, least, 12)
+        if not (sure := decided(said, bounds, len(least))):
+            continue
+        called += sure
+        winners = set()
+        for lengths in product(*((None, *range(low, 13)) for low in least)):
+            more = [[0.0] * n for n in lengths if n is not None]
+            found = weights.of([*ended, *more])
+            for i, (low, high) in enumerate(bounds):
+                assert low - 1e-9 <= found[i] <= high + 1e-9
+            for votes in product("abc", repeat=len(more)):
+                all_said = said | {len(ended) + i: vote for i, vote in enumerate(votes)}
+                total = {a: sum(found[i] for i in all_said if all_said[i] == a) for a in "abc"}
+                winners.add(max(total, key=lambda a: total[a]))
+        assert len(winners) == 1
+    assert called > 40
+
+
+def test_it_stops_when_the_vote_is_decided_and_the_answer_stays_the_same():
+    saved = 0
+    for seed in range(60):
+        target, request = speaking(seed, sharp=1.5), Request(PROMPT, 9, seed=seed)
+        whole, early = (
+            run([answer_one(Pool(plain(target), STILL, EQUAL, tries=9, early=early), request)])[0]
+            for early in (False, True)
+        )
+        assert said_by(target, early) == said_by(target, whole)
+        saved += whole.stats.written - early.stats.written
+        assert early.stats.written <= whole.stats.written
+    assert saved > 0
+
+
+def said_by(target, result):
+    return target.vocab.words.decode(result.token_ids)
 
 
 def test_left_alone_it_is_self_consistency_draw_for_draw():

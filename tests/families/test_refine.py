@@ -17,6 +17,7 @@ from polydec.policies.fixed import Fixed
 from polydec.testing.examples import artefacts
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
+from rollouts_reference import law, tries, valued
 
 PROMPT = (0, 1, 0)
 
@@ -108,6 +109,60 @@ def test_the_best_answer_and_the_feedback_are_shown(monkeypatch):
         most=2,
     )
     assert shown == [PROMPT]  # no room to write anything behind it
+
+
+def greedy(target, behind, most):
+    """What the target says behind PROMPT and these, without an end."""
+    text = tuple(behind)
+    while len(text) < len(behind) + most:
+        token = int(law(target, text).argmax())
+        if token in target.vocab.eos:
+            break
+        text = (*text, token)
+    return text[len(behind) :]
+
+
+def test_the_worst_answer_and_a_critique_are_shown_with_the_best():
+    """By hand: each draw alone, each valued alone, the critique greedy behind the best."""
+    contrasted = asked = 0
+    for seed in range(16):
+        prompts = list[tuple[int, ...]]()
+        target, value = toy(seed, 6, sharp=0.4), reward(toy(seed, 6, sharp=0.4))
+        drawn = [r.token_ids for r in tries(target, seed, 3, 6) if r.finish_reason == "stop"]
+        if len(drawn) < 3:
+            continue
+        ranked = sorted(drawn, key=lambda text: -valued(target, value, text))
+        best, worst = (
+            tuple(x for x in t if x not in target.vocab.eos) for t in (ranked[0], ranked[-1])
+        )
+        some = {"feedback": "ba", "contrast": "ab", "critique": "b", "context": len(PROMPT) + 80}
+        answer(Refine(plain(Watched(target, prompts)), value, 2, 3, **some), seed)
+        low, high = (valued(target, value, text) for text in (ranked[-1], ranked[0]))
+        before = (*worst, 0, 1) if low < high else ()
+        said = greedy(target, (*best, 1), (40 - len(before) - 3) // 2)
+        assert prompts == [PROMPT, (*PROMPT, *best, 1), (*PROMPT, *before, *best, 1, *said, 1, 0)]
+        contrasted += bool(before)
+        asked += bool(said)
+        prompts.clear()
+        answer(Refine(plain(Watched(target, prompts)), value, 2, 3, **some | {"context": 10}), seed)
+        assert all(len(p) <= len(PROMPT) + 3 or len(p) < 10 for p in prompts)  # no room: no more
+    assert contrasted >= 2 and asked >= 2
+
+
+class Watched:
+    """A target that tells which prompts are opened."""
+
+    def __init__(self, target, shown):
+        self.target, self.vocab, self.layers, self.shown = (
+            target,
+            target.vocab,
+            target.layers,
+            shown,
+        )
+
+    def open(self, prompt):
+        self.shown.append(tuple(prompt))
+        return self.target.open(prompt)
 
 
 def test_answers_that_were_seen_are_not_judged_again():

@@ -1,6 +1,7 @@
 """Superposed decoding against its card."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from polydec import api
 from polydec.core.decoder import answers
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.families.search.superposed import UNKNOWN, Mixed, Superposed
+from polydec.families.search.superposed import LEVELS, UNKNOWN, Mixed, Superposed
 from polydec.learned.kinds import ngrams
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -90,6 +91,71 @@ def test_scores_are_mixed_with_the_table():
         x: 0.6 * p + 0.4 * math.log(UNKNOWN) for x, p in law.items()
     }
     assert Superposed(target, 2)._gains(empty, law, PROMPT) == law
+
+
+def test_tables_of_two_to_six_tokens_add_up_as_published():
+    """By counting each context in the text; what none of them knows is dropped."""
+    from polydec.train.ngrams import NGramSpec, count
+    from polydec.train.selfplay import Sample
+
+    dice, target = random.Random(4), toy(1, 5)
+    texts = [tuple(dice.choices(range(5), [5, 3, 2, 1, 1], k=4)) for _ in range(25)]
+    texts = list(dict.fromkeys(texts))
+    samples = [Sample((0, 1), text) for text in texts]
+    table = count(samples, NGramSpec("", order=5, top=16, least=1, discount=0.0), target.vocab)
+    whole = [(0, 1, *text) for text in texts]
+    superposed, law = (
+        Superposed(target, 2, 1.0, 5, 0.4, table, LEVELS),
+        dict.fromkeys(range(5), -1.0),
+    )
+    dropped = 0
+    for text in [*whole[:40], (4, 4, 4, 4, 4, 4)]:
+        for n in range(2, 6):
+            behind = text[:n]
+            ratio = dict.fromkeys(range(5), 0.0)
+            for size, weight in enumerate(LEVELS[:n], 1):
+                context = behind[-size:]
+                follows = [
+                    {t[i] for i in range(2, 6) if i >= size and t[i - size : i] == context}
+                    for t in whole
+                ]
+                total = sum(len(f) for f in follows)
+                for x in range(5):
+                    ratio[x] += weight * sum(x in f for f in follows) / total if total else 0.0
+            got = superposed._gains(Mixed(_text(target), 0.0), law, behind)
+            named = {x: r for x, r in ratio.items() if r > 0.0}
+            if not named:
+                assert got == dict.fromkeys(range(5), 0.6 * -1.0 - 200.0)
+                continue
+            dropped += len(named) < 5
+            assert set(got) == set(named)
+            for x, gain in got.items():
+                assert gain == pytest.approx(0.6 * -1.0 + 0.4 * math.log(ratio[x]), abs=0.05)
+    assert dropped
+    with pytest.raises(
+        ValueError, match=r"levels is \(0\.5,\), weights of an n-gram table, and there is"
+    ):
+        Superposed(target, levels=(0.5,))
+    with pytest.raises(ValueError, match="is none that fits"):
+        build("superposed-decoding", target, None, {"interpolated": True})
+
+
+def test_a_text_of_which_nothing_is_known_survives_only_where_none_is():
+    target, law = toy(1, 4), {0: -1.0, 3: -0.5}
+    some = Superposed(target, 2, 1.0, 4, 0.5, Known(), (0.5, 0.25))
+    text = Mixed(_text(target), 0.0)
+    assert some._gains(text, law, (1,)) == {x: 0.5 * p - 200.0 for x, p in law.items()}
+    assert some._gains(text, law, (0,)) == {3: 0.5 * -0.5 + 0.5 * math.log(0.5 * 0.5)}
+    assert some._gains(text, law, (1, 0)) == {
+        3: 0.5 * -0.5 + 0.5 * math.log(0.5 * 0.5 + 0.25 * 0.8)
+    }
+
+
+class Known:
+    def levels(self, tokens):
+        if tokens[-1] != 0:
+            return []
+        return [[(0.5, 3), (0.25, 2)], [(0.8, 3)]][: len(tokens)]
 
 
 def test_equal_last_tokens_mix_to_that_token():

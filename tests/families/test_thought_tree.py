@@ -13,17 +13,36 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.families.search.thought_tree import Thought, ThoughtTree, alike, drawn, terms
+from polydec.families.search.thought_tree import (
+    CHECK,
+    Thought,
+    ThoughtTree,
+    alike,
+    drawn,
+    terms,
+    usual_check,
+)
 from polydec.families.search.word_bank import word_bank
 from polydec.models.lm import LM
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
+from polydec.testing.kits import build
 from polydec.testing.toy import Letters, toy
 from rollouts_reference import PROMPT, plain
 
 
 def answer(decoder, seed=0, most=8, **fields):
     return run([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
+
+
+def test_the_model_weighs_its_own_steps_unless_it_cannot_be_asked():
+    mute, spelling = toy(0), toy(0, 3)
+    spelling = LM(spelling.network, replace(spelling.vocab, words=Letters(("yes", "no", "x"))))
+    assert build("stoc-tot", mute)[0].check == ""
+    assert usual_check(spelling.vocab) == ""  # yes and no, and not the question
+    asked = LM(spelling.network, replace(spelling.vocab, words=Letters(("yes", "no", CHECK))))
+    assert build("stoc-tot", asked)[0].check == CHECK
+    assert build("stoc-tot", asked, None, {"check": ""})[0].check == ""
 
 
 def chance(target, text, begin):

@@ -19,7 +19,7 @@ CARD = Card(
     family="ar",
     guarantee=Exactness.APPROXIMATE,
     source="Yona et al., Narrowing the knowledge evaluation gap: open-domain question answering with multi-granularity "
-    "answers, 2024 (there a language model aggregates; here rules for dates, numbers and places)",
+    "answers, 2024 (there a language model aggregates: `ask`; without it rules for dates, numbers and places)",
     reduces_to="plain at one try",
     parent="self-consistency",
     home="questions after dates, numbers and places that the model knows roughly",
@@ -44,6 +44,11 @@ def build(
         "what lies within what: 'Lyon < France; France < Europe'",
     ] = "",
     unknown: Annotated[str, "what is said where they agree in nothing"] = "I don't know",
+    ask: Annotated[
+        str,
+        Note("\\n: a line break; {answers}: the answers, a line each; none: rules speak"),
+        "what the model itself is asked to say what they agree in",
+    ] = "",
 ) -> Decoder:
     from polydec.drafters.nothing import Nothing
     from polydec.families.ar.speculative import Speculative
@@ -54,4 +59,5 @@ def build(
     from polydec.verifiers.match import Match
 
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return Drag(method, Agreed(share, hierarchy(within)), tries, mark, unknown)
+    asked = ask.replace("\\n", "\n")
+    return Drag(method, Agreed(share, hierarchy(within)), tries, mark, unknown, asked, kit.context)

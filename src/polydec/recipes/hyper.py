@@ -50,6 +50,9 @@ def build(
     mark: Annotated[
         str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
     ] = "",
+    early: Annotated[
+        bool, "the vote is held as soon as no text that is still written can change the answer"
+    ] = True,
 ) -> Decoder:
     from polydec.drafters.nothing import Nothing
     from polydec.families.ar.speculative import Speculative
@@ -59,6 +62,5 @@ def build(
     from polydec.verifiers.match import Match
 
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return Pool(
-        method, Control(interval, least, most), Weights(sureness, spread), mark, tries, budget
-    )
+    control, weights = Control(interval, least, most), Weights(sureness, spread)
+    return Pool(method, control, weights, mark, tries, budget, early)

@@ -43,6 +43,16 @@ def build(
         float, Within(0.0, 1.0), "no further round where the reward says so much"
     ] = 1.0,
     patience: Annotated[int, AtLeast(1), "rounds in vain before another answer is shown"] = 2,
+    contrast: Annotated[
+        str,
+        Note("\\n: a line break; {score}: what the reward says; none: the worst is not shown"),
+        "what stands behind the worst answer, which is shown before the best",
+    ] = "",
+    critique: Annotated[
+        str,
+        Note("\\n: a line break; none: it is not asked"),
+        "what the model is asked about the answer that is shown; a line of what it says is shown too",
+    ] = "",
 ) -> Decoder:
     from polydec.drafters.nothing import Nothing
     from polydec.families.ar.speculative import Speculative
@@ -53,5 +63,6 @@ def build(
     from polydec.verifiers.match import Match
 
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    text = feedback.replace("\\n", "\n")
-    return Refine(method, kit.need(StepReward), rounds, tries, text, enough, patience, kit.context)
+    said, worst, asked = (text.replace("\\n", "\n") for text in (feedback, contrast, critique))
+    reward = kit.need(StepReward)
+    return Refine(method, reward, rounds, tries, said, enough, patience, kit.context, worst, asked)

@@ -36,10 +36,10 @@ def build(
     depth: Annotated[int, Within(0, 64), "steps before the answer, at most"] = 3,
     most: Annotated[int, AtLeast(1), "tokens of the answer"] = 16,
     check: Annotated[
-        str,
-        Note("\\n: a line break; none: by how likely its tokens are"),
-        "what a step is checked with, such as 'Is this right? Answer yes or no:'",
-    ] = "",
+        str | None,
+        Note("\\n: a line break; empty: by how likely its tokens are"),
+        "what a step is checked with, none: 'Is this step right and useful? Answer yes or no:' where it can be spelled",
+    ] = None,
     cue: Annotated[
         str,
         Note("\\n: a line break"),
@@ -53,12 +53,13 @@ def build(
 ) -> Decoder:
     from polydec.drafters.nothing import Nothing
     from polydec.families.ar.speculative import Speculative
-    from polydec.families.search.thought_tree import ThoughtTree
+    from polydec.families.search.thought_tree import ThoughtTree, usual_check
     from polydec.policies.fixed import Fixed
     from polydec.targets.searched import searched
     from polydec.verifiers.match import Match
 
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    check = usual_check(kit.target.vocab) if check is None else check
     asked, said = (text.replace("\\n", "\n") for text in (check, cue))
     return ThoughtTree(
         method, steps, keep, depth, most, asked, said, grounded, alike, longest, kit.language

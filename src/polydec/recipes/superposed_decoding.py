@@ -43,9 +43,14 @@ def build(
         Within(0, 1),
         "share of the n-gram table in a score, none: 0.54, or 0 where there is no table",
     ] = None,
+    interpolated: Annotated[
+        bool,
+        "the table's contexts of 1 to 5 tokens are added up and unknown tokens dropped, as published; else the longest counts",
+    ] = False,
 ) -> Decoder:
-    from polydec.families.search.superposed import Superposed
+    from polydec.families.search.superposed import LEVELS, Superposed
     from polydec.learned.kinds.ngrams import NGrams
     from polydec.targets.searched import searched
 
-    return Superposed(searched(kit.target), width, temperature, kept, alpha, kit.find(NGrams))
+    table, levels = kit.find(NGrams), LEVELS if interpolated else ()
+    return Superposed(searched(kit.target), width, temperature, kept, alpha, table, levels)

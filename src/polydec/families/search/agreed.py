@@ -61,8 +61,9 @@ class Agreed:
     supporters and none follows from the other, the one with more counts, of as many neither. The order of the answers does
     not matter.
 
-    share: above 0, to 1; within: of a name in small letters what it lies within, as it is written. A bare number of four digits
-    is a year where another answer is a date, and a number elsewhere.
+    share: above 0, to 1; within: of a name in small letters what it lies within, as it is written. A bare number from 1000 to
+    2999 is a year; a number only where no answer is a date otherwise and some answer is a number that cannot be a year, such
+    as 1,240 or 980.
 
     Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
     multi-granularity answers" (2024); there a language model finds the statement, these rules are ours.
@@ -100,9 +101,13 @@ class Agreed:
         best = max(left, key=lambda s: sum((s, t) in below for t in left), default=None)
         return None if best is None else Statement(best.key, min(support[best]))
 
+    def read(self, said: str, answers: Sequence[str]) -> Statement:
+        """What somebody says of these answers, not empty, as a statement of the kind that they are."""
+        return self.ladders([*answers, said])[-1][0]
+
     def ladders(self, answers: Sequence[str]) -> list[tuple[Statement, ...]]:
         """What each answer supports, the most exact first; nothing for an empty one."""
-        dated = any(_date(answer, years=False) for answer in answers)
+        dated = any(_date(a, years=False) for a in answers) or not any(_counts(a) for a in answers)
         numbers = [Decimal(a.replace(",", "")) for a in answers if NUMBER.fullmatch(a)]
         digits = max((x.adjusted() for x in numbers if x), default=0)
         return [self._ladder(answer.strip(), dated, digits) for answer in answers]
@@ -125,7 +130,7 @@ class Agreed:
 
 def _date(answer: str, years: bool) -> tuple[Statement, ...]:
     """A date and what it lies in; nothing where it is none. years: whether a bare year is one."""
-    answer = answer.strip()
+    answer = re.sub(r"^(?:in|on|the) ", "", answer.strip(), flags=re.IGNORECASE)
     found = next((m for form in DATES if (m := form.fullmatch(answer))), None)
     if found is None:
         found = re.fullmatch(_YEAR, answer) if years else None
@@ -155,6 +160,12 @@ def _date(answer: str, years: bool) -> tuple[Statement, ...]:
                 )
             )
     return tuple(reversed(out))
+
+
+def _counts(answer: str) -> bool:
+    """Whether it is a number that cannot be a year."""
+    said = answer.strip()
+    return bool(NUMBER.fullmatch(said)) and not re.fullmatch(_YEAR, said)
 
 
 def ordinal(number: int) -> str:

@@ -11,6 +11,7 @@ from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript, logprobs
 from polydec.core.types import Reads, Words
+from polydec.families.ar.types import Verdict
 from polydec.families.ar.walk import Method, Round, Walk
 from polydec.families.search.protocols import Reward
 from polydec.families.search.stats import SearchStats
@@ -112,6 +113,11 @@ class Attempt:
     def close(self) -> None:
         """Give back what the walk holds; the text stays."""
         self._walk.close()
+
+
+def one(r: Round, token: int) -> Round:
+    """A round in which this token alone follows what stood before."""
+    return Round(r.position, r.draft, r.scores, Verdict((), token), (token,))
 
 
 async def for_each(

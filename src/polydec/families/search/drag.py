@@ -14,10 +14,14 @@ from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript
 from polydec.core.types import Edit, Exactness, Vocab
 from polydec.families.ar.walk import Method
-from polydec.families.search.agreed import Agreed
+from polydec.families.search.agreed import Agreed, Statement
 from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.rollouts import streams_of
+from polydec.families.search.told import told
 from polydec.families.search.types import answer_said
+
+ANSWERS = "{answers}"
+"""What a question to the model has where the answers are to stand."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,11 @@ class Drag:
     cannot spell it, a constraint forbids it, it is too long, nothing ends it), or no text answers anything, the likeliest text
     of all is the answer. Texts that were cut at the limit count only where none came to an end.
 
-    tries: 1 to 256; mark: what stands before an answer, "" for the last line. The score of an answer is the share of texts
-    that support it.
+    tries: 1 to 256; mark: what stands before an answer, "" for the last line; ask: what the model itself is asked behind the
+    prompt, with ANSWERS in it where the answers stand, a line each: then what it says, greedily, is the statement, "" leaves it
+    to the rules. It is not asked where all answers are the same, and the rules speak where it says nothing, an answer cannot be
+    spelled, or the context has no room. context: tokens that a text may have, None: any number. The score of an answer is the
+    share of texts that support it, by the rules: 0 for a statement of the model that none of them does.
 
     Exact: approximate: each text is drawn from the law, what they agree in is not.
     Reduces to: the method itself at one try, draw for draw.
@@ -44,11 +51,18 @@ class Drag:
     tries: int = 5
     mark: str = ""
     unknown: str = "I don't know"
+    ask: str = ""
+    context: int | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 256:
             raise RequestError(f"tries is {self.tries}: it must lie in 1 to 256")
+        if self.ask and ANSWERS not in self.ask:
+            raise RequestError(
+                f"ask is {self.ask!r}: it must hold {ANSWERS}, where the answers are to stand"
+            )
+        self.vocab.spelled(self.ask.replace(ANSWERS, ""), f"ask is {self.ask!r}")
 
     @property
     def target(self) -> Target:
@@ -64,12 +78,19 @@ class Drag:
         async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
             choice = answer.choice or 0
             held += (tries := [root.fork(choice) for _ in range(self.tries)])
-            return await self._answer(request, answer, root, tries, rng(choice))
+            return await self._answer(request, into, answer, root, tries, held, rng(choice))
 
         return await for_each(self.method, request, into, write)
 
     async def _answer(
-        self, request: Request, answer: Text, root: Attempt, tries: Sequence[Attempt], rng: Rng
+        self,
+        request: Request,
+        into: Transcript,
+        answer: Text,
+        root: Attempt,
+        tries: Sequence[Attempt],
+        held: list[Attempt],
+        rng: Rng,
     ) -> Result:
         answer.edit(
             Edit()
@@ -81,10 +102,18 @@ class Drag:
         texts = [t.tried(self.vocab.words).said for t in pool]
         answers = [answer_said(text, self.mark) for text in texts]
         ladders, found = self.agreed.ladders(answers), self.agreed.of(answers)
+        spent = side_by_side([t.spent for t in tries])
+        if len({said.lower() for said in answers if said}) > 1 and (
+            asked := self._asked(request, answers)
+        ):
+            tokens, more = await told(
+                self.method, request, into, held, asked, request.max_tokens, rng.at("ask")
+            )
+            found, spent = self._read(tokens, answers, found), spent.plus(more)
         supporting = [i for i, ladder in enumerate(ladders) if found in ladder]
         speaking = [i for i in supporting if ladders[i][0] == found]
         best = max(speaking or range(len(pool)), key=lambda i: pool[i].mean)
-        spent, speaker = side_by_side([t.spent for t in tries]), pool[best]
+        speaker = pool[best]
         if not speaking and any(ladders):
             space = texts[best][: len(texts[best]) - len(texts[best].lstrip())]
             said = space + (self.unknown if found is None else found.said)
@@ -94,6 +123,32 @@ class Drag:
         speaker.text.score = len(supporting) / len(pool)
         answer.follow(speaker.text)
         return answer.result(spent)
+
+    def _asked(self, request: Request, answers: Sequence[str]) -> tuple[int, ...]:
+        """The tokens of what the model is asked; none where it is not asked."""
+        words, lines = self.vocab.words, "\n".join(filter(None, answers))
+        if not self.ask or words is None:
+            return ()
+        try:
+            asked = words.encode(self.ask.replace(ANSWERS, lines), special=False)
+        except PolydecError:
+            return ()
+        whole = len(request.prompt) + len(asked) + request.max_tokens
+        return asked if self.context is None or whole <= self.context else ()
+
+    def _read(
+        self, tokens: Sequence[int], answers: Sequence[str], otherwise: Statement | None
+    ) -> Statement | None:
+        """What the model said of the answers, as a statement; None where it says that it does not know."""
+        words = self.vocab.words
+        said = answer_said(words.decode(tokens).strip().partition("\n")[0], "") if words else ""
+        if not said:
+            return otherwise
+        return (
+            None
+            if said.lower() == self.unknown.lower().rstrip(".")
+            else self.agreed.read(said, answers)
+        )
 
     def _spelled(self, request: Request, said: str, text: Text) -> tuple[int, ...]:
         """The tokens of a whole text; none where it cannot be written as an answer to the request."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, median
@@ -128,12 +129,43 @@ class Weights:
 
     def of(self, logps: Sequence[Sequence[float]]) -> list[float]:
         """logps: of the tokens of each text, at least one of each."""
-        middle, out = median(len(x) for x in logps), list[float]()
-        for x in logps:
-            last = fmean(x[-math.ceil(len(x) / 4) :])
-            off = (len(x) - middle) / (self.spread * middle) if self.spread else 0.0
-            out.append(math.exp(self.sureness * last - off * off))
+        middle = median(len(x) for x in logps)
+        return [self._weight(x, middle) for x in logps]
+
+    def bounds(
+        self, logps: Sequence[Sequence[float]], least: Sequence[int], most: int
+    ) -> list[tuple[float, float]]:
+        """The least and the most that each vote can weigh once some of the texts that are being written have ended too, with
+        at least `least` tokens each and at most `most`."""
+        lengths, few = [len(x) for x in logps], sorted(least)
+        low = min(median([*lengths, *few[:j]]) for j in range(len(few) + 1))
+        high = max(median([*lengths, *[most] * j]) for j in range(len(few) + 1))
+        out = list[tuple[float, float]]()
+        for x in (
+            logps
+        ):  # a vote weighs the less the farther the median is from its length, on either side
+            ends = self._weight(x, low), self._weight(x, high)
+            out.append((min(ends), self._weight(x, min(max(len(x), low), high))))
         return out
+
+    def _weight(self, logps: Sequence[float], middle: float) -> float:
+        last = fmean(logps[-math.ceil(len(logps) / 4) :])
+        off = (len(logps) - middle) / (self.spread * middle) if self.spread else 0.0
+        return math.exp(self.sureness * last - off * off)
+
+
+def decided(said: Mapping[int, str], bounds: Sequence[tuple[float, float]], living: int) -> bool:
+    """Whether the answer that leads wins however those vote that are still being written: none of their votes weighs more than
+    1. said: the answer of each ended text that has one; bounds: what each vote may come to weigh."""
+    least, most = defaultdict[str, float](float), defaultdict[str, float](float)
+    for i, answer in said.items():
+        least[answer] += bounds[i][0]
+        most[answer] += bounds[i][1]
+    if not said:
+        return False
+    leader = max(least, key=lambda answer: least[answer])
+    others = max((most[answer] for answer in most if answer != leader), default=0.0)
+    return least[leader] > others + living + 1e-9
 
 
 @dataclass(frozen=True)
@@ -143,7 +175,9 @@ class Pool:
     weakest are given up. Those that came to an end of their own vote with their weights (Weights).
 
     mark: what stands before an answer, "" for the last line; tries: 1 to 64; budget: tokens of all texts; no pass is begun that
-    would go beyond it. Where no text has ended then, the likeliest is drawn to its end alone.
+    would go beyond it. Where no text has ended then, the likeliest is drawn to its end alone. early: whether the vote is held
+    as soon as those that are still being written cannot change the answer that wins: another text may speak for it then, and
+    no more are forked.
 
     The paper's statistics, thresholds and formulas are not known to us: these are ours. Its refinement of single tokens needs
     the routing of a mixture of experts, and is left out: our models are dense.
@@ -160,6 +194,7 @@ class Pool:
     mark: str = ""
     tries: int = 4
     budget: int = 1024
+    early: bool = False
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -240,6 +275,8 @@ class _Paths:
             await self._pass(live)
             self._settle(pool)
             live = [p for p in live if not p.attempt.ended]
+            if plan.early and self._decided(pool, live):
+                break
             if live and self._passes % plan.control.interval == 0:
                 pool = self._changed(pool, live, rng)
         ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
@@ -283,6 +320,17 @@ class _Paths:
         twin = attempt.fork(self._answer.choice or 0)
         self._held.append(twin)
         return twin
+
+    def _decided(self, pool: Sequence[_Path], live: Sequence[_Path]) -> bool:
+        """Whether those that live cannot change which answer wins."""
+        ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
+        if not live or len(ended) <= len(live):
+            return False  # as many may vote for another answer
+        tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
+        least = [len(p.logps) + 1 for p in live]
+        most = max(len(p.logps) + p.attempt.text.room for p in live)
+        bounds = self._plan.weights.bounds([p.logps for p in ended], least, most)
+        return decided(said_of(tries, self._plan.mark), bounds, len(live))
 
     def _elected(self, ended: Sequence[_Path]) -> _Path:
         tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]

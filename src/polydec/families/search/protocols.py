@@ -57,3 +57,7 @@ class Continuations(Protocol):
     def after(self, tokens: Sequence[int]) -> Sequence[tuple[float, int]]:
         """(chance, token) of what follows these; none where nothing is known."""
         ...
+
+    def levels(self, tokens: Sequence[int]) -> Sequence[Sequence[tuple[float, int]]]:
+        """The same by the last token, by the last two, and so on, as long as the context is known."""
+        ...

@@ -19,6 +19,7 @@ from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.protocols import Reward
 from polydec.families.search.rollouts import streams_of
 from polydec.families.search.stats import SearchStats
+from polydec.families.search.told import told
 
 SCORE = "{score}"
 """What a feedback's text has where the reward's value is to stand."""
@@ -35,12 +36,16 @@ class Refine:
     was cut in the first round is 0. Where `patience` rounds in a row found nothing better, the next best answer is shown, and
     so on in turns. What is shown takes half of the room behind the prompt at most: of a longer answer the beginning.
 
+    With `contrast` the worst answer stands before the best one, `contrast` between them, where the reward values it less. With
+    `critique` the model is asked about its best answer: that text and a line of what it says, greedily, stand before the
+    feedback; they and the worst answer share in the same half of the room.
+
     rounds, proposals: 1 to 64; feedback: text behind the answer that is shown, "{score}" in it becomes the value, two digits;
     enough: a value, 0 to 1, at which no further round is begun; patience: at least 1; context: tokens that a prompt and all
     behind it may take, None: there is room for twice an answer. Rules that look at the prompt (penalties) see what is shown as
     a part of it.
 
-    The paper's prompts are not known to us: this one shows the best answer, and never the worst.
+    contrast: as feedback, of the worst answer. The paper's prompts are not known to us: these are ours, and empty at first.
 
     Exact: approximate: the reward chooses among draws from several laws.
     Reduces to: best of n at one round, draw for draw.
@@ -56,6 +61,8 @@ class Refine:
     enough: float = 1.0
     patience: int = 2
     context: int | None = None
+    contrast: str = ""
+    critique: str = ""
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -66,6 +73,8 @@ class Refine:
         if not 0.0 <= self.enough <= 1.0:
             raise RequestError(f"enough is {self.enough}: it must lie in 0 to 1")
         self.said(0.5)
+        self.said_of_worst(0.5)
+        self.asked()
 
     @property
     def target(self) -> Target:
@@ -77,8 +86,19 @@ class Refine:
 
     def said(self, value: float) -> tuple[int, ...]:
         """The feedback in tokens. Raises RequestError where the vocabulary cannot spell it."""
-        text = "" if self.rounds == 1 else self.feedback.replace(SCORE, f"{value:.2f}")
-        return self.vocab.spelled(text, f"feedback is {self.feedback!r}")
+        return self._spelled("feedback", self.feedback.replace(SCORE, f"{value:.2f}"))
+
+    def said_of_worst(self, value: float) -> tuple[int, ...]:
+        """The same of what stands behind the worst answer."""
+        return self._spelled("contrast", self.contrast.replace(SCORE, f"{value:.2f}"))
+
+    def asked(self) -> tuple[int, ...]:
+        """The same of what the model is asked about an answer."""
+        return self._spelled("critique", self.critique)
+
+    def _spelled(self, name: str, text: str) -> tuple[int, ...]:
+        text = "" if self.rounds == 1 else text
+        return self.vocab.spelled(text, f"{name} is {getattr(self, name)!r}")
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Rounds for each choice."""
@@ -120,7 +140,7 @@ class _Rounds:
             before, order = self._best.value or 0.0, self._ranked
             if before >= plan.enough:
                 break
-            shown = self._shown(order[turn % len(order)])
+            shown = await self._shown(order[turn % len(order)], rng.at("critique", t))
             if len(shown) >= self._room:
                 break  # nothing could be written behind it
             await self._again(shown, [rng.at("round", t, i) for i in range(plan.proposals)])
@@ -211,9 +231,31 @@ class _Rounds:
         if tuple(attempt.text.tokens) not in {tuple(a.text.tokens) for a in self._seen}:
             self._seen.append(attempt)
 
-    def _shown(self, attempt: Attempt) -> tuple[int, ...]:
-        """What stands behind the prompt: an answer without what ended it, and the feedback."""
-        tokens, ends = attempt.text.tokens, attempt.text.ends
-        feedback = self._plan.said(attempt.value or 0.0)
-        text = tuple(tokens[:-1] if tokens[-1] in ends else tokens)
-        return (*text[: max(0, self._room // 2 - len(feedback))], *feedback)
+    async def _shown(self, attempt: Attempt, rng: Rng) -> tuple[int, ...]:
+        """What stands behind the prompt: an answer without what ended it, and what is said of it."""
+        feedback, half = self._plan.said(attempt.value or 0.0), self._room // 2
+        worst, answer = self._worst(attempt, half // 2), written(attempt)
+        critique, left = self._plan.asked(), half - len(worst) - len(feedback)
+        if critique and (room := left - len(critique)) >= 2:
+            most = room // 2
+            asked = (*answer[: room - most], *critique)
+            said, spent = await told(
+                self._plan.method, self._request, self._into, self._held, asked, most, rng
+            )
+            self._spent = self._spent.plus(spent)
+            return (*worst, *asked, *said, *feedback)
+        return (*worst, *answer[: max(0, left)], *feedback)
+
+    def _worst(self, attempt: Attempt, most: int) -> tuple[int, ...]:
+        """The worst answer and what is said of it, where there is a worse one than this and room for it."""
+        worst = self._ranked[-1]
+        said = self._plan.said_of_worst(worst.value or 0.0)
+        if not said or len(said) >= most or (worst.value or 0.0) >= (attempt.value or 0.0):
+            return ()
+        return (*written(worst)[: most - len(said)], *said)
+
+
+def written(attempt: Attempt) -> tuple[int, ...]:
+    """An answer without what ended it."""
+    tokens = attempt.text.tokens
+    return tuple(tokens[:-1] if tokens[-1] in attempt.text.ends else tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,10 @@ SHARE = 0.54
 """Of a table, as published."""
 UNKNOWN = 0.01
 """What a token counts that the table does not name."""
+LEVELS = (0.01, 0.04, 0.15, 0.18, 0.12)
+"""What the tables of 2 to 6 tokens weigh, as published."""
+OUTSIDE = 200.0
+"""What a step costs a text of which the tables know no token that is kept, as published."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,17 @@ class Superposed:
     answers are the best by mean score, once `width` have ended and none that goes on is better. A score is of this mixture,
     and no log-probability.
 
-    width: 1 to 64; temperature: above 0; kept: at least width; alpha: 0 to 1, None: SHARE, or 0 without a table. A request's
-    rules (penalties, masks) that look back see the tokens of the leading text. Raises RequestError for a share of no table.
+    width: 1 to 64; temperature: above 0; kept: at least width; alpha: 0 to 1, None: SHARE, or 0 without a table; levels: what
+    contexts of 1, 2, 3 ... tokens weigh: N is the sum of their chances then, a token that none of them names is dropped, and a
+    text of which no token is left scores (1 - alpha) log P(token) - OUTSIDE. Without levels N is the chance behind the longest
+    context that was counted, and a token that the table does not name counts 1 in 100. A request's rules (penalties, masks)
+    that look back see the tokens of the leading text. Raises RequestError for a share, or levels, of no table.
 
     Exact: approximate: one cache stands for several texts.
     Reduces to: greedy decoding at width 1 without a table.
-    Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive inference pass" (2024). Theirs
-    adds up tables of 2 to 6 tokens with weights, and drops a token that none of them knows; ours knows the few likeliest tokens
-    behind the longest context that was counted, so here a token that it does not name counts 1 in 100.
+    Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive inference pass" (2024), with
+    LEVELS and a table of 5 tokens and all that follows. One table here holds the few likeliest tokens of each context, their
+    chances discounted and interpolated while it was counted; those of the paper hold all, as counted.
     """
 
     target: Target
@@ -63,6 +71,7 @@ class Superposed:
     kept: int = 9
     alpha: float | None = None
     table: Continuations | None = field(default=None, repr=False)
+    levels: tuple[float, ...] = ()
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -80,6 +89,14 @@ class Superposed:
             raise RequestError(
                 f"alpha is {self.alpha}, a share of an n-gram table, and there is none that fits: name one (--with "
                 "DIR; `polydec train ngrams` makes one), or leave alpha out"
+            )
+
+        if any(not 0.0 <= x <= 1.0 for x in self.levels):
+            raise RequestError(f"levels is {self.levels}: each must lie in 0 to 1")
+        if self.levels and self.table is None:
+            raise RequestError(
+                f"levels is {self.levels}, weights of an n-gram table, and there is none that fits: name one (--with "
+                "DIR; `polydec train ngrams --order 5` makes one), or leave them out"
             )
 
     @property
@@ -158,11 +175,30 @@ class Superposed:
         """What each token adds to a text's total."""
         if self.table is None:
             return law
-        known = {x: chance for chance, x in self.table.after((*prompt, *mixed.text.tokens))}
+        text = (*prompt, *mixed.text.tokens)
+        if self.levels:
+            return self._interpolated(law, self.table.levels(text))
+        known = {x: chance for chance, x in self.table.after(text)}
         return {
             x: (1.0 - self.share) * p + self.share * math.log(max(known.get(x, 0.0), UNKNOWN))
             for x, p in law.items()
         }
+
+    def _interpolated(
+        self, law: dict[int, float], found: Sequence[Sequence[tuple[float, int]]]
+    ) -> dict[int, float]:
+        """What each token that the table knows behind some context adds; where it knows none, each at OUTSIDE."""
+        known = defaultdict[int, float](float)
+        for weight, followers in zip(self.levels, found, strict=False):
+            for chance, x in followers:
+                known[x] += weight * chance
+        if self.share == 0.0:
+            return law
+        return {
+            x: (1.0 - self.share) * p + self.share * math.log(known[x])
+            for x, p in law.items()
+            if known.get(x, 0.0) > 0.0
+        } or {x: (1.0 - self.share) * p - OUTSIDE for x, p in law.items()}
 
     def _mixture(self, live: Sequence[Mixed], session: Session) -> Tensor:
         """What enters the model (H)."""

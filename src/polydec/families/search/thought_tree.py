@@ -22,14 +22,16 @@ from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript
 from polydec.core.types import Edit, Exactness, Reads, Vocab
-from polydec.families.ar.types import Verdict
-from polydec.families.ar.walk import Method, Round
-from polydec.families.search.attempt import Attempt, for_each, side_by_side
+from polydec.families.ar.walk import Method
+from polydec.families.search.attempt import Attempt, for_each, one, side_by_side
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps, answer_of
 from polydec.families.search.word_bank import word_bank
 
 YES, NO = ("yes", "Yes", " yes", " Yes"), ("no", "No", " no", " No")
+
+CHECK = "Is this step right and useful? Answer yes or no:"
+"""What a model is asked of a step where nobody says what else; ours, the paper's words are not known to us."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,9 +268,14 @@ class _Tree:
         return forks
 
 
-def one(r: Round, token: int) -> Round:
-    """A round in which this token alone follows what stood before."""
-    return Round(r.position, r.draft, r.scores, Verdict((), token), (token,))
+def usual_check(vocab: Vocab) -> str:
+    """CHECK where the tokenizer can spell it, yes and no; else none, so that a step's own probability counts."""
+    try:
+        for text in (CHECK, YES[0], NO[0]):
+            vocab.spelled(text, "check")
+    except PolydecError:
+        return ""
+    return CHECK
 
 
 def drawn(thoughts: Sequence[Thought], count: int, rng: Rng) -> list[Thought]:

@@ -85,8 +85,19 @@ class NGrams:
             if place is None:
                 break
             found = place
-        if found < 0:
-            return []
+        return [] if found < 0 else self._followers(found)
+
+    def levels(self, tokens: Sequence[int]) -> list[list[tuple[float, int]]]:
+        """The same by each context that is known, the last token alone first, then the last two, and so on."""
+        out, key = list[list[tuple[float, int]]](), 0
+        for token in tokens[: -self.order - 1 : -1]:
+            key = longer(key, token)
+            if (place := self._at.get(key)) is None:
+                break
+            out.append(self._followers(place))
+        return out
+
+    def _followers(self, found: int) -> list[tuple[float, int]]:
         follower, chance = self._flat
         end = found + self.follower_MK.shape[1]
         return [(chance[i] / 255.0, follower[i]) for i in range(found, end) if follower[i] != LAST]
