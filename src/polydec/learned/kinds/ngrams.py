@@ -85,11 +85,20 @@ class NGrams:
             if place is None:
                 break
             found = place
-        if found < 0:
-            return []
+        return [] if found < 0 else self._row(found)
+
+    def exactly_after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
+        """(chance, token) of what follows a context of just these, at most `order`; nothing where it is not known."""
+        key = 0
+        for x in reversed(tokens):
+            key = longer(key, x)
+        place = self._at.get(key)
+        return [] if place is None else self._row(place)
+
+    def _row(self, place: int) -> list[tuple[float, int]]:
         follower, chance = self._flat
-        end = found + self.follower_MK.shape[1]
-        return [(chance[i] / 255.0, follower[i]) for i in range(found, end) if follower[i] != LAST]
+        end = place + self.follower_MK.shape[1]
+        return [(chance[i] / 255.0, follower[i]) for i in range(place, end) if follower[i] != LAST]
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[NGrams, ...]:
