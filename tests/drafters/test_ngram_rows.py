@@ -7,10 +7,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from polydec.core.decoder import answer_one
+from polydec.core.decoder import answer_one, streams
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
+from polydec.core.trace import ignore
+from polydec.core.transcript import Transcript
 from polydec.core.types import Draft, Draw, Want
 from polydec.drafters._shape import best, counts, of_counts, template
 from polydec.drafters.ngram_rows import NgramRows, NgramRowsGuess, Rows
@@ -21,6 +23,8 @@ from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_decoder, check_law
 from polydec.testing.check_drafter import check_drafter
+from polydec.testing.enumerate import distance, executions, target_law
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
@@ -172,6 +176,36 @@ def test_samples_of_one_question_help_each_other():
         )
         > rate[0]
     )
+
+
+def answers_of(decoder, request, rng=None):
+    of = streams(request) if rng is None else lambda choice: rng.at("choice", choice)
+    into = Transcript(request, decoder.vocab.eos, ignore)
+    return run([decoder.run(request, of, into)])[0]
+
+
+def test_choices_of_a_request_share_rows_without_a_store():
+    target, request = toy(4, 6, eos=-1, sharp=2.5), Request((0, 1), max_tokens=40, n=8)
+    passes = {}
+    for shared in (False, True):
+        decoder, _ = build("stand", target, options={"shared": shared, "shortest": 2})
+        first, second = (answers_of(decoder, request) for _ in range(2))
+        passes[shared] = sum(r.stats.passes for r in first)
+        assert [r.token_ids for r in first] == [r.token_ids for r in second]  # nothing stays behind
+    assert passes[True] < 0.9 * passes[False]
+
+
+def test_choices_that_share_rows_are_independent():
+    target, request, joint = toy(2, 3, eos=-1), Request((0, 1), max_tokens=3, n=2), Counter()
+    how = NgramRows((2,), 1, 1, shared=True)
+    decoder = Speculative(target, how, Exact(), Fixed(1, 2))
+    for pair, p in executions(
+        lambda rng: tuple(a.token_ids for a in answers_of(decoder, request, rng))
+    ):
+        joint[pair] += p
+    law = target_law(target, (0, 1), 3)
+    want = {(a, b): law[a] * law[b] for a in law for b in law}
+    assert distance(joint, want) < 1e-9
 
 
 class Likeliest(NgramRowsGuess):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from polydec import Engine, load
 from polydec.cli.main import app
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
@@ -307,3 +308,43 @@ def test_from_the_command_line(tmp_path, monkeypatch):
     assert json.loads(done.stdout)["text"] == json.loads(plain.stdout)["text"]
     assert json.loads(done.stdout)["metrics"]["draft_acceptance_rate"] is not None
     assert train.judge(tables.load(str(out)), [])["tokens"] == 0
+
+
+def test_a_text_of_ones_own_is_counted_by_paragraphs(tmp_path):
+    lines = "one two three\nfour\n\n  \none two five\n\none two three\n"
+    (tmp_path / "corpus.txt").write_text(lines)
+    text = load("zoo:tiny", draft=None, ngrams=None).checkpoint.text
+    read = [s.output_ids for s in train.paragraphs(tmp_path / "corpus.txt", text)]
+    assert read == [
+        text.encode(one, special=False)
+        for one in ("one two three\nfour", "one two five", "one two three")
+    ]
+    how = ["train", "ngrams", "--target", "zoo:tiny", "--order", "3", "--least", "1", "--out"]
+    corpus = ["--corpus", str(tmp_path / "corpus.txt")]
+    done = CliRunner().invoke(app, [*how, str(tmp_path / "table"), *corpus])
+    assert done.exit_code == 0, done.output
+    got = tables.load(str(tmp_path / "table"))
+    want = count([Sample((), ids) for ids in read], NGramSpec("", order=3, least=1), got.vocab)
+    assert np.array_equal(got.key_M, want.key_M)
+    assert np.array_equal(got.follower_MK, want.follower_MK)
+
+    engine = Engine(load("zoo:tiny", draft=None, ngrams=str(tmp_path / "table")))
+    plain = engine.submit("one two", max_tokens=8)
+    mine = engine.submit("one two", method="aded", options={"corpus": True}, max_tokens=8)
+    plain, mine = engine.run([plain, mine])
+    assert mine.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize(
+    "content, more, said",
+    [
+        (b"\n \n", [], "no text in it"),
+        (b"\xff\xfe\xff", [], "it is no UTF-8"),
+        (b"one", ["--data", "."], "corpus is given, and so is text or data"),
+    ],
+)
+def test_a_corpus_that_cannot_be_counted(tmp_path, content, more, said):
+    (tmp_path / "corpus.txt").write_bytes(content)
+    how = ["train", "ngrams", "--target", "zoo:tiny", "--out", str(tmp_path / "table")]
+    done = CliRunner().invoke(app, [*how, "--corpus", str(tmp_path / "corpus.txt"), *more])
+    assert isinstance(done.exception, ValueError) and said in str(done.exception)

@@ -1,8 +1,10 @@
 """ADED: the table, the search, the tree, and adaptation."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from polydec.core.decoder import answer_one
@@ -11,11 +13,13 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft
 from polydec.drafters import trigram
-from polydec.drafters.trigram import Node, Trigram, TrigramGuess, Trigrams
+from polydec.drafters.trigram import Counted, Node, Trigram, TrigramGuess, Trigrams
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
+from polydec.learned.kinds.ngrams import LAST, NGrams, longer
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_drafter import check_drafter
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
 
@@ -84,6 +88,65 @@ def test_a_given_table_is_read_and_not_written():
     assert propose(guess).token == (2, 3)
     learn(guess, 9)
     assert table.after == {(1, 2): {3: 1.0}} and guess.own[1, 2] == {3: 1.0, 9: 0.04}
+
+
+def table_of(text, vocab, order=2):
+    """Relative frequencies of contexts of one token and of two, as an n-gram table keeps them."""
+    rows = {}
+    for n in range(1, order + 1):
+        for i in range(n, len(text)):
+            key = 0
+            for x in reversed(text[i - n : i]):
+                key = longer(key, x)
+            rows.setdefault(key, Counter())[text[i]] += 1
+    keys, width = sorted(rows), max(map(len, rows.values()))
+    follower, chance = np.full((len(keys), width), LAST), np.zeros((len(keys), width))
+    for m, key in enumerate(keys):
+        for k, (x, n) in enumerate(sorted(rows[key].items(), key=lambda one: (-one[1], one[0]))):
+            follower[m, k], chance[m, k] = x, round(255 * n / sum(rows[key].values()))
+    return NGrams(
+        order,
+        vocab,
+        np.array(keys, np.uint64),
+        follower.astype(np.uint16),
+        chance.astype(np.uint8),
+    )
+
+
+def test_an_ngram_table_gives_what_trigrams_of_its_text_would():
+    dice, vocab = random.Random(1), toy(1, 8).vocab
+    text = tuple(dice.randrange(8) for _ in range(120))
+    table, plain = Counted(table_of(text, vocab)), Trigrams.of([text], 64)
+    for pair in ((a, b) for a in range(8) for b in range(8)):
+        assert table.row(pair) == pytest.approx(plain.row(pair), abs=0.5 / 255)
+    seen = {(a, b) for a, b, _ in zip(text, text[1:], text[2:], strict=False)}
+    assert any(
+        table.table.after(pair) and not table.row(pair) and pair not in seen
+        for pair in ((a, b) for a in range(8) for b in range(8))
+    )  # no backing off to one token: a pair that was not seen has no row
+
+
+def test_the_method_begins_with_the_users_table():
+    target = toy(3, 12, eos=-1)
+    target.network.weight[:] = -50.0
+    for b in range(12):
+        target.network.weight[:, b, (b + 1) % 12] = 50.0
+    table, passes = table_of((*range(12), *range(3)), target.vocab), {}
+    for corpus in (False, True):
+        decoder, _ = build(
+            "aded", target, options={"corpus": corpus, "cost_aware": False}, artefacts=[table]
+        )
+        answer = run([answer_one(decoder, Request((0, 1), max_tokens=10))])[0]
+        passes[corpus] = answer.stats.passes
+        assert answer.token_ids == (*range(2, 12),)
+    assert passes == {False: 10, True: 2}
+
+
+def test_a_table_that_is_asked_for_must_be_there():
+    target = toy(3, 12, eos=-1)
+    for given in ([], [table_of((0, 1, 2), target.vocab, order=1)]):
+        with pytest.raises(ValueError, match="there is no ngrams: name one"):
+            build("aded", target, options={"corpus": True}, artefacts=given)
 
 
 @pytest.mark.parametrize("iterations", [0, 8, 150])

@@ -6,6 +6,7 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
+import torch
 
 from polydec.core.law import probs
 from polydec.core.rng import Rng
@@ -25,6 +26,7 @@ from polydec.trees.best_first import BestFirst
 from polydec.trees.best_slot import BestSlot
 from polydec.trees.chain import Chain
 from polydec.trees.greedy_growth import GreedyGrowth
+from polydec.trees.nucleus import Nucleus
 from polydec.trees.static import Static
 from polydec.trees.stochastic_beam import StochasticBeam
 from polydec.verifiers.exact import Exact
@@ -292,9 +294,72 @@ def test_best_first_keeps_the_law():
         )
 
 
+# nucleus
+
+
+def by_the_rule(target, mass, share, depth, nodes):
+    """Clover's rule, written down: of each level's nucleus, where at least a quarter of the likeliest, the best that fit."""
+    level, out = {(): 1.0}, []
+    for _ in range(depth):
+        found = {}
+        for path, p in level.items():
+            q_V, before = row(target, path), 0.0
+            for x in sorted(range(len(q_V)), key=lambda x: -q_V[x]):
+                if before < mass and q_V[x] >= share * q_V.max():
+                    found[(*path, x)] = p * q_V[x]
+                before += q_V[x]
+        kept = sorted(found, key=found.get, reverse=True)[: nodes - len(out)]
+        level = {path: found[path] for path in kept}
+        out += kept
+    return out
+
+
+@pytest.mark.parametrize("mass, share", [(0.95, 0.25), (0.6, 0.25), (1.0, 0.0), (0.95, 0.7)])
+def test_nucleus_is_the_rule_written_down(mass, share):
+    for seed, nodes in product(range(4), (1, 4, 9)):
+        target = toy(seed, 5)
+        want = by_the_rule(target, mass, share, 3, nodes)
+        for bent in (target, Shaped(target, Greedy())):
+            draft = grow(Nucleus(mass, share), bent, Budget(3, nodes), Rng.of(0))
+            assert set(paths(draft)) == set(want) and len(draft) <= nodes + 1
+
+
+def test_nucleus_drops_what_is_below_a_quarter_of_the_first():
+    target = toy(0, 5, eos=-1)
+    target.network.weight[:] = log_of((0.5, 0.2, 0.1, 0.1, 0.1))
+    assert paths(grow(Nucleus(), target, Budget(1, 9), Rng.of(0))) == ((0,), (1,))
+    wide = grow(Nucleus(share=0.2), target, Budget(1, 9), Rng.of(0))
+    assert len(paths(wide)) == 5
+    target.network.weight[:] = log_of((0.9, 0.1, 1e-9, 1e-9, 1e-9))
+    sure = grow(Nucleus(), target, Budget(4, 4), Rng.of(0))
+    assert paths(sure) == ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))  # deep, where it is sure
+
+
+def log_of(law):
+    return torch.tensor(law, dtype=torch.float64).log()
+
+
+def test_nucleus_at_the_whole_share_is_the_greedy_chain():
+    for seed in range(4):
+        draft = Shaped(toy(seed, 5), Greedy())
+        got, want = (grow(t, draft, Budget(4, 4), Rng.of(0)) for t in (Nucleus(share=1.0), Chain()))
+        assert got.token == want.token
+
+
+def test_nucleus_keeps_the_law():
+    for verifier in (Match(), Exact()):
+        check_law(
+            lambda t, d, v=verifier: Speculative(t, FromModel(d, Nucleus()), v, Fixed(2, 4)),
+            laws=4,
+            length=3,
+        )
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
+        (lambda: Nucleus(0.0), "mass is 0.0: it must be above 0 and at most 1"),
+        (lambda: Nucleus(share=1.5), "share is 1.5: it must lie in 0 to 1"),
         (lambda: StochasticBeam(0), "width is 0: it must lie in 1 to 64"),
         (lambda: BestFirst(65), "width is 65: it must lie in"),
         (lambda: GreedyGrowth(0.0), "threshold is 0.0: it must be above 0 and at most 1"),

@@ -437,8 +437,12 @@ def ngrams(
     top: Annotated[int, typer.Option(help="next tokens kept of each context, 1 to 16")] = 3,
     least: Annotated[int, typer.Option(help="in how many answers a context must stand")] = 2,
     seed: Seed = 0,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="plain text (UTF-8) to count instead, each of its paragraphs for itself"),
+    ] = None,
 ) -> None:
-    """Count what a target writes, as a draft that costs no pass; prints what was measured as one JSON object."""
+    """Count what a target writes, or your own text, as a draft that costs no pass; prints what was measured as JSON."""
     from polydec.train.ngrams import NGramSpec, train_ngrams
 
     print(
@@ -455,6 +459,7 @@ def ngrams(
                     top,
                     least,
                     seed=seed,
+                    corpus=None if corpus is None else str(corpus),
                 )
             )
         )

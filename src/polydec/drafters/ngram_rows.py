@@ -44,10 +44,13 @@ class NgramRows:
     off, the likeliest tokens are taken with certainty.
 
     shape: child counts of the nodes, breadth first; longest: 1 to 16; shortest: 1 to longest; keep: 1 to 64; most: at
-    least 1, rows kept, the least recently written going first; store: rows that outlive the request, None: none at first.
+    least 1, rows kept, the least recently written going first; store: rows that outlive the request, None: none at first;
+    shared: the choices of a request write into the same rows, from which each drafts what the others found.
 
     Exact: law, under the `exact` verifier: every drawn node carries the law that it was drawn from, as it was then. With
-    a store that outlives requests the text of a seed depends on what was asked before, its law does not.
+    a store that outlives requests the text of a seed depends on what was asked before, its law does not; with shared rows on
+    how far the other choices were, which other requests may move. Choices stay independent: whatever the others wrote,
+    each token has the target's law.
     Reduces to: `nothing` while no n-gram comes back.
     Source: STAND, "Accelerated test-time scaling with model-free speculative sampling" (2025).
     """
@@ -59,6 +62,7 @@ class NgramRows:
     draws: bool = True
     most: int = 65536
     store: Rows | None = None
+    shared: bool = False
 
     def __post_init__(self) -> None:
         of_counts(self.shape)
@@ -177,7 +181,8 @@ class NgramRowsGuess(Guess):
             del self.store.after[next(iter(self.store.after))]
 
     def fork(self, session: Session, choice: int | None = None) -> NgramRowsGuess:
-        store = self.store if self.config.store is not None else Rows(dict(self.store.after))
+        common = self.config.shared or self.config.store is not None
+        store = self.store if common else Rows(dict(self.store.after))
         return NgramRowsGuess(self.config, store, list(self.text), list(self.like))
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import log, sqrt
+from typing import Protocol
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
@@ -14,12 +15,31 @@ from polydec.core.types import Draft, Reads, Want
 from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
+from polydec.learned.kinds.ngrams import NGrams
 
 Pair = tuple[int, int]
 Sentence = tuple[float, tuple[int, ...]]
 """Visits, and the tokens."""
 C1, C2 = 32.0, 8.0
 """How much the search trusts the table's weights against the visits, and how slowly that grows."""
+
+
+class Followers(Protocol):
+    """What follows two tokens in a corpus."""
+
+    def row(self, pair: Pair) -> dict[int, float]:
+        """The weight of each token after these two, not to be written to; empty where they are not known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An n-gram table of contexts of two tokens or more, as `polydec train ngrams` makes it of any text."""
+
+    table: NGrams
+
+    def row(self, pair: Pair) -> dict[int, float]:
+        return {token: chance for chance, token in self.table.exactly_after(pair) if chance > 0.0}
 
 
 @dataclass(frozen=True)
@@ -42,6 +62,9 @@ class Trigrams:
                 for key, row in counts.items()
             }
         )
+
+    def row(self, pair: Pair) -> dict[int, float]:
+        return self.after.get(pair, {})
 
 
 def _best(item: tuple[int, float]) -> tuple[float, int]:
@@ -86,7 +109,7 @@ class Trigram:
     decay: float = 1.0
     longest_first: bool = False
     prompt: bool = True
-    table: Trigrams = field(default_factory=Trigrams)
+    table: Followers = field(default_factory=Trigrams)
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -113,7 +136,7 @@ class Trigram:
     def open(self, prompt: Sequence[int], session: Session) -> TrigramGuess:
         own = Trigrams.of([prompt], self.top).after if self.prompt else {}
         return TrigramGuess(
-            self, {k: row for k, row in own.items() if k not in self.table.after}, list(prompt)
+            self, {k: row for k, row in own.items() if not self.table.row(k)}, list(prompt)
         )
 
 
@@ -162,7 +185,7 @@ class TrigramGuess(Guess):
 
     def row(self, pair: Pair) -> dict[int, float]:
         row = self.own.get(pair)
-        return self.config.table.after.get(pair, {}) if row is None else row
+        return self.config.table.row(pair) if row is None else row
 
     def likeliest(self, pair: Pair) -> list[tuple[int, float]]:
         """(token, weight), best first."""
@@ -265,7 +288,7 @@ class TrigramGuess(Guess):
     def _gain(self, pair: Pair, token: int) -> None:
         row = self.own.get(pair)
         if row is None:
-            row = self.own[pair] = dict(self.config.table.after.get(pair, {}))
+            row = self.own[pair] = dict(self.config.table.row(pair))
         if self.config.decay < 1.0:
             for c in row:
                 row[c] *= self.config.decay

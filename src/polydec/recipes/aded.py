@@ -20,7 +20,7 @@ CARD = Card(
     source="ADED: Adaptive draft-verification for efficient large language model decoding, 2024",
     reduces_to="plain where no pair of tokens comes back",
     parent="plain",
-    home="text of a narrow kind, with a table of its like",
+    home="text of a narrow kind, with a table of its like (corpus=true)",
     aliases=("adaptix", "adaptive draft-verification"),
     arxiv="2407.12021",
 )
@@ -50,6 +50,10 @@ def build(
     longest_first: Annotated[
         bool, "leave out the longest sequences where nodes are short, as published"
     ] = False,
+    corpus: Annotated[
+        bool,
+        "begin with the model's n-gram table, of contexts of two tokens or more (--ngrams DIR; as published: true)",
+    ] = False,
     cost_aware: Annotated[
         bool,
         Formerly("thrift"),
@@ -57,13 +61,20 @@ def build(
     ] = True,
 ) -> Decoder:
     from polydec.drafters.cost_aware import CostAware
-    from polydec.drafters.trigram import Trigram
+    from polydec.drafters.trigram import Counted, Trigram, Trigrams
     from polydec.families.ar.speculative import Speculative
+    from polydec.learned.kinds.ngrams import NGrams
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 
     drafter = Trigram(
-        iterations, length, rate=rate, window=window, decay=decay, longest_first=longest_first
+        iterations,
+        length,
+        rate=rate,
+        window=window,
+        decay=decay,
+        longest_first=longest_first,
+        table=Counted(kit.need(NGrams, lambda one: one.order >= 2)) if corpus else Trigrams(),
     )
     return Speculative(
         kit.target,

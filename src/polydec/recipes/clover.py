@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import Above, AtMost, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.card import Card
@@ -34,6 +34,12 @@ def build(
         int, Within(1, 64), "paths expanded at each level and tokens tried below each"
     ] = 4,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 4,
+    nucleus: Annotated[
+        float | None,
+        Above(0),
+        AtMost(1),
+        "take tokens of this mass, a quarter as likely as the first or more (published: 0.95); none: by width",
+    ] = None,
     prompt: Annotated[
         bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
     ] = True,
@@ -47,9 +53,10 @@ def build(
     from polydec.learned.kinds.clover import Clover
     from polydec.policies.fixed import Fixed
     from polydec.trees.best_first import BestFirst
+    from polydec.trees.nucleus import Nucleus
     from polydec.verifiers.match import Match
 
     clover = kit.need(Clover)
-    drafter = FromHeads(clover, BestFirst(width), prompt)
+    drafter = FromHeads(clover, BestFirst(width) if nucleus is None else Nucleus(nucleus), prompt)
     drafter = worth_its_cost(drafter, clover.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(clover.depth, nodes))

@@ -20,7 +20,7 @@ CARD = Card(
     source="Accelerated test-time scaling with model-free speculative sampling (STAND), 2025",
     reduces_to="plain while no n-gram comes back",
     parent="token-recycling",
-    home="several sampled answers to one question that share their rows",
+    home="several sampled answers to one question that share their rows (shared=true)",
     arxiv="2506.04708",
 )
 
@@ -39,6 +39,10 @@ def build(
     ] = 1,
     keep: Annotated[int, Within(1, 64), "tokens kept of an averaged row"] = 10,
     draws: Annotated[bool, "draw the tree, else take the likeliest tokens"] = True,
+    shared: Annotated[
+        bool,
+        "the request's choices share their rows, as published: a seed's text, not its law, then depends on their pace",
+    ] = False,
     hot: Annotated[
         bool,
         "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
@@ -56,5 +60,6 @@ def build(
         keep,
         draws,
         store=kit.memory.setdefault("rows", Rows()) if hot else None,
+        shared=shared,
     )
     return Speculative(kit.target, drafter, Exact(), Fixed(64, 256))

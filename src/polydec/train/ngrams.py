@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from polydec.base import edge
 from polydec.base.errors import RequestError
 from polydec.base.files import replace
 from polydec.core.types import Vocab
 from polydec.learned.kinds.ngrams import LAST, MIX, NGrams, save
+from polydec.text.tokenizer import Text
 from polydec.train import selfplay
 from polydec.train.own_text import write_text
 from polydec.train.selfplay import Sample
@@ -28,7 +30,8 @@ class NGramSpec:
     out: the directory to write; target: a checkpoint by any name that `polydec.load` takes; data: where the prompts are
     (as `data.training_data` finds it); text: JSONL of samples (None: out/text.jsonl, written by the target first,
     `each` prompts a kind, answers of at most `max_tokens`); order: tokens of the longest context, 1 to 8; top: followers
-    kept of each, 1 to 16; least: in how many answers a context must stand, 1 or more; discount: of every count, 0 to 1.
+    kept of each, 1 to 16; least: in how many answers a context must stand, 1 or more; discount: of every count, 0 to 1;
+    corpus: a file of plain text (UTF-8) that is counted instead, each of its paragraphs as an answer.
     """
 
     out: str
@@ -42,6 +45,7 @@ class NGramSpec:
     least: int = 2
     discount: float = 0.75
     seed: int = 0
+    corpus: str | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -56,6 +60,10 @@ class NGramSpec:
                 raise RequestError(
                     f"{name} is {getattr(self, name)}: it must lie in {low} to {high}"
                 )
+        if self.corpus is not None and (self.text, self.data) != (None, None):
+            raise RequestError(
+                "corpus is given, and so is text or data: a table is counted in one of them, leave out the others"
+            )
 
 
 def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
@@ -69,20 +77,34 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
         raise RequestError(
             f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}"
         )
+    if spec.corpus is not None:
+        return _keep(spec, point.lm.vocab, paragraphs(Path(spec.corpus), point.text), None, began)
     if spec.text is None:
         write_text(point, path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
     samples = [s for s in selfplay.read(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
         raise RequestError(f"text is {str(path)!r}: no sample in it")
-    table = count(samples, spec, point.lm.vocab)
+    held_out = selfplay.read(held, point.lm.vocab.size) if held.exists() else None
+    return _keep(spec, point.lm.vocab, samples, held_out, began)
+
+
+def _keep(
+    spec: NGramSpec,
+    vocab: Vocab,
+    samples: Sequence[Sample],
+    held: Sequence[Sample] | None,
+    began: float,
+) -> dict[str, Any]:
+    """Count and save; what was measured."""
+    out, table = Path(spec.out), count(samples, spec, vocab)
     result: dict[str, Any] = {
         "samples": len(samples),
         "tokens": sum(len(s.output_ids) for s in samples),
         "contexts": len(table.key_M),
         "seconds": round(time.perf_counter() - began, 1),
     }
-    if held.exists():
-        result["held_out"] = judge(table, selfplay.read(held, point.lm.vocab.size))
+    if held is not None:
+        result["held_out"] = judge(table, held)
     about = {
         "target": spec.target,
         "least": spec.least,
@@ -95,6 +117,26 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
         out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
     )
     return result
+
+
+def paragraphs(path: Path, text: Text) -> list[Sample]:
+    """The paragraphs of a file of plain text, which blank lines end, as answers to nothing. Raises RequestError on a file that
+    cannot be read, is no UTF-8, or holds none."""
+    try:
+        lines = edge.read_bytes(path, most=1 << 30).decode().splitlines()
+    except UnicodeDecodeError:
+        raise RequestError(edge.sentence(f"corpus is {str(path)!r}: it is no UTF-8")) from None
+    parts, part = list[str](), list[str]()
+    for line in (*lines, ""):
+        if line.strip():
+            part.append(line)
+        elif part:
+            parts.append("\n".join(part))
+            part = []
+    samples = [Sample((), ids) for one in parts if (ids := text.encode(one, special=False))]
+    if not samples:
+        raise RequestError(edge.sentence(f"corpus is {str(path)!r}: no text in it"))
+    return samples
 
 
 def count(samples: Sequence[Sample], spec: NGramSpec, vocab: Vocab) -> NGrams:

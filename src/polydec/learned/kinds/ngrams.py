@@ -85,7 +85,7 @@ class NGrams:
             if place is None:
                 break
             found = place
-        return [] if found < 0 else self._followers(found)
+        return [] if found < 0 else self._row(found)
 
     def levels(self, tokens: Sequence[int]) -> list[list[tuple[float, int]]]:
         """The same by each context that is known, the last token alone first, then the last two, and so on."""
@@ -94,13 +94,21 @@ class NGrams:
             key = longer(key, token)
             if (place := self._at.get(key)) is None:
                 break
-            out.append(self._followers(place))
+            out.append(self._row(place))
         return out
 
-    def _followers(self, found: int) -> list[tuple[float, int]]:
+    def exactly_after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
+        """(chance, token) of what follows a context of just these, at most `order`; nothing where it is not known."""
+        key = 0
+        for x in reversed(tokens):
+            key = longer(key, x)
+        place = self._at.get(key)
+        return [] if place is None else self._row(place)
+
+    def _row(self, place: int) -> list[tuple[float, int]]:
         follower, chance = self._flat
-        end = found + self.follower_MK.shape[1]
-        return [(chance[i] / 255.0, follower[i]) for i in range(found, end) if follower[i] != LAST]
+        end = place + self.follower_MK.shape[1]
+        return [(chance[i] / 255.0, follower[i]) for i in range(place, end) if follower[i] != LAST]
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[NGrams, ...]:
