@@ -529,7 +529,7 @@ BAD = {
     "n": (["--n", "0"], "n is 0"),
     "more choices than memory": (["--n", "1000000000"], "n is 1000000000"),
     "more tokens than any context": (["--max-tokens", "1000000000"], "max_tokens is 1000000000"),
-    "a seed without end": (["--seed", "9" * 60], "seed is a number of about"),
+    "a seed without end": (["--seed", "9" * 60], "it must be a whole number, in -"),
     "min-tokens": (["--min-tokens", "-1"], "min_tokens"),
     "logprobs": (["--logprobs", "100"], "logprobs"),
     "stop id": (["--stop-token-id", "99999"], "stop_token_ids has token 99999"),

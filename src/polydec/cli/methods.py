@@ -33,12 +33,11 @@ def methods(
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
     whose name, title, paper or summary holds them all, and what else speaks of them (ways to steer, rules of sampling,
     systems that have a command or a benchmark of their own)."""
-    wanted = " ".join(words or ())
-    beside = elsewhere(wanted[:LONGEST])
-    names, whole = found(wanted, known=bool(beside))
+    names, beside = found(" ".join(words or ()))
+    whole = len(names) == 1 and not beside
     rows = [registry.describe(n) for n in names]
     if json_:
-        print(json.dumps([*rows, *(() if whole else beside)]))
+        print(json.dumps([*rows, *beside]))
         return
     if not whole and names:
         table = Table(box=None, pad_edge=False)
@@ -49,7 +48,7 @@ def methods(
         emit_drawn(lambda out: out.print(table))
     elif names:
         in_full(rows[0], "--set")
-    if beside and not whole:
+    if beside:
         others = Table(box=None, pad_edge=False)
         for column in ("beside them", "kind", "what it is", "where"):
             others.add_column(column, no_wrap=column in ("beside them", "kind"))
@@ -91,7 +90,7 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
 
 def elsewhere(words: str) -> list[dict[str, str]]:
     """What is no method and speaks of these words: ways to steer, rules of sampling, systems that are always on or have a
-    command of their own. Empty without words."""
+    command of their own."""
     ways = [
         {
             "name": name,
@@ -127,18 +126,18 @@ def elsewhere(words: str) -> list[dict[str, str]]:
     return [*ways, *rules, *studies]
 
 
-def found(words: str, *, known: bool = False) -> tuple[list[str], bool]:
-    """The methods that these words mean, and whether they single out one. known: whether something else speaks of them. Raises
-    RequestError where nothing does."""
+def found(words: str) -> tuple[list[str], list[dict[str, str]]]:
+    """The methods that these words mean, and what else speaks of them, unless they are a method's name. Raises RequestError
+    where nothing does."""
     if not words.strip():
-        return sorted(registry.recipes()), False
+        return sorted(registry.recipes()), []
     try:
-        return [registry.find(words)], True
+        return [registry.find(words)], []
     except PolydecError:
-        names = registry.search(words[:LONGEST])
-        if not names and not known:
+        names, beside = registry.search(words[:LONGEST]), elsewhere(words[:LONGEST])
+        if not names and not beside:
             raise
-        return names, len(names) == 1 and not known
+        return names, beside
 
 
 def written(value: object) -> str:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_origin
 
 from polydec.base.options import (
+    LARGEST,
     As,
     AtLeast,
     Length,
@@ -86,7 +87,7 @@ class Ask:
     ] = ()
     ignore_eos: Annotated[bool, "go on after EOS"] = False
     include_stop: Annotated[bool, "leave the stop string in the text"] = False
-    seed: Annotated[int, "names the randomness"] = 0
+    seed: Annotated[int, Within(-LARGEST, LARGEST), "names the randomness"] = 0
     n: Annotated[int, Within(1, CHOICES), "answers to one prompt"] = 1
     logprobs: Annotated[
         int | None,
