@@ -637,7 +637,7 @@ def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own
         (EntropyThreshold(99.0), Entropy(1)),
         (Filtered(FILTER, 1.0), Confidence()),
     ],
-    ids=str,
+    ids=lambda rule: type(rule).__name__,
 )
 def test_limits_of_the_later_rules(a, b):
     assert same(a, b)
@@ -666,7 +666,9 @@ def test_agreement_and_coherence_want_two_passes():
         assert len(edit.write) == count
 
 
-@pytest.mark.parametrize("rule", [Coherent(2, 4), Agreement(0, 5)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Coherent(2, 4), Agreement(0, 5)], ids=lambda rule: type(rule).__name__
+)
 def test_what_flickers_waits(rule):
     """Gaps of equal confidence: those that keep their token are written together, those that change it one a pass."""
     sure = [0.99, 0.98, 0.98, 0.98]
