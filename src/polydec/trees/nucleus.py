@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import Laws, Scores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.families.ar.types import Budget
@@ -38,15 +38,13 @@ class Nucleus:
         if not 0.0 <= self.share <= 1.0:
             raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
 
-    async def grow(
-        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
-    ) -> Draft:
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, tips = Draft.chain(root), [(0, 1.0)]
         for depth in range(1, budget.depth + 1):
             left = budget.nodes + 1 - len(draft)
             if not tips or not left:
                 break
-            scores = await session.score(draft, Want(base=Reads.ROW))
+            scores = await laws.score(draft, Want(base=Reads.ROW))
             level = [
                 (path * q, q, token, at, budget.go_on(depth, graded))
                 for at, path in tips
