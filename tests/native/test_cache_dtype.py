@@ -215,7 +215,7 @@ def test_the_choice_by_argument_and_environment(monkeypatch):
     )
     with pytest.raises(
         ValueError,
-        match="cache_dtype is 'int4': it must be one of float32, float16, int8",
+        match="cache_dtype is 'int4': it must be a word, one of float32, float16, int8",
     ):
         polydec.load("zoo:tiny", cache_dtype="int4")
     with pytest.raises(
