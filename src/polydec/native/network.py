@@ -131,7 +131,8 @@ class CpuStep:
         """
         c, weights = read(config, weights)
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
-        if not 1 <= threads <= 1024:  # what the library's pool takes; a user is held to less (models/options.py)
+        # what the library's pool takes; users are held to less (models/options.py)
+        if not 1 <= threads <= 1024:
             raise MissingError(f"threads is {threads}: it must lie in 1 to 1024")
         if compute not in COMPUTES:
             raise MissingError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}")
