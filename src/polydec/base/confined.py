@@ -50,14 +50,14 @@ def main(script: str, memory: int, seconds: float, stack: int) -> None:
         answers.write(json.dumps(said).encode() + b"\n")
         answers.flush()
         if size(1) > held + KEPT:
-            trim()
+            give_back()
             held = size(1)
         if 2 * size() > memory:  # the next request starts anew, and has as much room as the first
             return
 
 
-def trim() -> None:
-    """Give back what the C library keeps of freed memory, where it can."""
+def give_back() -> None:
+    """Give back what the C library keeps of freed memory, where it can (a few milliseconds)."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -7,18 +7,12 @@ quarter of what the server needs, and it stays.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 from collections.abc import Callable
-from contextlib import suppress
+
+from polydec.base.confined import give_back
 
 EVERY = 10.0
 """Seconds between two looks at whether there is something to give back."""
-
-
-def give_back() -> None:
-    """Give back what the C library keeps of freed memory, where it can (a few milliseconds)."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 async def giving_back(asked: Callable[[], int]) -> None:

@@ -33,12 +33,12 @@ from unittest import mock
 from typer.main import get_command
 
 from polydec import api
+from polydec.base.confined import give_back
 from polydec.base.edge import sentence
 from polydec.core.trace import Edited, replay
 from polydec.core.types import Exactness
 from polydec.methods import registry
 from polydec.request import profile
-from polydec.serve.memory import give_back
 from polydec.shapers.sampling import Sampling
 
 SECONDS = 30.0
