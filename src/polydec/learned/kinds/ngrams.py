@@ -75,35 +75,30 @@ class NGrams:
 
     def after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
         """(chance, token) of what follows these, by the longest context that is known; likeliest first."""
-        at, key, found = self._at, 0, -1
+        known = self._known(tokens)
+        return self._row(known[-1]) if known else []
+
+    def levels(self, tokens: Sequence[int]) -> list[list[tuple[float, int]]]:
+        """The same by each context that is known, the last token alone first, then the last two, and so on."""
+        return [self._row(place) for place in self._known(tokens)]
+
+    def exactly_after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
+        """(chance, token) of what follows a context of just these, at most `order`; nothing where it is not known."""
+        known = self._known(tokens)
+        return self._row(known[-1]) if known and len(known) == len(tokens) else []
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """Where the contexts that end these tokens stand, the last token alone first, as far as they are known."""
+        at, key, out = self._at, 0, list[int]()
         for i in range(1, min(self.order, len(tokens)) + 1):
-            key = (
-                key ^ (tokens[-i] + 1)
-            ) * MIX & MASK  # `longer`, without the call: this runs for every token
+            # `longer`, without the call: this runs for every token
+            key = (key ^ (tokens[-i] + 1)) * MIX & MASK
             key ^= key >> 29
             place = at.get(key)
             if place is None:
                 break
-            found = place
-        return [] if found < 0 else self._row(found)
-
-    def levels(self, tokens: Sequence[int]) -> list[list[tuple[float, int]]]:
-        """The same by each context that is known, the last token alone first, then the last two, and so on."""
-        out, key = list[list[tuple[float, int]]](), 0
-        for token in tokens[: -self.order - 1 : -1]:
-            key = longer(key, token)
-            if (place := self._at.get(key)) is None:
-                break
-            out.append(self._row(place))
+            out.append(place)
         return out
-
-    def exactly_after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
-        """(chance, token) of what follows a context of just these, at most `order`; nothing where it is not known."""
-        key = 0
-        for x in reversed(tokens):
-            key = longer(key, x)
-        place = self._at.get(key)
-        return [] if place is None else self._row(place)
 
     def _row(self, place: int) -> list[tuple[float, int]]:
         follower, chance = self._flat
