@@ -40,7 +40,7 @@ MEMORY, SECONDS, STACK = 768 << 20, 5.0, 2 << 20
 """Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;
 bytes of its stack, a quarter of what a thread has here."""
 
-KEPT, HELD = 256, 32 << 20
+KEPT, HELD = 256, 256 << 20
 """Constraints that are remembered, and bytes of those that were compiled, all together."""
 
 _WORKER = Worker(
