@@ -379,12 +379,16 @@ def _beside(
         ends = (frozenset[int]() if request.ignore_eos else lm.vocab.eos) | request.stop_ids
         lm = NoEarlyEnd(lm, ends, len(request.prompt) + sampling.min_tokens)
         sampling = replace(sampling, min_tokens=0)
-    if rule := next(iter(sequential(sampling)), None):
-        raise RequestError(
-            f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in "
-            "any order: leave it out"
-        )
+    _no_looking_back(next(iter(sequential(sampling)), None), "a masked-diffusion model fills gaps")
     return lm, model.small, build_shapers(sampling, order=order, seed=request.seed, choice=0)
+
+
+def _no_looking_back(rule: str | None, who: str) -> None:
+    """Raise RequestError for a sampling rule that looks at the text before a token. who: is decoded, and does what."""
+    if rule:
+        raise RequestError(
+            f"sampling rule {rule} looks at the text before a token, and {who} in any order: leave it out"
+        )
 
 
 def _inserted(
@@ -402,11 +406,8 @@ def _inserted(
         raise RequestError(
             f"draft is {shown(model.draft.name)}: an insertion model is decoded without one, so leave it out"
         )
-    if rule := next(iter(sequential(sampling)), "min_tokens" if sampling.min_tokens else None):
-        raise RequestError(
-            f"sampling rule {rule} looks at the text before a token, and an insertion model writes in any order: "
-            "leave it out"
-        )
+    rule = next(iter(sequential(sampling)), "min_tokens" if sampling.min_tokens else None)
+    _no_looking_back(rule, "an insertion model writes")
     return law, _none, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 
