@@ -89,9 +89,8 @@ def described(name: str, thing: Any) -> list[str]:
         ]
     if inspect.isclass(thing) and issubclass(thing, Enum):
         return [*out, prose(thing), "", *(f"- `{one.name}`: `{one.value!r}`" for one in thing), ""]
-    plain_error = inspect.isclass(thing) and issubclass(
-        thing, Exception
-    )  # takes a sentence, as all do
+    # an error takes a sentence, as all do
+    plain_error = inspect.isclass(thing) and issubclass(thing, Exception)
     if not plain_error and not getattr(thing, "_is_protocol", False):
         out += ["```python", called(name, thing), "```", ""]
     out += [prose(thing), ""] if prose(thing) else []
@@ -123,8 +122,6 @@ def member(name: str, thing: Any) -> list[str]:
 
 def called(name: str, thing: Any, width: int = 110) -> str:
     """The signature, without `self`; a parameter a line where it is long."""
-    if inspect.isclass(thing) and issubclass(thing, Exception):
-        return f"class {name}({thing.__mro__[1].__name__})"
     signature = inspect.signature(thing)
     gives = (
         ""
