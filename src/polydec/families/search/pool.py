@@ -141,9 +141,8 @@ class Weights:
         low = min(median([*lengths, *few[:j]]) for j in range(len(few) + 1))
         high = max(median([*lengths, *[most] * j]) for j in range(len(few) + 1))
         out = list[tuple[float, float]]()
-        for x in (
-            logps
-        ):  # a vote weighs the less the farther the median is from its length, on either side
+        # a vote weighs the less the farther the median is from its length, on either side
+        for x in logps:
             ends = self._weight(x, low), self._weight(x, high)
             out.append((min(ends), self._weight(x, min(max(len(x), low), high))))
         return out
