@@ -34,6 +34,7 @@ from polydec.core.types import Draft
 from polydec.drafters.lookup import Lookup
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.sources import open_source
+from polydec.nets.hf import cache_keyword
 
 
 @dataclass
@@ -139,8 +140,8 @@ class Padded:
             torch.tensor(ids),
             attention_mask=mask,
             position_ids=position,
-            past_key_values=cache,
             use_cache=True,
+            **{cache_keyword(self.net): cache},
         )
         return out.logits.argmax(-1).tolist(), [
             (layer.keys, layer.values) for layer in cache.layers

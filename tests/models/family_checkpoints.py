@@ -11,6 +11,8 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
 
+from polydec.nets.hf import cache_keyword
+
 SIZE = {
     "vocab_size": 97,
     "hidden_size": 64,
@@ -177,8 +179,8 @@ def laws_of(model, name: str, ids: list[int]) -> torch.Tensor:
     """Logits of a text, [n, vocab]; token by token where the length of the text changes what was cached."""
     if name not in BY_LENGTH:
         return model(torch.tensor([ids])).logits[0]
-    past = transformers.DynamicCache(config=model.config)
-    return torch.stack([model(torch.tensor([[x]]), past_key_values=past).logits[0, 0] for x in ids])
+    past = {cache_keyword(model): transformers.DynamicCache(config=model.config)}
+    return torch.stack([model(torch.tensor([[x]]), **past).logits[0, 0] for x in ids])
 
 
 def write(path, model, kind: Type = Type.F32, extra=lambda w: None):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -248,23 +250,12 @@ def test_half_precision_is_tried_in_full():
 def test_a_model_that_ignores_our_mask_is_found_out():
     """The trial itself: a model with the mask taken away must not be declared fit for trees."""
 
-    class Deaf(type(theirs_of("gpt2"))):
-        def forward(
-            self,
-            input_ids=None,
-            attention_mask=None,
-            position_ids=None,
-            past_key_values=None,
-            logits_to_keep=0,
-            **kwargs,
-        ):
-            return super().forward(
-                input_ids,
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-                logits_to_keep=logits_to_keep,
-                **kwargs,
-            )
+    hearing = type(theirs_of("gpt2"))
+
+    class Deaf(hearing):
+        @wraps(hearing.forward)
+        def forward(self, *args, attention_mask=None, **options):
+            return super().forward(*args, **options)
 
     theirs = theirs_of("gpt2")
     theirs.__class__ = Deaf

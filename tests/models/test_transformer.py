@@ -10,6 +10,7 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from polydec.core.types import Reads, Want
 from polydec.models.lm import Query
+from polydec.nets.hf import cache_keyword
 from polydec.nets.transformer import Transformer
 
 ROW = Want()
@@ -152,9 +153,10 @@ def test_scalings_that_look_at_the_length_equal_decoding_token_by_token(rope):
     )
     theirs = theirs_of(config)
     ours = Transformer.build(config.to_dict(), theirs.state_dict(), dtype="float32")
-    past, tokens, truth = transformers.DynamicCache(config=config), text(40), []
+    past = {cache_keyword(theirs): transformers.DynamicCache(config=config)}
+    tokens, truth = text(40), []
     for x in tokens:
-        truth.append(theirs(torch.tensor([[x]]), past_key_values=past).logits[0, 0])
+        truth.append(theirs(torch.tensor([[x]]), **past).logits[0, 0])
     close(feed(ours, ours.new_cache(), tokens).logits_RV, torch.stack(truth))
     assert ours.context == (96 if rope["rope_type"] == "dynamic" else 48)
 

@@ -63,9 +63,12 @@ def hf_passes(model: Any, context: int, batch: int = 1) -> Timed:
     """Passes over m fresh tokens of each of `batch` sequences, behind `context` cached ones."""
     from transformers import DynamicCache
 
+    from polydec.nets.hf import cache_keyword
+
     size, cached = model.config.vocab_size, DynamicCache(config=model.config)
+    held = {cache_keyword(model): cached}
     with torch.inference_mode():
-        model(torch.randint(0, size, (batch, context)), past_key_values=cached)
+        model(torch.randint(0, size, (batch, context)), **held)
 
     @torch.inference_mode()
     def call(m: int) -> float:
@@ -73,7 +76,7 @@ def hf_passes(model: Any, context: int, batch: int = 1) -> Timed:
             cached.crop(context - cached.get_seq_length())  # counts what goes, not what stays
         tokens = torch.randint(0, size, (batch, m))
         start = time.perf_counter()
-        model(tokens, past_key_values=cached)
+        model(tokens, **held)
         return time.perf_counter() - start
 
     return call

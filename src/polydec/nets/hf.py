@@ -171,6 +171,17 @@ class Mode:
     single: bool = False
 
 
+def cache_keyword(model: nn.Module) -> str | None:
+    """What the model's forward pass calls its cache; None where it has none.
+
+    `cache` since transformers 5.24; `past_key_values` before, and in code that came with a checkpoint; `cache_params` and
+    `state` are older recurrent models' words.
+    """
+    known = inspect.signature(model.forward).parameters
+    names = ("cache", "past_key_values", "cache_params", "state")
+    return next((name for name in names if name in known), None)
+
+
 class HF:
     """A network of models/lm.py over a causal model of `transformers`. Queries of one pass run one after the other.
 
@@ -197,11 +208,8 @@ class HF:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model.eval()
         self._config = model.config.get_text_config(decoder=True)
-        known = inspect.signature(model.forward).parameters
-        self._takes = frozenset(known)
-        cache_name = next(
-            (n for n in ("past_key_values", "cache_params", "state") if n in known), None
-        )
+        self._takes = frozenset(inspect.signature(model.forward).parameters)
+        cache_name = cache_keyword(model)
         if model.config.is_encoder_decoder or cache_name is None:
             raise FileError(
                 f"model_type is {model.config.model_type!r}: only causal language models with a cache are served"
