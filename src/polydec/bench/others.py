@@ -66,7 +66,7 @@ def hf_passes(model: Any, context: int, batch: int = 1) -> Timed:
     from polydec.nets.hf import cache_keyword
 
     size, cached = model.config.vocab_size, DynamicCache(config=model.config)
-    held = {cache_keyword(model): cached}
+    held = {cache_keyword(model) or "cache": cached}
     with torch.inference_mode():
         model(torch.randint(0, size, (batch, context)), **held)
 
