@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from operator import ge, gt, le, lt
 from reprlib import Repr
 from types import UnionType
@@ -183,12 +184,22 @@ class Formerly:
 
 
 @dataclass(frozen=True)
+class PythonOnly:
+    """Marks a field that is set from Python and has no flag on the command line."""
+
+
+REQUIRED = inspect.Parameter.empty
+"""The default of a field that must be given."""
+
+
+@dataclass(frozen=True)
 class Option:
     """One parameter that a user sets.
 
-    type: int, float, bool, str, tuple[int, ...] or Mapping[int, float], or one of these with None; default: of that type;
-    help: one line without a full stop; limits: all of them hold for a value (for each entry of a tuple, each value of a
-    mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood as well.
+    type: int, float, bool, str, tuple[int, ...] (or of floats or words) or Mapping[int, float], or one of these with None;
+    default: of that type; help: one line without a full stop; limits: all of them hold for a value (for each entry of a
+    tuple, each value of a mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood
+    as well; python_only: it has no flag on the command line.
     """
 
     name: str
@@ -198,16 +209,24 @@ class Option:
     limits: tuple[Limit, ...] = ()
     note: str = ""
     formerly: str = ""
+    python_only: bool = False
 
     @property
     def kind(self) -> type:
         """The type without None and without what it holds: int, float, bool, str, tuple or collections.abc.Mapping."""
-        alone = (
-            next(t for t in get_args(self.type) if t is not type(None))
-            if self.optional
-            else self.type
-        )
-        return get_origin(alone) or alone
+        return get_origin(self._alone) or self._alone
+
+    @property
+    def entry(self) -> Any:
+        """What a tuple holds: int, float, str or something else."""
+        return get_args(self._alone)[0]
+
+    @property
+    def _alone(self) -> Any:
+        """The type without None."""
+        if not self.optional:
+            return self.type
+        return next(t for t in get_args(self.type) if t is not type(None))
 
     @property
     def optional(self) -> bool:
@@ -219,7 +238,7 @@ class Option:
         """What a value must be, such as "a whole number, in 0 to 64, or none"."""
         each = " and ".join(x.spoken for x in self.limits if not x.of_all)
         said = [
-            _SPOKEN[self.kind],
+            _MANY_SPOKEN[self.entry] if self.kind is tuple else _SPOKEN[self.kind],
             f"each {each}" if each and self.kind in _MANY else each,
             *(x.spoken for x in self.limits if x.of_all),
         ]
@@ -243,7 +262,7 @@ class Option:
         if self.optional and (value is None or value == "none"):
             return None
         try:
-            out = _READ[self.kind](value)
+            out = _MANY_READ[self.entry](value) if self.kind is tuple else _READ[self.kind](value)
         except (ValueError, OverflowError, KeyError):
             raise RequestError(self._complaint(value)) from None
         if not all(
@@ -257,6 +276,8 @@ class Option:
         each, whole = dict[str, Any](), dict[str, Any]()
         for x in self.limits:
             (whole if x.of_all else each).update(x.schema())
+        if self.kind is tuple:
+            each = {"type": _NAMES[self.entry], **each}
         out = _SCHEMA[self.kind](each) | whole
         if self.optional:
             out = {"anyOf": [out, {"type": "null"}]}
@@ -314,13 +335,48 @@ def option(name: str, hint: Any, default: Any) -> Option:
         raise TypeError(
             f'option {name} needs a default and a line of help: Annotated[int, Within(0, 64), "what it is"] = 3'
         )
-    if out.kind not in _READ:
+    return _whole_declaration(out)
+
+
+@cache
+def fields(spec: Any) -> tuple[Option, ...]:
+    """The fields of a dataclass that says what a command does. Unlike the options of `read` one may be REQUIRED, and one that
+    is PythonOnly may be of any type.
+
+    Raises TypeError for a field without help, or one with a flag and a type that options do not know.
+    """
+    hints = get_type_hints(spec, include_extras=True)
+    return tuple(
+        _field(p.name, hints[p.name], p.default)
+        for p in inspect.signature(spec).parameters.values()
+    )
+
+
+def _field(name: str, hint: Any, default: Any) -> Option:
+    out = _declared(name, hint, default)
+    if not out.help:
         raise TypeError(
-            f"option {name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
+            f'field {name} needs a line of help: Annotated[int, Within(0, 64), "what it is"]'
+        )
+    return out if out.python_only or default is REQUIRED else _whole_declaration(out)
+
+
+def keep_ranges(spec: Any) -> None:
+    """Raise RequestError for the first field of a dataclass that lies outside of what it declares. Values stay as they are."""
+    for field in fields(cast(Any, type(spec))):
+        if field.limits:
+            field.convert(getattr(spec, field.name))
+
+
+def _whole_declaration(out: Option) -> Option:
+    """The same option. Raises TypeError where its type is unknown or its default not legal."""
+    if out.kind not in _READ and not (out.kind is tuple and out.entry in _MANY_READ):
+        raise TypeError(
+            f"option {out.name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
             "Mapping[int, float], or one of these with None"
         )
     try:
-        out.convert(default)
+        out.convert(out.default)
     except ValueError as e:
         raise TypeError(f"the default of an option is not legal: {e}") from None
     return out
@@ -341,6 +397,7 @@ def _declared(name: str, hint: Any, default: Any) -> Option:
         tuple(x for x in extras if isinstance(x, _LIMITS)),
         next((x.text for x in extras if isinstance(x, Note)), ""),
         next((x.name for x in extras if isinstance(x, Formerly)), ""),
+        any(isinstance(x, PythonOnly) for x in extras),
     )
 
 
@@ -361,7 +418,7 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return ",".join(map(str, cast(tuple[int, ...], value)))
+        return ",".join(map(str, cast(tuple[Any, ...], value)))
     if isinstance(value, Mapping):
         return ",".join(f"{k}:{v}" for k, v in cast(Mapping[int, float], value).items())
     return str(value)
@@ -441,16 +498,22 @@ def _word(value: Any) -> str:
     return value
 
 
-def _wholes(value: Any) -> tuple[int, ...]:
+def _all(read_one: Callable[[Any], Any], value: Any, *also: type) -> tuple[Any, ...]:
+    """The entries of a tuple, each of them read. also: text is a legal entry of a list, not of a text alone."""
     if isinstance(value, str):
         value = _parts(value)
-    elif not isinstance(value, (list, tuple)) or any(
-        isinstance(x, str) for x in cast(tuple[Any, ...], value)
+    elif not isinstance(value, (list, tuple)) or (
+        not also and any(isinstance(x, str) for x in cast(tuple[Any, ...], value))
     ):
         raise RequestError
     if len(cast(tuple[Any, ...], value)) > ENTRIES:
         raise RequestError
-    return tuple(_whole(x) for x in cast(tuple[Any, ...], value))
+    return tuple(read_one(x) for x in cast(tuple[Any, ...], value))
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    words: list[str] = [_word(x).strip() for x in _all(_word, value, str)]
+    return tuple(word for word in words if word)
 
 
 def _by_token(value: Any) -> dict[int, float]:
@@ -489,23 +552,32 @@ _SPOKEN: dict[Any, str] = {
     float: "a number",
     bool: "true or false",
     str: "a word",
-    tuple: "whole numbers such as 2,1,1",
     Mapping: "numbers by token id such as 5:1.5,7:-2",
 }
+_MANY_SPOKEN: dict[Any, str] = {
+    int: "whole numbers such as 2,1,1",
+    float: "numbers such as 10,8,6",
+    str: "words such as this,that",
+}
+_NAMES: dict[Any, str] = {int: "integer", float: "number", str: "string"}
 _READ: dict[Any, Callable[[Any], Any]] = {
     int: _whole,
     float: _number,
     bool: _truth,
     str: _word,
-    tuple: _wholes,
     Mapping: _by_token,
+}
+_MANY_READ: dict[Any, Callable[[Any], Any]] = {
+    int: lambda value: _all(_whole, value),
+    float: lambda value: _all(_number, value),
+    str: lambda value: _words(value),
 }
 _SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
     int: lambda each: {"type": "integer", **each},
     float: lambda each: {"type": "number", **each},
     bool: lambda each: {"type": "boolean"},
     str: lambda each: {"type": "string", **each},
-    tuple: lambda each: {"type": "array", "items": {"type": "integer", **each}},
+    tuple: lambda each: {"type": "array", "items": each},
     Mapping: lambda each: {
         "type": "object",
         "propertyNames": {"pattern": "^[0-9]+$"},

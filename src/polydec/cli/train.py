@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from polydec.base.errors import RequestError
-from polydec.train.tasks import LONG, SHIPPED
+from polydec.cli.training import add_all
+from polydec.train.tasks import SHIPPED
 
 app = typer.Typer(
     help="Train language models and drafts; an interrupted run goes on where it was.",
@@ -39,7 +40,7 @@ Samples = Annotated[
 ]
 Each = Annotated[int, typer.Option(help="prompts of each kind that the target answers")]
 Tasks = Annotated[str, typer.Option(help="names of train/tasks.py, such as copy,slots,count")]
-SHORT, EVERY = ",".join(SHIPPED), ",".join(SHIPPED + LONG)
+SHORT = ",".join(SHIPPED)
 Longest = Annotated[int, typer.Option(help="of an answer")]
 Steps = Annotated[int, typer.Option(help="optimiser steps")]
 Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
@@ -124,130 +125,6 @@ def lm(
     Console(highlight=False).print(table)
     print(
         f"{result['parameters']:,} parameters, {result['tokens']:,} tokens, {result['seconds']:.0f} s; written to {out}"
-    )
-
-
-@app.command()
-def diffusion(
-    out: Resumed,
-    tasks: Tasks = EVERY,
-    steps: Steps = 4000,
-    rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
-    shortest: Annotated[
-        int, typer.Option(help="positions of the shortest rows, task and answer together")
-    ] = 28,
-    length: Annotated[int, typer.Option(help="positions of the longest rows")] = 36,
-    long: Annotated[
-        int, typer.Option(help="positions of the longest rows of tasks that go on (0: as others)")
-    ] = 0,
-    width: Annotated[int, typer.Option(help="of the network")] = 128,
-    layers: Annotated[int, typer.Option(help="of the network")] = 4,
-    rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
-    muon: Annotated[
-        float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")
-    ] = 0.02,
-    start: Annotated[
-        str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")
-    ] = None,
-    anneal: Annotated[
-        int, typer.Option(help="steps in which an autoregressive start learns to look ahead")
-    ] = 0,
-    shifted: Annotated[
-        bool, typer.Option(help="a position's law is read one before it, as in Dream")
-    ] = False,
-    block: Annotated[
-        int, typer.Option(help="block-causal, in blocks of so many positions (0: not)")
-    ] = 0,
-    causal: Annotated[
-        bool, typer.Option(help="an autoregressive model of the same tasks, to compare")
-    ] = False,
-    int8: Annotated[bool, typer.Option("--int8", help="keep matrices in 8 bits")] = False,
-    varied: Varied = False,
-    seed: Seed = 0,
-    json_: Json = False,
-) -> None:
-    """Train a small masked-diffusion model on tasks that are generated; says how long it will take."""
-    from polydec.train.diffusion import DiffusionSpec, train_diffusion
-
-    result = train_diffusion(
-        DiffusionSpec(
-            str(out),
-            _names(tasks),
-            steps,
-            rows,
-            shortest,
-            length,
-            long,
-            width,
-            layers,
-            seed,
-            rate,
-            muon,
-            start,
-            anneal,
-            shifted,
-            block,
-            causal,
-            int8,
-            varied,
-        )
-    )
-    if json_:
-        print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
-        return
-    print(
-        f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
-        f"loss {result['loss']:.3f} nats; written to {out}"
-    )
-
-
-@app.command()
-def insertion(
-    out: Resumed,
-    tasks: Tasks = SHORT,
-    steps: Steps = 4000,
-    rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
-    context: Annotated[
-        int, typer.Option(help="positions of the longest text, task and answer together")
-    ] = 128,
-    width: Annotated[int, typer.Option(help="of the network")] = 128,
-    layers: Annotated[int, typer.Option(help="of the network")] = 4,
-    rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
-    muon: Annotated[
-        float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")
-    ] = 0.02,
-    start: Annotated[
-        str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")
-    ] = None,
-    varied: Varied = False,
-    seed: Seed = 0,
-    json_: Json = False,
-) -> None:
-    """Train a small insertion language model on tasks that are generated; says how long it will take."""
-    from polydec.train.insertion import InsertionSpec, train_insertion
-
-    result = train_insertion(
-        InsertionSpec(
-            str(out),
-            _names(tasks),
-            steps,
-            rows,
-            context,
-            width,
-            layers,
-            seed,
-            rate,
-            muon,
-            start,
-            varied,
-        )
-    )
-    if json_:
-        print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
-        return
-    print(
-        f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
-        f"loss {result['loss']:.3f} nats; written to {out}"
     )
 
 
@@ -860,6 +737,9 @@ def strength(
             vars(best(api.load(target, draft=draft, ngrams=None), pairs, head=head, raw=raw))
         )
     )
+
+
+add_all(app)
 
 
 def _names(text: str) -> tuple[str, ...]:
