@@ -12,7 +12,6 @@ from rich.table import Table
 
 from polydec.base.errors import RequestError
 from polydec.cli.training import add_all
-from polydec.train.tasks import SHIPPED
 
 app = typer.Typer(
     help="Train language models and drafts; an interrupted run goes on where it was.",
@@ -39,8 +38,6 @@ Samples = Annotated[
     Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")
 ]
 Each = Annotated[int, typer.Option(help="prompts of each kind that the target answers")]
-Tasks = Annotated[str, typer.Option(help="names of train/tasks.py, such as copy,slots,count")]
-SHORT = ",".join(SHIPPED)
 Longest = Annotated[int, typer.Option(help="of an answer")]
 Steps = Annotated[int, typer.Option(help="optimiser steps")]
 Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
@@ -128,122 +125,6 @@ def lm(
     )
 
 
-@app.command("filter")
-def filter_(
-    out: Annotated[Path, typer.Option(help="directory to write")],
-    target: Annotated[
-        str, typer.Option(help="a masked-diffusion model: a name like --model's")
-    ] = "zoo:diffusion",
-    tasks: Tasks = SHORT,
-    each: Annotated[int, typer.Option(help="answers of each task")] = 250,
-    max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 13,
-    block: Annotated[
-        int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")
-    ] = 13,
-    hidden: Annotated[
-        int, typer.Option(help="units of its hidden layer (0: as many as positions)")
-    ] = 64,
-    written: Annotated[
-        bool,
-        typer.Option("--written", help="it reads the model's confidence in written tokens, too"),
-    ] = False,
-    steps: Steps = 6000,
-    varied: Varied = False,
-    seed: Seed = 0,
-) -> None:
-    """Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object."""
-    from polydec.train.filter import FilterSpec, train_filter
-
-    print(
-        json.dumps(
-            train_filter(
-                FilterSpec(
-                    str(out),
-                    target,
-                    _names(tasks),
-                    each,
-                    max_tokens,
-                    block,
-                    hidden,
-                    steps,
-                    seed=seed,
-                    varied=varied,
-                    written=written,
-                )
-            )
-        )
-    )
-
-
-@app.command()
-def dparallel(
-    out: Resumed,
-    target: Annotated[
-        str, typer.Option(help="a masked-diffusion model of ours, which is begun with")
-    ] = "zoo:diffusion",
-    tasks: Tasks = SHORT,
-    each: Annotated[int, typer.Option(help="answers of each task")] = 1000,
-    max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 13,
-    beta: Annotated[
-        float, typer.Option(help="weight of the entropy (0: its own answers only)")
-    ] = 2.0,
-    rows: Annotated[int, typer.Option(help="answers a step")] = 32,
-    steps: Steps = 2000,
-    rate: Rate = 5e-4,
-    varied: Varied = False,
-    seed: Seed = 0,
-) -> None:
-    """Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object."""
-    from polydec.train.dparallel import DParallelSpec, train_dparallel
-
-    print(
-        json.dumps(
-            train_dparallel(
-                DParallelSpec(
-                    str(out),
-                    target,
-                    _names(tasks),
-                    each,
-                    max_tokens,
-                    beta,
-                    rows,
-                    steps,
-                    rate,
-                    seed,
-                    varied,
-                )
-            )
-        )
-    )
-
-
-@app.command()
-def joint(
-    out: Annotated[Path, typer.Option(help="directory to write")],
-    target: Annotated[str, typer.Option(help="a masked-diffusion model of ours")] = "zoo:diffusion",
-    tasks: Tasks = SHORT,
-    texts: Annotated[int, typer.Option(help="answers that the target writes")] = 1024,
-    count: Annotated[int, typer.Option(help="gaps that a pass will fill")] = 4,
-    rows: Annotated[int, typer.Option(help="answers a step")] = 64,
-    steps: Steps = 600,
-    rate: Rate = 2e-3,
-    varied: Varied = False,
-    seed: Seed = 0,
-) -> None:
-    """Train the layer of adjust on a model's own answers; prints what was measured as one JSON object."""
-    from polydec.train.joint import JointSpec, train_joint
-
-    print(
-        json.dumps(
-            train_joint(
-                JointSpec(
-                    str(out), target, _names(tasks), texts, count, rows, steps, rate, seed, varied
-                )
-            )
-        )
-    )
-
-
 @app.command()
 def draft(
     out: Kept,
@@ -298,89 +179,6 @@ def draft(
     )
     result = train_draft(spec)
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
-
-
-@app.command()
-def ngrams(
-    out: Kept,
-    target: Annotated[
-        str, typer.Option(help="the model whose text to count: a name like --model's")
-    ] = "zoo:smollm2",
-    data: Data = None,
-    text: Samples = None,
-    each: Each = 300,
-    max_tokens: Longest = 160,
-    order: Annotated[int, typer.Option(help="tokens of the longest context, 1 to 8")] = 4,
-    top: Annotated[int, typer.Option(help="next tokens kept of each context, 1 to 16")] = 3,
-    least: Annotated[int, typer.Option(help="in how many answers a context must stand")] = 2,
-    seed: Seed = 0,
-) -> None:
-    """Count what a target writes, as a draft that costs no pass; prints what was measured as one JSON object."""
-    from polydec.train.ngrams import NGramSpec, train_ngrams
-
-    print(
-        json.dumps(
-            train_ngrams(
-                NGramSpec(
-                    str(out),
-                    target,
-                    None if data is None else str(data),
-                    None if text is None else str(text),
-                    each,
-                    max_tokens,
-                    order,
-                    top,
-                    least,
-                    seed=seed,
-                )
-            )
-        )
-    )
-
-
-@app.command("stop-head")
-def stop_head(
-    out: Kept,
-    target: Target = "zoo:smollm2",
-    draft_: SmallDraft = None,
-    data: Data = None,
-    text: Samples = None,
-    each: Each = 30,
-    max_tokens: Longest = 128,
-    temperature: Annotated[
-        float, typer.Option(help="at which the head will be used (0: greedy)")
-    ] = 1.0,
-    mixing: Annotated[
-        float, typer.Option(help="share of the target's own tokens in what the draft reads")
-    ] = 0.15,
-    weight: Annotated[float, typer.Option(help="of rejections in the loss")] = 6.0,
-    depth: Annotated[int, typer.Option(help="blocks of the head")] = 3,
-    tied: Annotated[
-        bool, typer.Option(help="one block, applied depth times (as the authors' code has it)")
-    ] = False,
-    steps: Steps = 400,
-    seed: Seed = 0,
-) -> None:
-    """Train the head that ends drafts for specdec-plus-plus; prints what was measured as one JSON object."""
-    from polydec.train.stop_head import StopHeadSpec, train_stop_head
-
-    spec = StopHeadSpec(
-        out=str(out),
-        target=target,
-        draft=draft_,
-        data=None if data is None else str(data),
-        each=each,
-        text=None if text is None else str(text),
-        max_tokens=max_tokens,
-        temperature=temperature,
-        mixing=mixing,
-        weight=weight,
-        depth=depth,
-        tied=tied,
-        steps=steps,
-        seed=seed,
-    )
-    print(json.dumps(train_stop_head(spec)))
 
 
 @app.command()
@@ -517,42 +315,6 @@ def probes(
     )
 
 
-@app.command()
-def judge(
-    out: Kept,
-    target: Target = "zoo:tiny",
-    draft_: SmallDraft = None,
-    data: Data = None,
-    text: Samples = None,
-    each: Each = 30,
-    max_tokens: Longest = 96,
-    tries: Annotated[int, typer.Option(help="drafted tokens that are tried in each answer")] = 4,
-    steps: Steps = 300,
-    seed: Seed = 0,
-) -> None:
-    """Train the probe that keeps right tokens for judge-decoding; prints what was measured as one JSON object."""
-    from polydec.train.judge import JudgeSpec, train_judge
-
-    print(
-        json.dumps(
-            train_judge(
-                JudgeSpec(
-                    out=str(out),
-                    target=target,
-                    draft=draft_,
-                    data=None if data is None else str(data),
-                    text=None if text is None else str(text),
-                    each=each,
-                    max_tokens=max_tokens,
-                    tries=tries,
-                    steps=steps,
-                    seed=seed,
-                )
-            )
-        )
-    )
-
-
 @app.command("sorted")
 def nested(
     out: Annotated[Path, typer.Option(help="directory to write")],
@@ -649,70 +411,6 @@ def reasoner(
     print(
         f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
         f"loss {result['loss']:.3f} nats; written to {out}"
-    )
-
-
-@app.command()
-def prm(
-    out: Kept,
-    target: Annotated[
-        str, typer.Option(help="the reasoner: a name like --model's")
-    ] = "zoo:reasoner",
-    kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-    each: Annotated[int, typer.Option(help="problems of each kind that the target solves")] = 1500,
-    temperature: Annotated[float, typer.Option(help="at which it solves them")] = 0.8,
-    steps: Steps = 1500,
-    seed: Seed = 0,
-) -> None:
-    """Train a process reward model for a reasoner on its own solutions; prints what was measured as one JSON object."""
-    from polydec.train.prm import PrmSpec, train_prm
-
-    print(
-        json.dumps(
-            train_prm(
-                PrmSpec(str(out), target, _names(kinds), each, temperature, steps=steps, seed=seed)
-            )
-        )
-    )
-
-
-@app.command()
-def router(
-    out: Kept,
-    draft_: Annotated[
-        str, typer.Option("--draft", help="the small reasoner: a name like --draft's")
-    ],
-    target: Annotated[
-        str, typer.Option(help="the reasoner: a name like --model's")
-    ] = "zoo:reasoner",
-    reward: Annotated[
-        str, typer.Option(help="a process reward model of the target's")
-    ] = "zoo:reasoner-prm",
-    kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-    each: Annotated[int, typer.Option(help="problems of each kind that both solve together")] = 400,
-    temperature: Annotated[float, typer.Option(help="at which they solve them")] = 0.6,
-    steps: Steps = 600,
-    seed: Seed = 0,
-) -> None:
-    """Train the router of arbitrage on a draft model's own states; prints what was measured as one JSON object."""
-    from polydec.train.router import RouterSpec, train_router
-
-    print(
-        json.dumps(
-            train_router(
-                RouterSpec(
-                    str(out),
-                    draft_,
-                    target,
-                    reward,
-                    _names(kinds),
-                    each,
-                    temperature,
-                    steps=steps,
-                    seed=seed,
-                )
-            )
-        )
     )
 
 

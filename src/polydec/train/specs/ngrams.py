@@ -1,0 +1,40 @@
+"""What `polydec train ngrams` can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.options import PythonOnly, Within, keep_ranges
+from polydec.train.specs.command import Command
+from polydec.train.specs.fields import Data, Kept, Samples, Seed
+
+MANY = Within(1, 1 << 20)
+
+
+@dataclass(frozen=True)
+class NGramSpec:
+    """What `train_ngrams` makes. text: without it the target writes out/text.jsonl first."""
+
+    out: Kept
+    target: Annotated[str, "the model whose text to count: a name like --model's"] = "zoo:smollm2"
+    data: Data = None
+    text: Samples = None
+    each: Annotated[int, MANY, "prompts of each kind that the target answers"] = 300
+    max_tokens: Annotated[int, MANY, "of an answer"] = 160
+    order: Annotated[int, Within(1, 8), "tokens of the longest context, 1 to 8"] = 4
+    top: Annotated[int, Within(1, 16), "next tokens kept of each context, 1 to 16"] = 3
+    least: Annotated[int, MANY, "in how many answers a context must stand"] = 2
+    discount: Annotated[float, Within(0, 1), PythonOnly(), "of every count"] = 0.75
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+
+
+COMMAND = Command(
+    "ngrams",
+    "Count what a target writes, as a draft that costs no pass; prints what was measured as one JSON object.",
+    NGramSpec,
+    "polydec.train.ngrams:train_ngrams",
+)
