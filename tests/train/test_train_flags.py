@@ -34,7 +34,7 @@ def test_every_field_has_its_flag(name):
         option = declared[field]
         default = command.defaults.get(field, option.default)
         spelled = command.spelled.get(field, "--" + field.replace("_", "-"))
-        assert flag.opts == [spelled] and flag.help == option.help
+        assert flag.opts == [spelled] and flag.help == command.helps.get(field, option.help)
         if default is option.default and flag.required:
             assert not hasattr(command.spec, field), f"{field} has a default: no need to require it"
             continue
@@ -47,7 +47,7 @@ def test_every_field_has_its_flag(name):
 def test_what_a_command_changes_is_there_to_change(name):
     command = COMMANDS[name]
     names = {o.name for o in command.options()}
-    assert {*command.spelled, *command.defaults, *command.reads} <= names
+    assert {*command.spelled, *command.defaults, *command.helps, *command.reads} <= names
 
 
 def test_flags_are_listed_without_torch():

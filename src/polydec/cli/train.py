@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -40,12 +40,7 @@ Samples = Annotated[
 Each = Annotated[int, typer.Option(help="prompts of each kind that the target answers")]
 Longest = Annotated[int, typer.Option(help="of an answer")]
 Steps = Annotated[int, typer.Option(help="optimiser steps")]
-Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
 Rate = Annotated[float, typer.Option(help="highest learning rate")]
-EAGLES = "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang eagle-published, eagle-3-published"
-Varied = Annotated[
-    bool, typer.Option("--varied", help="lists of 3 to 9 digits and letters, and made-up names")
-]
 Seed = Annotated[int, typer.Option(help="names the randomness")]
 Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
@@ -181,140 +176,6 @@ def draft(
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
 
 
-@app.command()
-def heads(
-    out: Kept,
-    kind: Annotated[
-        str, typer.Option(help="medusa, hydra, hydra++, clover; for vLLM medusa-published")
-    ] = "medusa",
-    target: Target = "zoo:tiny",
-    data: Data = None,
-    text: Samples = None,
-    each: Each = 60,
-    max_tokens: Longest = 128,
-    levels: Annotated[
-        int, typer.Option("--heads", help="how many tokens ahead are guessed, 1 to 16 (0: 3)")
-    ] = 0,
-    steps: Steps = 500,
-    length: Piece = 48,
-    rate: Rate = 2e-3,
-    seed: Seed = 0,
-) -> None:
-    """Train draft heads on the target's last state; prints what was measured as one JSON object."""
-    _on_states(
-        kind=kind,
-        out=out,
-        target=target,
-        data=data,
-        text=text,
-        each=each,
-        max_tokens=max_tokens,
-        levels=levels,
-        steps=steps,
-        length=length,
-        rate=rate,
-        seed=seed,
-    )
-
-
-@app.command()
-def eagle(
-    out: Kept,
-    kind: Annotated[str, typer.Option(help=EAGLES)] = "eagle",
-    target: Target = "zoo:tiny",
-    data: Data = None,
-    text: Samples = None,
-    each: Each = 60,
-    max_tokens: Longest = 128,
-    levels: Annotated[
-        int, typer.Option(help="levels that training unrolls (0: as the kind has it)")
-    ] = 0,
-    tokens: Annotated[int, typer.Option(help="tokens of a head of its own (eagle-3; 0: all)")] = 0,
-    mixed: Annotated[
-        bool, typer.Option("--mixed", help="answers at several temperatures, not greedy alone")
-    ] = False,
-    texts: Annotated[
-        int, typer.Option(help="tokens of others' texts that the target reads to learn from")
-    ] = 0,
-    start: Annotated[
-        str | None, typer.Option(help="one-layer draft model to begin with (eagle-3-narrow)")
-    ] = None,
-    compute: Annotated[
-        str | None, typer.Option(help="the target's arithmetic while it writes and reads")
-    ] = None,
-    steps: Steps = 500,
-    rows: Annotated[int, typer.Option(help="pieces of text a step")] = 8,
-    length: Piece = 48,
-    every: Annotated[
-        int, typer.Option(help="levels below the first are trained behind every so many tokens")
-    ] = 1,
-    rate: Rate = 2e-3,
-    muon: Annotated[
-        float, typer.Option(help="highest learning rate of Muon for all matrices (0: AdamW)")
-    ] = 0.0,
-    save_every: Annotated[int, typer.Option(help="steps between checkpoints")] = 100,
-    seed: Seed = 0,
-) -> None:
-    """Train a layer with a cache of its own on the target's states; prints what was measured as one JSON object."""
-    _on_states(
-        kind=kind,
-        out=out,
-        target=target,
-        data=data,
-        text=text,
-        each=each,
-        max_tokens=max_tokens,
-        levels=levels,
-        tokens=tokens,
-        mixed=mixed,
-        texts=texts,
-        start=start,
-        compute=compute,
-        steps=steps,
-        rows=rows,
-        length=length,
-        every=every,
-        rate=rate,
-        muon=muon,
-        save_every=save_every,
-        seed=seed,
-    )
-
-
-@app.command()
-def probes(
-    out: Kept,
-    kind: Annotated[str, typer.Option(help="ppd, hidden-transfer, lud or mtp")] = "ppd",
-    target: Target = "zoo:tiny",
-    data: Data = None,
-    text: Samples = None,
-    each: Each = 60,
-    max_tokens: Longest = 128,
-    levels: Annotated[
-        int, typer.Option("--probes", help="how many tokens ahead are guessed, 1 to 16 (0: 3 or 4)")
-    ] = 0,
-    steps: Steps = 500,
-    length: Piece = 48,
-    rate: Rate = 2e-3,
-    seed: Seed = 0,
-) -> None:
-    """Train probes that ride in the target's own pass; prints what was measured as one JSON object."""
-    _on_states(
-        kind=kind,
-        out=out,
-        target=target,
-        data=data,
-        text=text,
-        each=each,
-        max_tokens=max_tokens,
-        levels=levels,
-        steps=steps,
-        length=length,
-        rate=rate,
-        seed=seed,
-    )
-
-
 @app.command("sorted")
 def nested(
     out: Annotated[Path, typer.Option(help="directory to write")],
@@ -359,62 +220,6 @@ def nested(
 
 
 @app.command()
-def reasoner(
-    out: Resumed,
-    kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-    steps: Steps = 1500,
-    rows: Annotated[int, typer.Option(help="rows of 96 tokens a step")] = 16,
-    width: Annotated[int, typer.Option(help="of the network")] = 256,
-    layers: Annotated[int, typer.Option(help="of the network")] = 6,
-    flawed: Annotated[
-        float, typer.Option(help="share of problems that are shown with a wrong step")
-    ] = 0.5,
-    rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 3e-3,
-    muon: Annotated[
-        float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")
-    ] = 0.02,
-    start: Annotated[
-        str | None, typer.Option(help="directory of a smaller one, to begin with its law")
-    ] = None,
-    own: Annotated[
-        int,
-        typer.Option(
-            help="problems of each kind that it solves first: what it reads and judges "
-            "(0: solutions with a slip)"
-        ),
-    ] = 0,
-    seed: Seed = 0,
-    json_: Json = False,
-) -> None:
-    """Train a small model on problems in several steps that are generated and checked; says how long it will take."""
-    from polydec.train.reasoner import ReasonerSpec, train_reasoner
-
-    result = train_reasoner(
-        ReasonerSpec(
-            str(out),
-            _names(kinds),
-            steps,
-            rows,
-            width=width,
-            layers=layers,
-            flawed=flawed,
-            rate=rate,
-            muon=muon,
-            start=start,
-            own=own,
-            seed=seed,
-        )
-    )
-    if json_:
-        print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
-        return
-    print(
-        f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
-        f"loss {result['loss']:.3f} nats; written to {out}"
-    )
-
-
-@app.command()
 def strength(
     target: Annotated[str, typer.Option(help="the tuned model: a name like --model's")],
     draft: Annotated[str, typer.Option(help="the model before tuning")],
@@ -442,15 +247,3 @@ add_all(app)
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _on_states(*, out: Path, data: Path | None, text: Path | None, **fields: Any) -> None:
-    from polydec.train.states import StatesSpec, train_states
-
-    spec = StatesSpec(
-        out=str(out),
-        data=None if data is None else str(data),
-        text=None if text is None else str(text),
-        **fields,
-    )
-    print(json.dumps(train_states(spec)))

@@ -70,7 +70,9 @@ def _parameter(option: Option, command: Command) -> Parameter:
         option.name,
         Parameter.KEYWORD_ONLY,
         default=shown,
-        annotation=Annotated[kind, typer.Option(*names, help=option.help)],
+        annotation=Annotated[
+            kind, typer.Option(*names, help=command.helps.get(option.name, option.help))
+        ],
     )
 
 

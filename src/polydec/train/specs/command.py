@@ -19,9 +19,9 @@ class Command:
 
     name: as it is typed; summary: one line for lists; spec: a frozen dataclass whose fields are declared as options (see
     base/options.py); entry: "module:function", which takes a spec and returns what was measured; spelled: flags that are not
-    called like their field; defaults: where this command's differ from the spec's; without: fields that this command leaves
-    alone; reads: how the text of a flag becomes the value of its field, where no option does it; sentence: what is printed of
-    a result unless `--json` is given (None: always JSON).
+    called like their field; defaults, helps: where this command's differ from the spec's; without: fields that this command
+    leaves alone; reads: how the text of a flag becomes the value of its field, where no option does it; sentence: what is
+    printed of a result unless `--json` is given (None: always JSON).
     """
 
     name: str
@@ -30,6 +30,7 @@ class Command:
     entry: str
     spelled: Mapping[str, str] = field(default_factory=dict[str, str])
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    helps: Mapping[str, str] = field(default_factory=dict[str, str])
     without: Collection[str] = ()
     reads: Mapping[str, Callable[[str], Any]] = field(
         default_factory=dict[str, Callable[[str], Any]]
