@@ -188,6 +188,11 @@ class PythonOnly:
     """Marks a field that is set from Python and has no flag on the command line."""
 
 
+@dataclass(frozen=True)
+class ReadApart:
+    """Marks a field of a type of its own, whose text the command reads."""
+
+
 REQUIRED = inspect.Parameter.empty
 """The default of a field that must be given."""
 
@@ -358,7 +363,8 @@ def _field(name: str, hint: Any, default: Any) -> Option:
         raise TypeError(
             f'field {name} needs a line of help: Annotated[int, Within(0, 64), "what it is"]'
         )
-    return out if out.python_only or default is REQUIRED else _whole_declaration(out)
+    apart = any(isinstance(x, ReadApart) for x in _unfold(hint)[1])
+    return out if apart or out.python_only or default is REQUIRED else _whole_declaration(out)
 
 
 def keep_ranges(spec: Any) -> None:

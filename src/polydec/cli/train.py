@@ -22,25 +22,11 @@ app = typer.Typer(
 Resumed = Annotated[
     Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")
 ]
-Kept = Annotated[
-    Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")
-]
-Target = Annotated[str, typer.Option(help="the target: a name like --model's")]
-SmallDraft = Annotated[
-    str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")
-]
 TEXT = (
     "your own text: .txt, .jsonl (text, prompt, question and answer, turns, messages), a folder of these or of a data set "
     "(Arrow, Parquet); or `sample`, which travels along (default: POLYDEC_DATA, else ../shared/data, else sample)"
 )
 Data = Annotated[Path | None, typer.Option(help=TEXT)]
-Samples = Annotated[
-    Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")
-]
-Each = Annotated[int, typer.Option(help="prompts of each kind that the target answers")]
-Longest = Annotated[int, typer.Option(help="of an answer")]
-Steps = Annotated[int, typer.Option(help="optimiser steps")]
-Rate = Annotated[float, typer.Option(help="highest learning rate")]
 Seed = Annotated[int, typer.Option(help="names the randomness")]
 Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
@@ -121,105 +107,6 @@ def lm(
 
 
 @app.command()
-def draft(
-    out: Kept,
-    target: Annotated[
-        str, typer.Option(help="the model to draft for: a name like --model's")
-    ] = "zoo:smollm2",
-    data: Data = None,
-    text: Samples = None,
-    each: Each = 300,
-    max_tokens: Longest = 256,
-    divergence: Annotated[str, typer.Option(help="fkl, rkl, jsd or tvd")] = "fkl",
-    beta: Annotated[float, typer.Option(help="of jsd")] = 0.5,
-    policy: Annotated[str, typer.Option(help="whose text: target, on-policy or mixed")] = "target",
-    own: Annotated[
-        float | None, typer.Option(help="share of steps on the draft's own text (else: policy)")
-    ] = None,
-    tasks: Annotated[
-        str, typer.Option(help="divergences of some kinds of prompts, such as code=rkl,summary=jsd")
-    ] = "",
-    temperature: Annotated[float, typer.Option(help="of both laws")] = 1.0,
-    tokens: Annotated[int, typer.Option(help="how many tokens it can propose (0: all)")] = 8192,
-    layers: Annotated[int, typer.Option(help="of the draft")] = 1,
-    width: Annotated[int, typer.Option(help="hidden width (0: the target's)")] = 0,
-    steps: Steps = 600,
-    seed: Seed = 0,
-) -> None:
-    """Distil a small draft from a target (DistillSpec); prints what was measured as one JSON object."""
-    from polydec.train.draft import DraftSpec, train_draft
-
-    pairs = tuple(
-        (kind.strip(), name.strip())
-        for kind, _, name in (t.partition("=") for t in tasks.split(",") if t.strip())
-    )
-    spec = DraftSpec(
-        out=str(out),
-        target=target,
-        data=None if data is None else str(data),
-        each=each,
-        max_tokens=max_tokens,
-        text=None if text is None else str(text),
-        divergence=divergence,
-        beta=beta,
-        policy=policy,
-        own=own,
-        tasks=pairs,
-        temperature=temperature,
-        tokens=tokens,
-        layers=layers,
-        width=width,
-        steps=steps,
-        seed=seed,
-    )
-    result = train_draft(spec)
-    print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
-
-
-@app.command("sorted")
-def nested(
-    out: Annotated[Path, typer.Option(help="directory to write")],
-    target: Annotated[
-        str, typer.Option(help="directory or zoo:NAME that the draft begins with")
-    ] = "zoo:tiny",
-    data: Data = None,
-    layers: Annotated[int, typer.Option(help="of the draft (0: half the target's)")] = 0,
-    width: Annotated[
-        int, typer.Option(help="of the draft (0: the target's, begun with its first layers)")
-    ] = 0,
-    exits: Annotated[
-        str, typer.Option(help="depths that serve (default: half, three quarters, all)")
-    ] = "",
-    distil: Annotated[
-        bool, typer.Option(help="learn the target's laws, not the text's tokens")
-    ] = True,
-    steps: Steps = 400,
-    seed: Seed = 0,
-) -> None:
-    """Train one draft that serves at half, three quarters and all of its layers (S2D)."""
-    from polydec.train.sorted import SortedSpec, train_sorted
-
-    try:
-        depths = tuple(int(x) for x in exits.split(",") if x)
-    except ValueError:
-        raise RequestError(f"exits is {exits!r}: it must be depths, such as 2,4,6") from None
-    result = train_sorted(
-        SortedSpec(
-            str(out),
-            target,
-            None if data is None else str(data),
-            layers,
-            width,
-            depths,
-            distil,
-            steps,
-            seed=seed,
-        )
-    )
-    print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
-
-
-@app.command()
 def strength(
     target: Annotated[str, typer.Option(help="the tuned model: a name like --model's")],
     draft: Annotated[str, typer.Option(help="the model before tuning")],
@@ -243,7 +130,3 @@ def strength(
 
 
 add_all(app)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
