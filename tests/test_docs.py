@@ -74,6 +74,39 @@ def test_a_page_has_the_measured_speed_and_the_command_that_made_it(method_pages
     )  # "early-exit" in the table
 
 
+def test_a_page_holds_what_the_paper_reports_beside_what_was_measured(method_pages):
+    text = method_pages["methods/token-recycling.md"]
+    part = text.partition("## Reported and measured")[2]
+    assert "**The paper reports** 2.09 times plain decoding (Vicuna-7B)" in part
+    assert part.index("The paper reports") < part.index("| greedy, batch 1 |")
+    assert "2.718 (2.443 to 3.043)" in method_pages["methods/eagle.md"]  # docs/trained.csv
+    assert "| freedave 4 | 99.7 % (99.0 to 99.9)" in method_pages["methods/freedave.md"]
+    assert "| HyPER from 4 | 62.7 |" in method_pages["methods/hyper.md"]  # docs/search.csv
+    for name, module in {**registry.recipes(), **steer.steerings()}.items():
+        reported = module.CARD.published
+        assert not reported or (re.search(r"\d", reported) and reported[-1] != "."), name
+        path = f"methods/{'steering-' if module.CARD.kind == 'steering' else ''}{name}.md"
+        assert reported in method_pages[path] and "**Here**" in method_pages[path], path
+
+
+def test_the_tables_of_measurements_hold_what_is_looked_for(monkeypatch):
+    """A name that no row has would leave a page without its figures, and nobody would see it."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import method_figures as figures
+
+    known = {
+        row["kind"]
+        for m in (figures.SHORT, figures.LONG, figures.BLOCKS)
+        for row in figures.table(m.file)
+    }
+    named = {re.sub(r" [0-9.]+$", "", kind) for kind in known}
+    assert {kind for kinds in figures.KINDS.values() for kind in kinds} <= named
+    rows = [row["method"] for row in figures.table(figures.SEARCHED.file)]
+    assert all(any(r.startswith(begin) for r in rows) for begin in figures.SEARCHES.values())
+    for name in (*figures.KINDS, *figures.SEARCHES, *figures.OLD_NAMES):
+        assert registry.find(name) == name
+
+
 def test_the_site_builds_strictly(tmp_path):
     pytest.importorskip("material", reason="MkDocs Material is not installed: polydec[docs]")
     done = subprocess.run(
