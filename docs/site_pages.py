@@ -3,10 +3,9 @@ a page for every method and every way to steer from its CARD, and one for the ex
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Iterable, Mapping
-from functools import cache
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from polydec.methods.card import Card
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+sys.path.append(str(DOCS))  # MkDocs loads this file alone
+import method_figures  # noqa: E402
 
 PICTURES = {
     "draft-and-verify": ("draft", "verdict"),
@@ -52,19 +53,6 @@ PROMISES = {
     None: "It changes the law on purpose; what decodes the changed law keeps its own promise for it.",
 }
 
-OLD_NAMES = {
-    "draft-and-verify": "layer-skip",
-    "layerskip": "early-exit",
-    "del": "dynamic-exit",
-    "calm": "confidence-exit",
-    "specmquant": "hierarchical",
-    "merged-drafts": "grafted",
-    "eagle-2-tree": "draft-model-best-first",
-}
-"""What measured tables call a method that had another name then."""
-
-COMMAND = re.compile(r"^`(python benchmarks/[^`]+)`", re.M)
-
 
 def page(name: str, card: Card, options: Iterable[Option]) -> str:
     """The page of one method, or of one way to steer."""
@@ -88,8 +76,7 @@ def page(name: str, card: Card, options: Iterable[Option]) -> str:
         "",
     ]
     out += ["## Options", "", *option_table(tuple(options)), ""]
-    if not steers:
-        out += ["## Measured", "", *measured(name), ""]
+    out += ["## Reported and measured", "", *method_figures.section(name, card)]
     guide = GUIDES[card.kind]
     out += [
         f"More: [the guide](../{guide}.md), [all methods](../methods.md), `polydec {list_them} {name}`.",
@@ -138,47 +125,6 @@ def written(default: Any) -> str:
 def cell(text: str) -> str:
     """Text that stays in one cell of a table."""
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-@cache
-def table(name: str) -> tuple[Mapping[str, str], ...]:
-    with (DOCS / name).open(encoding="utf-8") as file:
-        return tuple(csv.DictReader(file))
-
-
-@cache
-def command(section: str) -> tuple[str, ...]:
-    """The commands that made a section of docs/all-methods.md."""
-    text = (DOCS / "all-methods.md").read_text("utf-8")
-    part = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return tuple(COMMAND.findall(part))
-
-
-def measured(name: str) -> list[str]:
-    """Speed over plain decoding's in every setting that docs/all-methods-speed.csv holds, and the commands."""
-    names = {name, OLD_NAMES.get(name, name)}
-    rows = [row for row in table("all-methods-speed.csv") if row["method"] in names]
-    if not rows:
-        return [
-            "Not in the [table of speeds](../all-methods.md): see the family's [measurements](../measurements.md)."
-        ]
-    out = [
-        "Tokens a second over plain decoding's on the same prompts, with 95 % intervals: SmolLM2-135M in float32 on two",
-        "cores of an AMD Zen 4 ([what the settings are](../all-methods.md)).",
-        "",
-        "| setting | here |",
-        "|---|--:|",
-    ]
-    for row in rows:
-        span = f" ({row['all low']} to {row['all high']})" if row["all low"] else ""
-        out.append(f"| {row['setting']} | {row['all']}{span} |")
-    out += [
-        "",
-        "Cards hold no published ratio, as papers measure other models on other machines; what could be repeated of them",
-    ]
-    out += ["stands in [what the papers say](../claims.md). Made by:", "", "```text"]
-    out += dict.fromkeys(line for row in rows for line in command(row["section"]))
-    return [*out, "```"]
 
 
 def pages() -> dict[str, str]:

@@ -6,19 +6,11 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import polydec
-from polydec.base.options import read
-from polydec.core.decoder import answers
-from polydec.core.request import Request
-from polydec.core.scheduler import run
 from polydec.methods import registry, steer
-from polydec.methods.kit import Kit
-from polydec.testing import check_decoder, check_drafter, toy
-from polydec.testing.check_decoder import check_batch, check_choices
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,6 +74,39 @@ def test_a_page_has_the_measured_speed_and_the_command_that_made_it(method_pages
     )  # "early-exit" in the table
 
 
+def test_a_page_holds_what_the_paper_reports_beside_what_was_measured(method_pages):
+    text = method_pages["methods/token-recycling.md"]
+    part = text.partition("## Reported and measured")[2]
+    assert "**The paper reports** 2.09 times plain decoding (Vicuna-7B)" in part
+    assert part.index("The paper reports") < part.index("| greedy, batch 1 |")
+    assert "2.718 (2.443 to 3.043)" in method_pages["methods/eagle.md"]  # docs/trained.csv
+    assert "| freedave 4 | 99.7 % (99.0 to 99.9)" in method_pages["methods/freedave.md"]
+    assert "| HyPER from 4 | 62.7 |" in method_pages["methods/hyper.md"]  # docs/search.csv
+    for name, module in {**registry.recipes(), **steer.steerings()}.items():
+        reported = module.CARD.published
+        assert not reported or (re.search(r"\d", reported) and reported[-1] != "."), name
+        path = f"methods/{'steering-' if module.CARD.kind == 'steering' else ''}{name}.md"
+        assert reported in method_pages[path] and "**Here**" in method_pages[path], path
+
+
+def test_the_tables_of_measurements_hold_what_is_looked_for(monkeypatch):
+    """A name that no row has would leave a page without its figures, and nobody would see it."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import method_figures as figures
+
+    known = {
+        row["kind"]
+        for m in (figures.SHORT, figures.LONG, figures.BLOCKS)
+        for row in figures.table(m.file)
+    }
+    named = {re.sub(r" [0-9.]+$", "", kind) for kind in known}
+    assert {kind for kinds in figures.KINDS.values() for kind in kinds} <= named
+    rows = [row["method"] for row in figures.table(figures.SEARCHED.file)]
+    assert all(any(r.startswith(begin) for r in rows) for begin in figures.SEARCHES.values())
+    for name in (*figures.KINDS, *figures.SEARCHES, *figures.OLD_NAMES):
+        assert registry.find(name) == name
+
+
 def test_the_site_builds_strictly(tmp_path):
     pytest.importorskip("material", reason="MkDocs Material is not installed: polydec[docs]")
     done = subprocess.run(
@@ -126,52 +151,3 @@ def test_long_tables_move_to_files_beside_the_page(monkeypatch, tmp_path):
         'Here,"greedy, batch 1",calm,yes,1.29,1.21,1.39,1.83,-',
         'Here,"greedy, batch 1",plain,,1.00,,,1.00,1.00',
     ]
-
-
-@pytest.fixture(scope="module")
-def examples():
-    """The code of docs/adding-a-method.md, run from top to bottom; its drafter stands where the page puts it."""
-    text = (ROOT / "docs" / "adding-a-method.md").read_text("utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        names = {}
-        for number, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.S)):
-            module = ModuleType("polydec.drafters.echo" if number == 0 else f"page_{number}")
-            patch.setitem(sys.modules, module.__name__, module)
-            exec(compile(code, f"adding-a-method.md, block {number}", "exec"), vars(module))
-            names |= vars(module)
-        yield names
-
-
-def test_the_drafter_of_the_guide_keeps_the_contract(examples):
-    check_drafter(examples["Echo"]())
-    with pytest.raises(ValueError, match="most is 0: it must lie in 1 to 64"):
-        examples["Echo"](0)
-
-
-def test_the_recipe_of_the_guide_keeps_the_contract(examples):
-    check_decoder(
-        lambda target, draft: examples["build"](Kit(target, draft), depth=2), laws=2, length=2
-    )
-    assert [(o.name, o.default) for o in read(examples["build"])] == [("depth", 4)]
-
-
-def test_the_loop_of_the_guide_keeps_the_contract(examples):
-    for check in (check_batch, check_choices):
-        check(lambda target, draft: examples["BestOf"](target, 3))
-    (one,) = run(
-        [answers(examples["BestOf"](toy(1), 8), Request((0, 1), max_tokens=4, logprobs=0))]
-    )
-    assert one[0].score == pytest.approx(sum(t.logp for t in one[0].logprobs))
-    (alone,) = run([answers(examples["BestOf"](toy(1), 1), Request((0, 1), max_tokens=4))])
-    assert one[0].score >= alone[0].score
-
-
-def test_the_table_of_the_guide_is_read_back_and_fits_its_model_only(examples, tmp_path):
-    vocab = toy(1).vocab
-    examples["save"](tmp_path, examples["examples"](vocab, 4, 4)[0], {})
-    table = examples["load"](tmp_path)
-    assert Kit(toy(1), artefacts=(table,)).need(examples["Unigrams"]) is table
-    with pytest.raises(ValueError, match="vocabulary of 3 tokens"):
-        Kit(toy(1, 4), artefacts=(table,)).need(examples["Unigrams"])
-    with pytest.raises(ValueError, match="name one"):
-        Kit(toy(1)).need(examples["Unigrams"])

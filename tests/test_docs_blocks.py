@@ -66,7 +66,8 @@ def blocks_of(page: Path) -> list[Block]:
             else:
                 name = str(page.relative_to(ROOT))
                 text = "\n".join(lines[begun + 1 : i]) + "\n"
-                out.append(Block(name, begun + 1, lines[begun][3:], text))
+                language = lines[begun][3:].partition(" title=")[0]
+                out.append(Block(name, begun + 1, language, text))
                 begun = None
     return out
 
@@ -331,7 +332,7 @@ def test_commands_run_on_the_model_that_they_name(block, monkeypatch, serving):
 
 
 ELSEWHERE = {
-    "docs/adding-a-method.md": "tests/test_docs.py runs it, one block after another",
+    "docs/adding-a-method.md": "tests/test_guide.py runs it",
     "docs/api.md": "signatures, which docs/reference.py makes: only the first block is a program",
 }
 

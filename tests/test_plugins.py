@@ -1,7 +1,6 @@
 """A package of one file outside the tree brings a method, its drafter, a rule of sampling and a kind of constraint."""
 
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import guide
 from polydec.methods import registry
 
 ROOT = Path(__file__).parents[1]
@@ -94,9 +94,8 @@ RULE = Rule("cool", make, {"transformers": 95, "vllm": 95, "llamacpp": 95})
 
 def documented() -> str:
     """The drafter and the recipe of docs/adding-a-method.md as one file."""
-    page = (ROOT / "docs" / "adding-a-method.md").read_text("utf-8")
-    drafter, recipe = re.findall(r"```python\n(.*?)```", page, re.S)[:2]
-    lines = f"{drafter}\n{recipe}".replace("from __future__ import annotations\n", "")
+    lines = f"{guide.FILES['drafters/echo.py']}\n{guide.FILES['recipes/echo.py']}"
+    lines = lines.replace("from __future__ import annotations\n", "")
     lines = lines.replace("from polydec.drafters.echo import Echo\n", "")
     return f"from __future__ import annotations\n{lines}"
 

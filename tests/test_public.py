@@ -63,7 +63,7 @@ def test_names_that_documents_use_are_public():
     used = {
         name
         for text in documents
-        for block in re.findall(r"```python\n(.*?)```", text, re.S)
+        for block in re.findall(r"```python[^\n]*\n(.*?)```", text, re.S)
         for name in re.findall(r"\bpolydec\.(\w+)", block)
     }
     modules = {p.stem for p in ROOT.iterdir() if p.suffix == ".py" or p.is_dir()}

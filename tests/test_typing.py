@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import guide
+
 ROOT = Path(__file__).parents[1]
 TYPO = """
 import polydec
@@ -39,12 +41,12 @@ def test_keywords_of_a_request_are_known(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_drafter_as_the_documents_write_it_has_no_error(tmp_path):
+@pytest.mark.parametrize(
+    "file", [f for f in guide.FILES if not f.startswith(("recipes", "steering"))]
+)
+def test_a_mechanism_as_the_documents_write_it_has_no_error(file, tmp_path):
     pytest.importorskip("pyright")
-    page = (ROOT / "docs" / "adding-a-method.md").read_text("utf-8")
-    drafter, _, loop = re.findall(r"```python\n(.*?)```", page, re.S)[:3]
-    assert not errors(drafter, tmp_path / "drafter.py")
-    assert not errors(loop, tmp_path / "loop.py")
+    assert not errors(guide.FILES[file], tmp_path / "page.py")
 
 
 SAMPLED = """

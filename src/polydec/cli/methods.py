@@ -74,6 +74,7 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
         "home",
         "source",
         "arxiv",
+        "published",
     ):
         if value := r.get(key):
             shown = (

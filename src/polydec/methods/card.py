@@ -18,7 +18,8 @@ class Card:
     out the steps), "constraint", "refresh" or "steering";
     family: "ar", "diffusion", "insertion" or "any"; guarantee: what it promises, None where that cannot be said; needs: what a
     kit must hold, checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it equals, and
-    when; parent: the method that it must beat, at home: the workload where.
+    when; parent: the method that it must beat, at home: the workload where; published: what its paper (or somebody else's
+    measurement that is named) reports, with model and setting, "" where no figure is known.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Card:
     arxiv: str = ""
     needs: tuple[Need, ...] = ()
     needs_training: bool = False
+    published: str = ""
 
     @property
     def needs_draft(self) -> bool:

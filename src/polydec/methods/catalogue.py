@@ -109,6 +109,7 @@ class Catalogue:
             "aliases": list(card.aliases),
             "reduces_to": card.reduces_to,
             "home": card.home,
+            "published": card.published,
             "options": {
                 o.name: {
                     "type": o.legal,

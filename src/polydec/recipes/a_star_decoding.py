@@ -25,6 +25,8 @@ CARD = Card(
     needs_training=True,
     aliases=("a-star", "a*"),
     arxiv="2505.13672",
+    published="the accuracy of best of n with up to 3 times fewer tokens and 30 % fewer calls of the reward "
+    "(Llama 3.2 1B, MATH500 and AIME24)",
 )
 
 

@@ -23,6 +23,7 @@ CARD = Card(
     home="text of a narrow kind, with a table of its like (corpus=true)",
     aliases=("adaptix", "adaptive draft-verification"),
     arxiv="2407.12021",
+    published="up to 2.5 times faster; 1.9 times with a corpus of 253 MB",
 )
 
 

@@ -24,6 +24,7 @@ CARD = Card(
     parent="dream",
     home="drawn text (temperature 1) whose tokens depend on each other",
     needs=(Trained("joint"),),
+    published="MAUVE 0.87 where independent marginals reach 0.31, at 4 tokens a pass (Dream-7B-Base)",
 )
 
 

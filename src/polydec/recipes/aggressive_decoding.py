@@ -24,6 +24,8 @@ CARD = Card(
     home="grammar correction and code edits",
     aliases=("input-guided aggressive decoding",),
     arxiv="2205.10350",
+    published="7 to 9 times on grammatical error correction and simplification, over a Transformer-big with "
+    "beam 5",
 )
 
 

@@ -24,6 +24,8 @@ CARD = Card(
     needs=(DRAFT, Trained("router")),
     needs_training=True,
     aliases=("advantage-aware-speculation",),
+    published="up to about 2 times lower latency than speculation by steps, at the same accuracy (MATH500, "
+    "OlympiadBench)",
 )
 
 

@@ -24,6 +24,7 @@ CARD = Card(
     parent="llada",
     home="block-causal models, long texts",
     needs=(BLOCKS,),
+    published="over 2 times the speed of a fixed number of passes, with negligible loss of accuracy (SDAR)",
 )
 
 

@@ -22,6 +22,7 @@ CARD = Card(
     reduces_to="dream for depth = 1 (of the same `steps`; llada without chance where `likely`)",
     parent="dream",
     home="answers whose parts hang on each other",
+    published="up to 3.48 times, and 3.91 points more accuracy",
 )
 
 

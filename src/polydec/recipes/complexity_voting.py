@@ -23,6 +23,8 @@ CARD = Card(
     home="problems where skipped steps cause errors",
     aliases=("complexity-based-prompting", "complex-cot"),
     arxiv="2210.00720",
+    published="5.3 points more accuracy on average, up to 18, over hand-written chains of thought (GPT-3 "
+    "and Codex)",
 )
 
 

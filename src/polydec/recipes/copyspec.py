@@ -22,6 +22,8 @@ CARD = Card(
     parent="plain",
     home="later turns of a chat that repeat what was said",
     arxiv="2502.08923",
+    published="up to 2.35 times plain decoding on CNN/DM, 3.08 times on the second turn of some categories "
+    "of MT-Redundant, 2.66 times on the third turn of GSM8K self-correction",
 )
 
 

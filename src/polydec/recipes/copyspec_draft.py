@@ -22,6 +22,7 @@ CARD = Card(
     parent="draft-model",
     home="later turns of a chat that repeat what was said",
     needs=(DRAFT,),
+    published="49 % faster on average than the draft model alone, on the second turn of MT-Redundant",
 )
 
 

@@ -23,6 +23,7 @@ CARD = Card(
     reduces_to="fast-dllm for alpha = 0",
     parent="fast-dllm",
     home="text whose tokens are found long before the model is sure of them",
+    published="5.48 times one token a pass, with 0.48 points more (LLaDA-8B-Instruct, eight benchmarks)",
 )
 
 

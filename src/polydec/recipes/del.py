@@ -24,6 +24,7 @@ CARD = Card(
     needs=(LAYERS,),
     aliases=("dynamic-exit", "dynamic exit layer"),
     arxiv="2504.05598",
+    published="2.16 to 2.50 times plain decoding (LayerSkip Llama, 1B to 70B, seven tasks)",
 )
 
 

@@ -23,6 +23,8 @@ CARD = Card(
     parent="plain",
     home="text that a masked-diffusion model of the same tokenizer predicts well, several tokens ahead",
     needs=(MASKED_DRAFT,),
+    published="3.08 times plain decoding, 6.99 tokens accepted on average (Qwen2.5-32B with Dream-7B as "
+    "draft, one A100, greedy)",
 )
 
 

@@ -21,6 +21,8 @@ CARD = Card(
     reduces_to="left-to-right for every = 1",
     parent="left-to-right",
     home="long canvases",
+    published="1.63 times without a cache, 72.25 to 68.23 % right on GSM8K (LLaDA-8B-Instruct, random "
+    "order)",
 )
 
 

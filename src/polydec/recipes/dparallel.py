@@ -22,6 +22,8 @@ CARD = Card(
     reduces_to="dream for threshold = 0 unless laws have no entropy",
     parent="fast-dllm",
     home="models that were trained for it",
+    published="8.5 times one token a pass on GSM8K, 75.7 to 76.1 % right (LLaDA-8B-Instruct, without a "
+    "cache); 5.7 to 10.5 times over four benchmarks",
 )
 
 

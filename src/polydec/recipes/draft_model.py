@@ -25,6 +25,8 @@ CARD = Card(
     needs=(DRAFT,),
     aliases=("speculative-sampling", "speculative-decoding", "assisted-generation", "leviathan"),
     arxiv="2211.17192",
+    published="2.6 times plain decoding (T = 1) to 3.4 times (T = 0) from English to German (T5-XXL with "
+    "T5-small); 1.92 times on XSum and 2.46 times on HumanEval (Chinchilla 70B)",
 )
 
 

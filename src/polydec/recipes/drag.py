@@ -25,6 +25,7 @@ CARD = Card(
     home="questions after dates, numbers and places that the model knows roughly",
     aliases=("granola", "response-aggregation", "granola-qa"),
     arxiv="2401.04695",
+    published="about 20 points more accuracy than greedy decoding, counted at several granularities",
 )
 
 

@@ -23,6 +23,7 @@ CARD = Card(
     home="texts in which sure and unsure stretches take turns",
     needs=(DRAFT,),
     arxiv="2410.11744",
+    published="up to 9.1 times plain decoding's throughput (Llama-2-70B, offloaded, low temperature)",
 )
 
 

@@ -25,6 +25,7 @@ CARD = Card(
     needs_training=True,
     aliases=("eagle-1",),
     arxiv="2401.15077",
+    published="3 times plain decoding (Vicuna-13B), 1.6 times Medusa",
 )
 
 

@@ -24,6 +24,8 @@ CARD = Card(
     needs=(Trained("eagle"),),
     needs_training=True,
     arxiv="2406.16858",
+    published="up to about 4 times plain decoding; on Spec-Bench 2.36 times, 4.34 tokens a pass (Vicuna-7B, "
+    "one A100)",
 )
 
 

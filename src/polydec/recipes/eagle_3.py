@@ -24,6 +24,7 @@ CARD = Card(
     needs=(LAYERS, Trained("eagle-3")),
     needs_training=True,
     arxiv="2503.01840",
+    published="5.6 times plain decoding, 1.8 times EAGLE (Vicuna-13B)",
 )
 
 

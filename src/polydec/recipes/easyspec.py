@@ -23,6 +23,8 @@ CARD = Card(
     home="a draft of many layers, and idle devices beside it (none here: it shows what is accepted)",
     needs=(DRAFT, DRAFT_LAYERS),
     aliases=("layer-parallel drafting",),
+    published="up to 4.17 times plain decoding (Llama-3-70B-Instruct and others with drafts of their "
+    "families, eight A100)",
 )
 
 

@@ -23,6 +23,7 @@ CARD = Card(
     home="answers that stand in a passage, labels: a fixed set of texts",
     aliases=("exact extraction", "span extraction", "label scoring"),
     arxiv="2108.05857",
+    published="71.4 F1 on SQuAD without examples, for a model that was trained to select spans",
 )
 
 

@@ -24,6 +24,7 @@ CARD = Card(
     needs=(Trained("falcon"),),
     needs_training=True,
     arxiv="2412.12639",
+    published="3.10 times plain decoding, where EAGLE has 2.82 and Medusa 2.06 (MT-Bench, Vicuna-7B)",
 )
 
 

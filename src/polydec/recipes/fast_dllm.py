@@ -23,6 +23,8 @@ CARD = Card(
     reduces_to="llada for a threshold above 1",
     parent="llada",
     home="text whose gaps hang little on each other",
+    published="8.1 times without cache and one token a pass, 79.3 to 78.5 % right (LLaDA-8B-Instruct, "
+    "GSM8K, 256 tokens); 11.0 times at 512 tokens",
 )
 
 

@@ -23,6 +23,7 @@ CARD = Card(
     parent="block-diffusion",
     home="block-causal models with long blocks",
     needs=(BLOCKS,),
+    published="up to 2.54 times the throughput of Qwen2.5-7B-Instruct (7B)",
 )
 
 

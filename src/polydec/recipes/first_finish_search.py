@@ -23,6 +23,8 @@ CARD = Card(
     home="reasoning models, whose short solutions are more often right",
     aliases=("ffs",),
     arxiv="2505.18149",
+    published="82.23 % right on AIME with DeepSeek-R1, 15 points over a single run, with up to about 45 % "
+    "fewer tokens than a vote",
 )
 
 

@@ -23,6 +23,7 @@ CARD = Card(
     reduces_to="fast-dllm without a cache for every = 1",
     parent="llada",
     home="long prompts",
+    published="up to 34 times end to end, together with a guide",
 )
 
 

@@ -23,6 +23,8 @@ CARD = Card(
     reduces_to="fast-dllm of the same threshold, whose text it always writes",
     parent="llada",
     home="where a pass over several canvases costs little more than over one",
+    published="up to 3.78 times, in a later version up to 2.83 times, without loss (mathematics and code; "
+    "Dream, LLaDA, TraDo, SDAR)",
 )
 
 

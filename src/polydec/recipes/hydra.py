@@ -28,6 +28,8 @@ CARD = Card(
     needs_training=True,
     aliases=("hydra heads",),
     arxiv="2402.05109",
+    published="1.31 times Medusa and 2.71 times plain decoding at most, both by Hydra++ (Vicuna 7B to 33B, "
+    "one A100)",
 )
 
 

@@ -27,6 +27,7 @@ CARD = Card(
     needs=(NEED,),
     needs_training=True,
     aliases=("hydra++",),
+    published="up to 1.31 times Medusa and 2.71 times plain decoding (Vicuna 7B to 33B, one A100)",
 )
 
 

@@ -23,6 +23,8 @@ CARD = Card(
     parent="self-consistency",
     home="problems in long steps with short answers",
     aliases=("hypothesis-path-expansion",),
+    published="8 to 10 % more accuracy with 25 to 40 % fewer tokens than earlier ways of several paths "
+    "(four models with experts)",
 )
 
 

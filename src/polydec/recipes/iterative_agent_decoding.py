@@ -26,6 +26,8 @@ CARD = Card(
     needs_training=True,
     aliases=("iad", "review-refine-repeat"),
     arxiv="2504.01931",
+    published="3 to 6 points over best of n on Sketch2Code and Text2SQL, 8 to 10 on WebShop, at the same "
+    "number of calls",
 )
 
 

@@ -25,6 +25,8 @@ CARD = Card(
     needs_training=True,
     aliases=("judge",),
     arxiv="2501.19309",
+    published="19.7 tokens accepted in place of 6.3; up to 9 times plain decoding, about 3.9 times in an "
+    "optimised engine (Llama 8B and 405B)",
 )
 
 

@@ -25,6 +25,8 @@ CARD = Card(
     parent="fast-dllm",
     home="one kind of text, canvases longer than answers",
     needs=(Trained("filter"),),
+    published="up to 22.58 times one token a pass without loss of accuracy, 57.51 times with a cache "
+    "(LLaDA-8B-Instruct, GSM8K, 1,024 tokens)",
 )
 
 

@@ -26,6 +26,7 @@ CARD = Card(
     needs_training=True,
     aliases=("lud",),
     arxiv="2405.15208",
+    published="33 % faster on prose with no loss of quality, 30 % on code with 3 % loss",
 )
 
 

@@ -23,6 +23,7 @@ CARD = Card(
     reduces_to="fast-dllm for radius = 0",
     parent="fast-dllm",
     home="text in which a sure token settles its neighbours",
+    published="6.94 times the throughput of one token a pass, in 14.2 % of the passes (LLaDA and Dream)",
 )
 
 

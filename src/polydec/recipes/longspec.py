@@ -24,6 +24,7 @@ CARD = Card(
     needs=(Trained("longspec"),),
     needs_training=True,
     arxiv="2502.17421",
+    published="up to 3.26 times strong baselines on five sets of long texts; 2.25 times on AIME24 (QwQ)",
 )
 
 

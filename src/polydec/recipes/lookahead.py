@@ -24,6 +24,8 @@ CARD = Card(
     home="devices on which fifty tokens of a pass cost little more than one; code and other repetitive text",
     aliases=("lookahead-decoding",),
     arxiv="2402.02057",
+    published="up to 1.8 times plain decoding on MT-Bench, 4 times on code with several GPUs; on Spec-Bench "
+    "1.34 times (Vicuna-7B, one A100)",
 )
 
 

@@ -26,6 +26,8 @@ CARD = Card(
     needs_training=True,
     aliases=("medusa-1", "medusa heads"),
     arxiv="2401.10774",
+    published="over 2.2 times plain decoding (Medusa-1), 2.3 to 3.6 times (Medusa-2), on one A100; by "
+    "others on Spec-Bench 1.71 times (Vicuna-7B)",
 )
 
 

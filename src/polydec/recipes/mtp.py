@@ -25,6 +25,8 @@ CARD = Card(
     needs_training=True,
     aliases=("gated lora", "quadratic decoding"),
     arxiv="2507.11851",
+    published="3.17 tokens a pass on average; 5.22 on GSM8K and 5.35 on HumanEval with eight masks "
+    "(Tulu3-8B)",
 )
 
 

@@ -24,6 +24,7 @@ CARD = Card(
     needs=(DRAFT,),
     aliases=("parallel speculative decoding",),
     arxiv="2408.11850",
+    published="up to 3.79 times plain decoding, 1.52 times serial speculation",
 )
 
 

@@ -26,6 +26,7 @@ CARD = Card(
     needs_training=True,
     aliases=("parallel prompt decoding", "prompt tokens"),
     arxiv="2405.18628",
+    published="up to 2.49 times plain decoding; 1.22 times on top of a draft model",
 )
 
 

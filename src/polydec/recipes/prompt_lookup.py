@@ -22,6 +22,8 @@ CARD = Card(
     parent="plain",
     home="text that copies from its prompt: edits, summaries, code",
     aliases=("pld", "ngram", "prompt-lookup-decoding"),
+    published="2 to 4 times plain decoding where answers repeat their prompt; by others on Spec-Bench 1.66 "
+    "times, 1.75 tokens a pass, summaries 2.66 times (Vicuna-7B, one A100)",
 )
 
 

@@ -23,6 +23,7 @@ CARD = Card(
     reduces_to="llada where no bound is reached",
     parent="llada",
     home="short answers that are known long before the last pass",
+    published="up to 3.4 times fewer passes (LLaDA-8B, Dream-7B)",
 )
 
 

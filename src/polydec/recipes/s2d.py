@@ -25,6 +25,7 @@ CARD = Card(
     needs=(DRAFT, DRAFT_LAYERS),
     aliases=("sorted speculative decoding",),
     arxiv="2407.01955",
+    published="about 1.55 times plain decoding on average over targets of 7B to 70B (Spec-Bench)",
 )
 
 

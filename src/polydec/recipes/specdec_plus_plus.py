@@ -25,6 +25,8 @@ CARD = Card(
     needs_training=True,
     aliases=("specdec++", "stop-head"),
     arxiv="2405.19715",
+    published="2.04 times plain decoding on Alpaca, 2.26 times on GSM8K, 2.23 times on HumanEval; 7 to 11 % "
+    "over the best fixed length (Llama-2-chat 7B and 70B, two A100)",
 )
 
 

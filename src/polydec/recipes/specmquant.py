@@ -25,6 +25,7 @@ CARD = Card(
     needs=(DRAFT,),
     aliases=("hierarchical", "hierarchical drafting"),
     arxiv="2505.22179",
+    published="2.78 times plain decoding, 1.31 times EAGLE-2 (Llama-3-70B in 4 bits, one A100)",
 )
 
 

@@ -24,6 +24,8 @@ CARD = Card(
     needs=(DRAFT,),
     aliases=("k-seq",),
     arxiv="2310.15141",
+    published="2.13 times plain decoding, 4.0 tokens a pass, with eight drafts of eight tokens; one draft: "
+    "1.56 times (PaLM-2 Gecko for Bison, LM1B)",
 )
 
 

@@ -22,6 +22,8 @@ CARD = Card(
     parent="token-recycling",
     home="several sampled answers to one question that share their rows (shared=true)",
     arxiv="2506.04708",
+    published="60 to 65 % lower latency than plain decoding with several texts at once, 48 to 58 % with one "
+    "(AIME-2024, GPQA-Diamond, LiveCodeBench)",
 )
 
 

@@ -25,6 +25,7 @@ CARD = Card(
     aliases=("superposed",),
     arxiv="2405.18400",
     needs=(STATES,),
+    published="at least 2.44 times faster than three and more separate texts (Llama-2-7B)",
 )
 
 

@@ -24,6 +24,8 @@ CARD = Card(
     needs=(SECOND_PROMPT,),
     aliases=("adaptive context-aware decoding",),
     arxiv="2409.07394",
+    published="14.21 points more accuracy on average than CAD with a fixed strength (six sets of questions, "
+    "four models)",
 )
 
 

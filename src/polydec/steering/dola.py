@@ -23,6 +23,7 @@ CARD = Card(
     needs=(LAYERS,),
     aliases=("contrasting layers",),
     arxiv="2309.03883",
+    published="about 12 to 17 points more on TruthfulQA (LLaMA)",
 )
 
 

@@ -22,6 +22,7 @@ CARD = Card(
     needs=(DRAFT,),
     aliases=("distribution-aligned decoding",),
     arxiv="2509.15888",
+    published="up to 5 points more accuracy on multiple choice, 2 on open questions (nine benchmarks)",
 )
 
 

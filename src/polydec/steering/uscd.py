@@ -24,6 +24,8 @@ CARD = Card(
     needs=(SECOND_PROMPT,),
     aliases=("selective contrastive decoding",),
     arxiv="2409.05923",
+    published="16.59 % more programs right at the first try, relative, on average (HumanEval, MBPP, "
+    "MultiPL-E)",
 )
 
 derive = without_examples

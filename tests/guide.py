@@ -1,0 +1,53 @@
+"""The code of docs/adding-a-method.md: every block with the file that it is, and a package that has these files."""
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from polydec.methods import catalogue, registry
+
+PAGE = Path(__file__).parents[1] / "docs" / "adding-a-method.md"
+FILES: dict[str, str] = dict(
+    re.findall(r'^```python title="(\S+)"\n(.*?)^```', PAGE.read_text("utf-8"), re.S | re.M)
+)
+"""The code of each block by the file that it is, in the order of the page: "drafters/echo.py" and so on."""
+
+CACHES = (catalogue._modules, catalogue._names, catalogue._options, registry.mechanisms)
+"""What remembers which files there are."""
+
+
+@contextmanager
+def beside(folder: Path) -> Iterator[dict[str, ModuleType]]:
+    """The package with the files of the page beside its own, none of which changes: the modules by their files' names.
+
+    folder: where the files are written; the rooms of the package look there as well while this lasts.
+    """
+    looking, modules = list[list[str]](), dict[str, ModuleType]()
+    try:
+        for file, code in FILES.items():
+            path = folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(code)
+            room = importlib.import_module(f"polydec.{'.'.join(Path(file).parent.parts)}")
+            assert not list(Path(room.__path__[0]).glob(path.name)), f"{file} is there already"
+            if str(path.parent) not in room.__path__:
+                room.__path__.append(str(path.parent))
+                looking.append(room.__path__)
+        importlib.invalidate_caches()
+        for cache in CACHES:
+            cache.cache_clear()
+        for file in FILES:
+            name = f"polydec.{file.removesuffix('.py').replace('/', '.')}"
+            modules[file] = importlib.import_module(name)
+        yield modules
+    finally:
+        for paths in looking:
+            paths.pop()
+        for module in modules.values():
+            sys.modules.pop(module.__name__)
+        for cache in CACHES:
+            cache.cache_clear()
