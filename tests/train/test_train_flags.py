@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 import typer
 from typer.main import get_command
 
-from polydec.base.options import As, AtLeast, Names, PythonOnly, as_text, fields, keep_ranges
+from polydec.base.options import (
+    REQUIRED,
+    As,
+    AtLeast,
+    Names,
+    PythonOnly,
+    as_text,
+    fields,
+    keep_ranges,
+)
 from polydec.cli import train
 from polydec.cli.training import commands, made
 from polydec.train.specs.command import Command
 
+ROOT = Path(__file__).parents[2]
 COMMANDS = {command.name: command for command in commands()}
 FLAGS = get_command(train.app).commands
 
@@ -32,15 +44,36 @@ def test_every_field_has_its_flag(name):
     assert set(flags) == set(declared) - left and not set(command.without) - set(declared)
     for field, flag in flags.items():
         option = declared[field]
-        default = command.defaults.get(field, option.default)
-        spelled = command.spelled.get(field, "--" + field.replace("_", "-"))
-        assert flag.opts == [spelled] and flag.help == command.helps.get(field, option.help)
+        default = command.default(option)
+        assert flag.opts == [command.flag(option)] and option.range in flag.help
+        assert flag.help.startswith(command.helps.get(field, option.help).removesuffix(")"))
         if default is option.default and flag.required:
             assert not hasattr(command.spec, field), f"{field} has a default: no need to require it"
             continue
         assert flag.default == (as_text(default) if option.kind is tuple else default)
         assert flag.is_flag == (option.kind is bool)
         assert bool(flag.secondary_opts) == (default is True)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_field_stands_on_the_page_of_training(name):
+    command = COMMANDS[name]
+    page = (ROOT / "docs" / "training.md").read_text("utf-8")
+    _, _, section = page.partition(f"### polydec train {name}\n")
+    section = section.split("\n#")[0]
+    assert command.summary in section
+    rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)` \| (.+) \|$", section, re.M))
+    assert rows.keys() == {command.flag(o) for o in command.options()}, "run docs/tables.py"
+    for option in command.options():
+        default, said = rows[command.flag(option)].split(" | ", 1)
+        wanted = command.default(option)
+        text = "must be given" if wanted is REQUIRED else f"`{as_text(wanted) or 'none'}`"
+        assert default == text, option.name
+        assert said == command.help(option), option.name
+
+
+def test_no_command_of_training_is_written_by_hand():
+    assert FLAGS.keys() - COMMANDS.keys() == {"strength"}, "it measures, and trains nothing"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -35,6 +35,21 @@ def add_all(app: typer.Typer) -> None:
         app.command(command.name)(made(command))
 
 
+def tables() -> str:
+    """For the docs: of each command what it does, and its flags."""
+    return "\n\n".join(_table(command) for command in commands())
+
+
+def _table(command: Command) -> str:
+    rows = ["| flag | default | what it is |", "|---|---|---|"]
+    for option in command.options():
+        default = command.default(option)
+        said = "must be given" if default is REQUIRED else f"`{as_text(default) or 'none'}`"
+        rows.append(f"| `{command.flag(option)}` | {said} | {command.help(option)} |")
+    table = "\n".join(rows)
+    return f"### polydec train {command.name}\n\n{command.summary}\n\n{table}"
+
+
 def made(command: Command) -> Callable[..., None]:
     """The function that typer makes a command of."""
     options = command.options()
@@ -59,8 +74,7 @@ def made(command: Command) -> Callable[..., None]:
 
 
 def _parameter(option: Option, command: Command) -> Parameter:
-    default = command.defaults.get(option.name, option.default)
-    flag = command.spelled.get(option.name, "--" + option.name.replace("_", "-"))
+    default, flag = command.default(option), command.flag(option)
     names = [f"{flag}/--no-{option.name}"] if default is True else [flag]
     if default is REQUIRED:
         shown, kind = Parameter.empty, _type(option)
@@ -70,9 +84,7 @@ def _parameter(option: Option, command: Command) -> Parameter:
         option.name,
         Parameter.KEYWORD_ONLY,
         default=shown,
-        annotation=Annotated[
-            kind, typer.Option(*names, help=command.helps.get(option.name, option.help))
-        ],
+        annotation=Annotated[kind, typer.Option(*names, help=command.help(option))],
     )
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.train.exits import Depths
-from polydec.train.lm import LMSpec, load_directory, train_lm
-from polydec.train.loop import Schedule
-from polydec.train.network import Shape
+from polydec.train.lm import load_directory, train_lm
+from polydec.train.schedule import Schedule
+from polydec.train.shape import Shape
+from polydec.train.specs.lm import LMSpec
 from polydec.train.specs.sorted import SortedSpec
 
 
@@ -54,7 +54,7 @@ def train_sorted(spec: SortedSpec) -> dict[str, Any]:
             shape=None if begun else narrow(target, spec.width),
             teacher=spec.target if spec.distil else None,
             schedule=schedule,
-            depths=Depths(exits=exits),
+            exits=exits,
             train_mb=spec.train_mb,
             held_kb=spec.held_kb,
             seed=spec.seed,

@@ -42,6 +42,21 @@ class Command:
         some = [o for o in fields(self.spec) if not o.python_only and o.name not in self.without]
         return tuple(sorted(some, key=lambda o: o.name in LAST and 1 + LAST.index(o.name)))
 
+    def flag(self, option: Option) -> str:
+        """How a field is typed."""
+        return self.spelled.get(option.name, "--" + option.name.replace("_", "-"))
+
+    def default(self, option: Option) -> Any:
+        """What a field is where its flag is left out; REQUIRED where it cannot be."""
+        return self.defaults.get(option.name, option.default)
+
+    def help(self, option: Option) -> str:
+        """One line of a field with its range."""
+        text = self.helps.get(option.name, option.help)
+        if not option.range:
+            return text
+        return f"{text[:-1]}; {option.range})" if text.endswith(")") else f"{text} ({option.range})"
+
     def train(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """What was measured of what was trained. Raises RequestError for values that the spec refuses."""
         spec = self.spec(**values)

@@ -39,7 +39,7 @@ class DraftSpec:
         ReadApart(),
         "divergences of some kinds of prompts, such as code=rkl,summary=jsd",
     ] = ()
-    policy: Annotated[str, OneOf(*POLICIES), "whose text: target, on-policy or mixed"] = "target"
+    policy: Annotated[str, OneOf(*POLICIES), "whose text it learns from"] = "target"
     own: Annotated[
         float | None, Within(0, 1), "share of steps on the draft's own text (else: policy)"
     ] = None

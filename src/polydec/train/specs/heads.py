@@ -14,7 +14,7 @@ COMMAND = Command(
     defaults={"kind": "medusa"},
     helps={
         "kind": "medusa, hydra, hydra++, clover; for vLLM medusa-published",
-        "levels": "how many tokens ahead are guessed, 1 to 16 (0: 3)",
+        "levels": "how many tokens ahead are guessed (0: 3)",
     },
     without=OF_EAGLES,
 )

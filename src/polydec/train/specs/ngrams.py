@@ -26,8 +26,8 @@ class NGramSpec:
     text: Samples = None
     each: Annotated[int, MANY, "prompts of each kind that the target answers"] = 300
     max_tokens: Annotated[int, MANY, "of an answer"] = 160
-    order: Annotated[int, Within(1, 8), "tokens of the longest context, 1 to 8"] = 4
-    top: Annotated[int, Within(1, 16), "next tokens kept of each context, 1 to 16"] = 3
+    order: Annotated[int, Within(1, 8), "tokens of the longest context"] = 4
+    top: Annotated[int, Within(1, 16), "next tokens kept of each context"] = 3
     least: Annotated[int, MANY, "in how many answers a context must stand"] = 2
     discount: Annotated[float, Within(0, 1), PythonOnly(), "of every count"] = 0.75
     seed: Seed = 0

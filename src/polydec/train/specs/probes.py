@@ -14,7 +14,7 @@ COMMAND = Command(
     defaults={"kind": "ppd"},
     helps={
         "kind": "ppd, hidden-transfer, lud or mtp",
-        "levels": "how many tokens ahead are guessed, 1 to 16 (0: 3 or 4)",
+        "levels": "how many tokens ahead are guessed (0: 3 or 4)",
     },
     without=OF_EAGLES,
 )
