@@ -119,5 +119,8 @@ class WatchedBoard:
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
         return await self._board.read(canvas, feed)
 
+    def fork(self) -> WatchedBoard:
+        return WatchedBoard(self._watched, self._board.fork(), self._prompt)
+
     def close(self) -> None:
         self._board.close()
