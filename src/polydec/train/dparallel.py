@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.request.loading import load
 from polydec.train.diffusion import DiffusionSpec, begun, save
 from polydec.train.filter import FilterSpec, answers, asked
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama
 from polydec.train.progress import shown
+from polydec.train.specs.dparallel import DParallelSpec
 from polydec.train.target import of_one_canvas
-from polydec.train.tasks import SHIPPED
 
 COOL = 0.5
 """The temperature of the laws whose entropy is pressed down."""
-
-
-@dataclass(frozen=True)
-class DParallelSpec:
-    """What `train_dparallel` makes.
-
-    out: the directory to write; target: the directory (or zoo:NAME) of a masked-diffusion model of ours that sees its whole
-    canvas, which is begun with; tasks: names of TASKS that it answers; each: answers of each task; max_tokens: of a canvas;
-    beta: weight of the entropy (0: learn its answers only); rows: answers a step; steps: optimiser steps; rate; seed; varied:
-    lengths and values vary (tasks.VARIED).
-    """
-
-    out: str
-    target: str = "zoo:diffusion"
-    tasks: tuple[str, ...] = SHIPPED
-    each: int = 1000
-    max_tokens: int = 13
-    beta: float = 2.0
-    rows: int = 32
-    steps: int = 2000
-    rate: float = 5e-4
-    seed: int = 0
-    varied: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "max_tokens", "rows", "steps")
-        if self.beta < 0:
-            raise RequestError(f"beta is {self.beta}: it must be at least 0")
 
 
 def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:

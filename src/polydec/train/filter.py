@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.core.scheduler import run
 from polydec.families.diffusion.protocols import Denoiser
 from polydec.families.diffusion.types import Canvas
@@ -22,43 +19,11 @@ from polydec.request.loaded import LM
 from polydec.request.loading import load
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown
+from polydec.train.specs.filter import FilterSpec
 from polydec.train.target import require
-from polydec.train.tasks import SHIPPED, TASKS, make, variety
+from polydec.train.tasks import make, variety
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class FilterSpec:
-    """What `train_filter` makes.
-
-    out: the directory to write; target: a masked-diffusion model; tasks: names of TASKS that it answers; each: answers of each
-    task; max_tokens: of a canvas; block: positions of a block, which the filter is for; hidden: units of the filter's hidden
-    layer (0: as many as positions, as published); steps: optimiser steps; seed; varied: lengths and values vary (tasks.VARIED);
-    written: it reads the model's confidence where a token stands, as published, in place of 1.
-    """
-
-    out: str
-    target: str = "zoo:diffusion"
-    tasks: tuple[str, ...] = SHIPPED
-    each: int = 250
-    max_tokens: int = 13
-    block: int = 13
-    hidden: int = 64
-    steps: int = 6000
-    rate: float = 3e-3
-    seed: int = 0
-    varied: bool = False
-    written: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "max_tokens", "block", "steps")
-        if not self.tasks:
-            raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
-        if self.hidden < 0:
-            raise RequestError(f"hidden is {self.hidden}: it must be at least 0")
-        for name in self.tasks:
-            make(name, 0, 0)
 
 
 def train_filter(spec: FilterSpec) -> dict[str, Any]:

@@ -16,61 +16,14 @@ from torch.nn import functional as F
 
 from polydec.base import files
 from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
-from polydec.train.diffusion import DiffusionSpec, Student, begun, save
+from polydec.train.diffusion import Student, begun, save
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama
 from polydec.train.progress import shown
-from polydec.train.tasks import LONG, SHIPPED, make, variety
+from polydec.train.specs.insertion import InsertionSpec
+from polydec.train.tasks import make, variety
 from polydec.train.tokens import mark_id
-
-
-@dataclass(frozen=True)
-class InsertionSpec:
-    """What `train_insertion` makes.
-
-    out: the directory to write; tasks: names of TASKS whose answers end, which take turns; steps: optimiser steps; rows: tasks
-    a step; context: positions of the longest text, 32 to 4096; width, layers: of the network; seed; rate, muon: the highest
-    learning rates, of AdamW and of Muon, which has the layers' matrices; start: a directory (or zoo:NAME) to begin with, whose
-    tokenizer and sizes are taken (None: random weights); varied: lengths and values vary (tasks.VARIED).
-    """
-
-    out: str
-    tasks: tuple[str, ...] = SHIPPED
-    steps: int = 4000
-    rows: int = 64
-    context: int = 128
-    width: int = 128
-    layers: int = 4
-    seed: int = 0
-    rate: float = 2e-3
-    muon: float = 0.02
-    start: str | None = None
-    varied: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "steps", "rows", "layers")
-        if not 32 <= self.context <= 4096:
-            raise RequestError(f"context is {self.context}: it must lie in 32 to 4096")
-        if endless := [name for name in self.tasks if name in LONG]:
-            raise RequestError(
-                f"tasks has {endless[0]!r}: its answers go on, and an insertion model writes whole ones"
-            )
-        self.begin()  # refuses wrong tasks and widths
-
-    def begin(self) -> DiffusionSpec:
-        """The same for the network that is begun with."""
-        return DiffusionSpec(
-            self.out,
-            self.tasks,
-            length=self.context,
-            width=self.width,
-            layers=self.layers,
-            seed=self.seed,
-            start=self.start,
-            varied=self.varied,
-        )
 
 
 @dataclass(frozen=True)

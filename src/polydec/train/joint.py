@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.learned.kinds import joint
 from polydec.learned.kinds.joint import Joint
 from polydec.request.loading import load
@@ -18,42 +16,14 @@ from polydec.train.diffusion import DiffusionSpec, Rows, Student, begun
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown
 from polydec.train.reasoner import states
+from polydec.train.specs.joint import JointSpec
 from polydec.train.target import of_one_canvas
-from polydec.train.tasks import SHIPPED
 
 KNOWN = 1e-4
 """Nats that are added to the entropy of every step: so often a token that was known is learned from."""
 
 VARIED_ROWS = (72, 88)
 """Positions of the shortest and the longest rows where lengths and values vary."""
-
-
-@dataclass(frozen=True)
-class JointSpec:
-    """What `train_joint` makes.
-
-    out: the directory to write; target: the directory (or zoo:NAME) of a masked-diffusion model of ours that sees its whole
-    canvas; tasks: names of TASKS that it answers; texts: answers that it writes, one token a pass; count: gaps that a pass will
-    fill; rows: states a step; steps: optimiser steps; rate; seed; varied: lengths and values vary (tasks.VARIED).
-    """
-
-    out: str
-    target: str = "zoo:diffusion"
-    tasks: tuple[str, ...] = SHIPPED
-    texts: int = 1024
-    count: int = 4
-    rows: int = 64
-    steps: int = 600
-    rate: float = 2e-3
-    seed: int = 0
-    varied: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "texts", "rows", "steps")
-        if self.count < 2:
-            raise RequestError(
-                f"count is {self.count}: it must be at least 2, as the first gap of a pass needs no layer"
-            )
 
 
 @dataclass(frozen=True)

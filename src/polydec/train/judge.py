@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.base.files import replace
-from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
@@ -35,44 +34,12 @@ from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import gather
 from polydec.train.progress import shown
 from polydec.train.selfplay import Sample
+from polydec.train.specs.judge import JudgeSpec
 from polydec.train.stop_head import laws, states
 from polydec.train.target import autoregressive
 from polydec.verifiers.match import Match
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-
-
-@dataclass(frozen=True)
-class JudgeSpec:
-    """What `train_judge` makes.
-
-    out: the directory to write; target, draft: by any names that `polydec.load` takes (draft None: the target's embedded one);
-    data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
-    out/text.jsonl, written first: `each` prompts a kind, greedy answers of at most `max_tokens`); tries: drafted tokens that
-    are tried in each answer; weight: of wrong tokens in the loss, above 0; steps; rate; seed.
-    """
-
-    out: str
-    target: str = "zoo:tiny"
-    draft: str | None = None
-    data: str | None = None
-    text: str | None = None
-    each: int = 30
-    max_tokens: int = 96
-    tries: int = 4
-    weight: float = 2.0
-    steps: int = 300
-    rate: float = 1e-2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "max_tokens", "tries", "steps")
-        above_zero(self, "weight", "rate")
-
-    @property
-    def temperature(self) -> float:
-        """Answers are greedy: that is what a result is compared with."""
-        return 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,84 +23,16 @@ from polydec.base.errors import RequestError
 from polydec.formats import rows8
 from polydec.models import sources
 from polydec.train import network as net
-from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, Split, pack, split, training_data
+from polydec.train.data import BEGIN, END, SPECIAL, Packed, Split, pack, split, training_data
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
-from polydec.train.exits import Depths, resized
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.exits import resized
+from polydec.train.loop import arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.ngram import NGram
 from polydec.train.progress import shown
+from polydec.train.specs.lm import PRESETS, LMSpec
 from polydec.train.target import family_of_config, require
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
-
-
-@dataclass(frozen=True)
-class Preset:
-    shape: Shape
-    schedule: Schedule
-    rows: int = 16  # of `length` tokens a step; at the end fewer and longer ones
-    length: int = 256
-
-
-PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(Shape(4096), Schedule(1400, 3e-3, muon=0.02, save_every=50)),
-    "tiny-draft": Preset(
-        Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128),
-        Schedule(300, 6e-3, muon=0.02, save_every=50),
-    ),
-}
-
-
-@dataclass(frozen=True)
-class LMSpec:
-    """What `train_lm` makes.
-
-    out: the directory to write; data: where the texts are (as `data.training_data` finds it); preset: sizes and
-    schedule (`PRESETS`); steps: optimiser steps (None: the preset's); tokenizer: a directory or zoo:NAME whose
-    tokenizer.json to use (None: one is trained on the training text); teacher: a directory as `train_lm` writes it, or
-    zoo:NAME, whose laws to learn instead of the text's tokens (forward KL; it brings its tokenizer); shares: of prose, code,
-    dialogue in every step's rows, in twentieths; train_mb: megabytes of training text of each kind; held_kb: kilobytes of
-    held-out text of each kind; long: the share of the steps, at the end, with rows as long as the context; order: of the
-    n-gram baseline; seed; bf16: None measures whether it is faster; compiled: torch.compile, faster after a minute or two,
-    needs a C++ compiler; schedule, shape: instead of the preset's; start: a directory as `train_lm` writes it, or zoo:NAME,
-    to begin with instead of random weights (it brings tokenizer and shape); layers: instead of the shape's: the first
-    ones of `start`, or with those that it lacks added as identities; depths: early exits and layer dropout (see exits.py).
-    """
-
-    out: str
-    data: str | None = None
-    preset: str = "tiny"
-    steps: int | None = None
-    tokenizer: str | None = None
-    teacher: str | None = None
-    shares: tuple[int, ...] = (8, 7, 5)
-    train_mb: tuple[float, ...] = (10.0, 8.0, 6.0)
-    held_kb: float = 250.0
-    order: int = 5
-    seed: int = 0
-    bf16: bool | None = None
-    long: float = 0.2
-    schedule: Schedule | None = None
-    shape: Shape | None = None
-    compiled: bool = False
-    start: str | None = None
-    layers: int | None = None
-    depths: Depths = field(default_factory=Depths)
-    kinds: tuple[str, ...] = field(default=KINDS)
-
-    def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise RequestError(f"preset is {self.preset!r}: it must be one of {', '.join(PRESETS)}")
-        if self.steps is not None and self.steps < 1:
-            raise RequestError(f"steps is {self.steps}: it must be at least 1")
-        if not len(self.shares) == len(self.train_mb) == len(self.kinds):
-            raise RequestError(
-                f"shares and train_mb must have a value for each of {', '.join(self.kinds)}"
-            )
-        if min(self.shares) < 1 or min(self.train_mb) <= 0 or self.held_kb <= 0:
-            raise RequestError("shares, train_mb and held_kb must be above 0")
-        if not 0 <= self.long <= 1:
-            raise RequestError(f"long is {self.long}: it must lie in 0 to 1")
 
 
 @dataclass(frozen=True)

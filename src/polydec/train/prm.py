@@ -14,43 +14,15 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from polydec.base.files import replace
-from polydec.base.options import above_zero, at_least_one
 from polydec.learned.kinds import step_reward
 from polydec.learned.kinds.step_reward import StepReward
 from polydec.models.checkpoint import Checkpoint
-from polydec.train import problems
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import states
-from polydec.train.problems import KINDS
 from polydec.train.progress import shown
 from polydec.train.solutions import Drawn, draw
+from polydec.train.specs.prm import PrmSpec
 from polydec.train.target import autoregressive
-
-
-@dataclass(frozen=True)
-class PrmSpec:
-    """What `train_prm` makes.
-
-    out: the directory to write; target: the reasoner; kinds: of problems; each: problems of a kind, for each of which the
-    target draws one solution; temperature: at which it draws; inner: width of the head; steps, rows, rate: of its training;
-    seed.
-    """
-
-    out: str
-    target: str = "zoo:reasoner"
-    kinds: tuple[str, ...] = tuple(KINDS)
-    each: int = 1500
-    temperature: float = 0.8
-    inner: int = 64
-    steps: int = 1500
-    rows: int = 256
-    rate: float = 3e-3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "inner", "steps", "rows")
-        above_zero(self, "temperature", "rate")
-        problems.require_kinds(self.kinds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.base import files
-from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.core.types import Vocab
 from polydec.learned.kinds import step_reward
 from polydec.learned.kinds.step_reward import StepReward
@@ -29,65 +27,20 @@ from polydec.train.grow import grown
 from polydec.train.lm import load_directory
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, Trunk, save_directory
-from polydec.train.problems import KINDS, LARGEST, Problem
+from polydec.train.problems import LARGEST, Problem
 from polydec.train.progress import shown
 from polydec.train.solutions import Drawn, draw
+from polydec.train.specs.reasoner import CONTEXT, ReasonerSpec
 from polydec.train.tokens import tokenizer_files, train_tokenizer
 
 NUMBERS = tuple(map(str, range(10, LARGEST + 1)))
 VOCAB = 256 + len(SPECIAL) + len(NUMBERS)
 """Bytes, the special tokens, and a token for each number of two digits that problems hold."""
 
-CONTEXT = 256
 """Positions that the model can be asked for; the longest problem and its solution take about 90."""
 
 NOT_LEARNED = -100
 """Stands for a token that is read and not learned to write."""
-
-
-@dataclass(frozen=True)
-class ReasonerSpec:
-    """What `train_reasoner` makes.
-
-    out: the directory to write; kinds: of problems, which take turns at random; steps: optimiser steps; rows: of `length`
-    tokens a step, each filled with problems; width, layers: of the network; flawed: the share of problems that are shown with a
-    wrong step, which is judged and not learned; judging: weight of the loss of that judgement; seed; rate, muon: the
-    highest learning rates of AdamW and, for the layers, of Muon; start: a directory that this wrote, of a network at most as
-    large, whose law the network begins with (see grow.py), None: random weights; own: problems of each kind that this one
-    solves first, at temperature 1: its solutions, right or wrong, are then what is judged and not learned, 0: solutions that
-    end with a slip.
-    """
-
-    out: str
-    kinds: tuple[str, ...] = tuple(KINDS)
-    steps: int = 1500
-    rows: int = 16
-    length: int = 96
-    width: int = 256
-    layers: int = 6
-    flawed: float = 0.5
-    judging: float = 1.0
-    seed: int = 0
-    rate: float = 3e-3
-    muon: float = 0.02
-    start: str | None = None
-    own: int = 0
-
-    def __post_init__(self) -> None:
-        if self.own < 0:
-            raise RequestError(f"own is {self.own}: it must be at least 0")
-        if self.own and self.start is None:
-            raise RequestError(
-                f"own is {self.own}: only a network that is named by start can draw solutions"
-            )
-        at_least_one(self, "steps", "rows", "layers")
-        if not 96 <= self.length <= CONTEXT:
-            raise RequestError(f"length is {self.length}: it must lie in 96 to {CONTEXT}")
-        if self.width < 32 or self.width % 32:
-            raise RequestError(f"width is {self.width}: it must be a multiple of 32")
-        if not 0 <= self.flawed < 1:
-            raise RequestError(f"flawed is {self.flawed}: it must be at least 0 and below 1")
-        problems.require_kinds(self.kinds)
 
 
 class Reasoner(nn.Module):

@@ -16,7 +16,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from polydec.base.errors import RequestError
 from polydec.base.files import replace
-from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -37,44 +36,14 @@ from polydec.targets.shaped import Shaped
 from polydec.train import problems
 from polydec.train.loop import Schedule, fit
 from polydec.train.prm import Head
-from polydec.train.problems import KINDS
 from polydec.train.progress import counted, shown
 from polydec.train.solutions import LONGEST
+from polydec.train.specs.router import RouterSpec
 from polydec.train.target import autoregressive
 from polydec.verifiers.match import Match
 
 LIVE = 64
 """Problems that are solved side by side."""
-
-
-@dataclass(frozen=True)
-class RouterSpec:
-    """What `train_router` makes.
-
-    out: the directory to write; target, draft: the two reasoners; reward: a process reward model of the target's; kinds: of
-    problems; each: problems of a kind that the two solve together; temperature: at which they do, at least 0; inner: width of
-    the head; steps, rows, rate: of its training; seed.
-    """
-
-    out: str
-    draft: str
-    target: str = "zoo:reasoner"
-    reward: str = "zoo:reasoner-prm"
-    kinds: tuple[str, ...] = tuple(KINDS)
-    each: int = 400
-    temperature: float = 0.6
-    inner: int = 32
-    steps: int = 600
-    rows: int = 256
-    rate: float = 1e-3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "inner", "steps", "rows")
-        above_zero(self, "rate")
-        if not self.temperature >= 0.0:
-            raise RequestError(f"temperature is {self.temperature}: it must be at least 0")
-        problems.require_kinds(self.kinds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from polydec.base import files
 from polydec.base.errors import RequestError
-from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
@@ -40,6 +39,7 @@ from polydec.train.own_text import Lessons, gather, place
 from polydec.train.progress import shown as progress
 from polydec.train.recorded import Recorded, StateFile
 from polydec.train.selfplay import Sample
+from polydec.train.specs.states import StatesSpec
 from polydec.train.students import Kind, Shown, Student
 from polydec.train.target import autoregressive
 from polydec.train.teacher import Teacher
@@ -54,81 +54,8 @@ LOOKED = 256
 """Pieces of text that they are counted on, at most."""
 LEVELS = 4
 """Levels of these trees, where a drafter has no end of its own."""
-SOME = ("tokens", "every", "start")
-"""Fields that mean nothing to some kinds."""
 MEASURED = 32
 """Held-out prompts that they are measured on, at most."""
-
-
-@dataclass(frozen=True)
-class StatesSpec:
-    """What `train_states` makes.
-
-    out: the directory to write; kind: one of KINDS; target: a checkpoint of the Llama skeleton, by any name that `polydec.load`
-    takes; data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
-    out/text.jsonl, written first: `each` prompts a kind, answers of at most `max_tokens` at `temperature`); levels: how many
-    tokens ahead are guessed, 1 to 16 (0: as the kind has it); decay: weight of each level's loss beside the one before it,
-    above 0; tokens: how many a head of the drafter's own knows, the most frequent ones (0: those of `start`, else all); steps;
-    rows: pieces of text a step, of `length` tokens; rate; seed; save_every: steps between checkpoints.
-
-    mixed: answers are written at several temperatures, each prompt at its own (as for `polydec train draft`), in place of
-    `temperature`; texts: about so many tokens of texts that others wrote are learned from too, 0 or more: the target reads
-    them, which is quicker than writing; start: a one-layer draft model of the target's width that eagle-3-narrow begins as,
-    and whose head it keeps (None: at random, over the target's); muon: highest learning rate of Muon for all matrices (0:
-    AdamW); every: levels below the first are trained behind every so many tokens; bf16: its arithmetic (None: where this
-    machine is measured to be faster with it); compute: the arithmetic in which the target writes and reads (see
-    `polydec.load`).
-    """
-
-    out: str
-    kind: str
-    target: str = "zoo:tiny"
-    data: str | None = None
-    text: str | None = None
-    each: int = 60
-    max_tokens: int = 128
-    temperature: float = 0.0
-    levels: int = 0
-    decay: float = 0.8
-    tokens: int = 0
-    steps: int = 500
-    rows: int = 8
-    length: int = 48
-    rate: float = 2e-3
-    seed: int = 0
-    save_every: int = 100
-    mixed: bool = False
-    texts: int = 0
-    start: str | None = None
-    muon: float = 0.0
-    every: int = 1
-    bf16: bool | None = None
-    compute: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise RequestError(f"kind is {self.kind!r}: it must be one of {', '.join(KINDS)}")
-        if not 0 <= self.levels <= 16:
-            raise RequestError(f"levels is {self.levels}: it must lie in 0 to 16")
-        for name in ("temperature", "tokens", "texts", "muon"):
-            if getattr(self, name) < 0:
-                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
-        for name in SOME:
-            if (
-                getattr(self, name) != getattr(StatesSpec, name)
-                and name not in KINDS[self.kind].takes
-            ):
-                takers = ", ".join(other for other, kind in KINDS.items() if name in kind.takes)
-                raise RequestError(
-                    f"{name} is {getattr(self, name)!r}: kind {self.kind} does nothing with it, leave it out "
-                    f"({takers} would take it)"
-                )
-        if self.start is not None and self.tokens:
-            raise RequestError(
-                f"start is {self.start!r} and tokens {self.tokens}: start brings its own, so leave tokens out"
-            )
-        above_zero(self, "decay", "rate")
-        at_least_one(self, "each", "max_tokens", "steps", "rows", "length", "save_every", "every")
 
 
 def train_states(spec: StatesSpec) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
 from polydec.base.files import replace
-from polydec.base.options import above_zero, at_least_one
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.formats import zoo
@@ -26,48 +25,8 @@ from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import gather
 from polydec.train.progress import shown
 from polydec.train.selfplay import Sample
+from polydec.train.specs.stop_head import StopHeadSpec
 from polydec.train.target import autoregressive
-
-
-@dataclass(frozen=True)
-class StopHeadSpec:
-    """What `train_stop_head` makes.
-
-    out: the directory to write; target, draft: models, by any name that `polydec.load` takes (draft None: the embedded
-    one's); data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
-    out/text.jsonl, written first: `each` prompts a kind, answers of at most `max_tokens`); temperature: of both laws, at
-    which the head will be used; 0: greedy; mixing: share of positions, 0 to 1, at which the draft reads the target's token
-    and not its own; weight: of rejections in the loss, above 0; depth: blocks of the head, 0 to 16; tied: one block,
-    applied `depth` times; rounds: draws of the draft's tokens for each text; steps; rows: positions a step; rate; seed.
-    """
-
-    out: str
-    target: str = "zoo:smollm2"
-    draft: str | None = None
-    data: str | None = None
-    text: str | None = None
-    each: int = 30
-    max_tokens: int = 128
-    temperature: float = 1.0
-    mixing: float = 0.15
-    weight: float = 6.0
-    depth: int = 3
-    tied: bool = False
-    rounds: int = 2
-    steps: int = 400
-    rows: int = 512
-    rate: float = 1e-3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.mixing < 1.0:
-            raise RequestError(f"mixing is {self.mixing}: it must lie in 0 to 1, 1 left out")
-        if not 0 <= self.depth <= 16:
-            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 16")
-        if self.temperature < 0:
-            raise RequestError(f"temperature is {self.temperature}: it must be at least 0")
-        above_zero(self, "weight", "rate")
-        at_least_one(self, "each", "max_tokens", "rounds", "steps", "rows")
 
 
 @dataclass(frozen=True, eq=False)
