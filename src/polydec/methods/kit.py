@@ -126,6 +126,12 @@ class Kit:
             raise MissingError("there is no draft model: name one (--draft)")
         return self.draft
 
+    @property
+    def of_draft(self) -> Kit:
+        """The kit with the draft model in the target's place: its `need` gives what was trained for the draft model. Raises
+        MissingError where there is none."""
+        return replace(self, target=self.drafting, small=None, later=None)
+
     def find(self, kind: type[A]) -> A | None:
         """An artefact of this type that fits the models; None where there is none."""
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import index
@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import torch
 
 from polydec.base import notebook
-from polydec.base.errors import RequestError
+from polydec.base.errors import PolydecError, RequestError
 from polydec.base.heard import warn
+from polydec.core.protocols import Target
 from polydec.drafting.costs import Costs
 from polydec.formats import zoo
 from polydec.learned import artefacts
@@ -281,11 +282,30 @@ def assembled(
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     paths = [*trained, *([] if table is None else [table])]
     given = tuple(trained if ngrams == "default" else paths)
-    found = tuple(artefacts.bound(artefacts.read(p), model.lm) for p in paths)
-    for one in found:
-        fit(one, model.lm, lambda: None if small is None else small.lm)
+    found = tuple(
+        _fitted(artefacts.read(p), model.lm, lambda: None if small is None else small.lm)
+        for p in paths
+    )
     _share_threads(model, None if isinstance(small, Deferred) else small, device, threads)
     return LM(model, small, found, given, named and small is not None)
+
+
+def _fitted(one: Any, target: Target, draft: Callable[[], Target | None]) -> Artefact:
+    """An artefact for the model, or for the draft model where it was made for that. Raises PolydecError where it fits none."""
+    try:
+        found = artefacts.bound(one, target)
+        fit(found, target, draft)
+        return found
+    except PolydecError as why:
+        small = draft()
+        if small is None:
+            raise
+        try:
+            found = artefacts.bound(one, small)
+            fit(found, small, lambda: None)
+            return found
+        except PolydecError:
+            raise why from None
 
 
 def _small(
