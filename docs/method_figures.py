@@ -108,7 +108,7 @@ TRAINED = Measured(
     "trained.csv",
     "Tokens a pass, greedy, with a draft of at most so many tokens, where plain decoding has 1; 95 % intervals. Tokens a pass "
     "are no speed: on a CPU none of these is faster than plain decoding",
-    "../trained.md",
+    "../trained-measured.md",
     lambda name, row: row["method"].split(" ")[0] == name and row["law"] == "greedy",
     {
         "model": column("model"),
@@ -150,7 +150,7 @@ def _diffusion(file: str, about: str, command: str) -> Measured:
     return Measured(
         file,
         about + ". Saved is against one token a pass, the surest first; 95 % intervals",
-        "../diffusion.md",
+        "../diffusion-measured.md",
         lambda name, row: (
             row["task"] == "all" and re.sub(r" [0-9.]+$", "", row["policy"]) in KINDS.get(name, ())
         ),
@@ -201,7 +201,7 @@ SEARCHED = Measured(
     "search.csv",
     "201 held-out problems, answered by `zoo:reasoner` at temperature 0.6 and judged by a checker; differences with 95 % "
     "intervals",
-    "../search.md",
+    "../search-measured.md",
     lambda name, row: name in SEARCHES and row["method"].startswith(SEARCHES[name]),
     {
         "setting": lambda row: row["method"].replace("*", "\\*"),

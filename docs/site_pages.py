@@ -1,5 +1,5 @@
 """Makes the pages of the site that nobody writes by hand, while MkDocs builds it (`make docs`): the front page from README.md,
-a page for every method and every way to steer from its CARD, and one for the examples."""
+a page for every method and every way to steer from its CARD, one for every room of the package, and one for the examples."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 sys.path.append(str(DOCS))  # MkDocs loads this file alone
 import method_figures  # noqa: E402
+import modules  # noqa: E402
 
 PICTURES = {
     "draft-and-verify": ("draft", "verdict"),
@@ -172,7 +173,7 @@ def on_files(files: Any, config: Any) -> Any:
         "contributing.md": "CONTRIBUTING.md",
         "changelog.md": "CHANGELOG.md",
     }
-    made = {own: from_root(name) for own, name in roots.items()} | pages()
+    made = {own: from_root(name) for own, name in roots.items()} | pages() | modules.pages()
     made["examples.md"] = examples()
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))

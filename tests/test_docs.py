@@ -107,6 +107,22 @@ def test_the_tables_of_measurements_hold_what_is_looked_for(monkeypatch):
         assert registry.find(name) == name
 
 
+def test_the_reference_by_module_names_every_public_module(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import modules
+
+    made = modules.pages()
+    source = Path(polydec.__file__).parent
+    for path in source.glob("*/**/*.py"):
+        room, *inner = path.relative_to(source).with_suffix("").parts
+        if inner[-1] != "__init__" and not any(part.startswith("_") for part in inner):
+            heading = ".".join((room, *inner))
+            assert f"\n## {heading}\n" in made[f"reference/{room}.md"], heading
+    assert "### FromModel\n\n```python\nFromModel(" in made["reference/drafters.md"]
+    assert made["reference/index.md"].count("\n| [") == len(made) - 1
+    assert " at 0x" not in "".join(made.values())
+
+
 def test_the_site_builds_strictly(tmp_path):
     pytest.importorskip("material", reason="MkDocs Material is not installed: polydec[docs]")
     done = subprocess.run(

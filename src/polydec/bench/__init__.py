@@ -1,0 +1,1 @@
+"""Measuring methods: times, acceptance, drift from the exact law, other engines beside this one."""

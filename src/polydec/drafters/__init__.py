@@ -1,0 +1,1 @@
+"""Who guesses tokens ahead of the target: a mechanism a file."""

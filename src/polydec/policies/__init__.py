@@ -1,0 +1,1 @@
+"""How much is guessed next: a rule a file."""

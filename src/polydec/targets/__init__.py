@@ -1,0 +1,1 @@
+"""Laws made of laws: shaped, contrasted, of some layers, behind another prompt."""

@@ -1,0 +1,1 @@
+"""Which nodes a drafter draws that has a law at hand: a shape a file."""

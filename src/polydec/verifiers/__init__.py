@@ -1,0 +1,1 @@
+"""Which guesses are accepted: a rule a file."""
