@@ -24,6 +24,8 @@ from polydec.families.diffusion.joint import JointDenoising
 from polydec.families.diffusion.stats import DenoiseStats
 from polydec.families.diffusion.types import Look, best, entropy, filled, gaps, quota
 from polydec.learned.kinds import filter as filters
+from polydec.methods import registry
+from polydec.methods.kit import Kit
 from polydec.refreshes import exact
 from polydec.refreshes.blockwise import Blockwise
 from polydec.refreshes.delayed import Delayed
@@ -936,6 +938,48 @@ def test_what_each_rule_feeds():
         *[(4, 8)] * 3,
         (0, 11),
     ]
+
+
+@pytest.mark.parametrize("handed", [False, True])
+@pytest.mark.parametrize("threshold", [2.0, 0.7])
+@pytest.mark.parametrize("begin", [3, 8])
+def test_fast_dllm_v2_against_a_reference(begin, threshold, handed):
+    """The published loop, greedy: the first token of a block from what stands before it, then its parts from the left, in
+    passes over the whole block while a part begins with a gap and in passes over the part from then on."""
+    own, part, prompt = 8, 4, (0, 1, 0, 1, 0, 1, 0, 1)[:begin]
+    for seed in range(6):
+        chain, fed = Chain(seed, 5, 2.0), []
+        canvas, stored = [*prompt, *(None,) * 18], 0
+
+        def sure(canvas, i, chain=chain):
+            p_V = chain.law(tuple(canvas[: i // own * own + own]), i).softmax(-1)
+            return float(p_V.max()), int(p_V.argmax())
+
+        while None in canvas:
+            first = canvas.index(None)
+            low, high = first // own * own, min(first // own * own + own, len(canvas))
+            if handed and first == low:
+                fed.append((stored, high))
+                canvas[first], stored = sure(canvas, first)[1], low
+            for start in range(low, high, part):
+                stop, held = min(start + part, high), False
+                while None in canvas[start:stop]:
+                    whole = not held or canvas[start] is None
+                    fed.append((stored, high) if whole else (max(start, begin), stop))
+                    held, stored = True, low
+                    odds = {i: sure(canvas, i) for i in range(start, stop) if canvas[i] is None}
+                    best = max(odds, key=lambda i: odds[i][0])
+                    for i, (c, x) in odds.items():
+                        if i == best or c >= threshold:
+                            canvas[i] = x
+        options = {"threshold": threshold, "block": part, "rerun": True, "handed": handed}
+        kit = Kit(ToyDenoiser(chain, -1, own), shapers=(Greedy(),))
+        decoder = registry.build("fast-dllm-v2", kit, options)[0]
+        events = []
+        out = run([answer_one(decoder, Request(prompt, 18), on=events.append)])[0]
+        assert out.token_ids == tuple(canvas[begin:])
+        assert [e.fed for e in events if isinstance(e, Unmasked)] == fed
+        assert out.stats.passes == len(fed)
 
 
 @pytest.mark.parametrize("every", [1, 3, 8])
