@@ -79,6 +79,8 @@ class Flags:
     device: str = _loaded("device")
     threads: int | None = _loaded("threads")
     raw: bool = _asked("raw", MODEL)
+    units: str = _asked("units", MODEL)
+    covers: int = _asked("covers", MODEL)
     max_tokens: int | None = _asked("max_tokens", SAMPLING)
     min_tokens: int | None = _sampled("min_tokens")
     temperature: float | None = _sampled("temperature")
@@ -204,7 +206,7 @@ class Flags:
         return {**given, **more}
 
     def sampling(self, lm: api.LM) -> Sampling:
-        return lm.sampling(**self.bent)
+        return lm.in_units(self.units, self.covers).sampling(**self.bent)
 
     @cached_property
     def constraint(self) -> Constraint | None:

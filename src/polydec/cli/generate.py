@@ -173,15 +173,16 @@ def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
 def report(answer: api.Completion) -> None:
     """One line of figures on standard error."""
     m: dict[str, Any] = answer.metrics
+    unit = f"{answer.unit}s"
     speed = (
-        f"{m['tokens_per_second']:.1f} tokens/s" if m["tokens_per_second"] else "too short to time"
+        f"{m['tokens_per_second']:.1f} {unit}/s" if m["tokens_per_second"] else "too short to time"
     )
     ended = f" ({m['steered_tokens']} tokens to end in time)" if m.get("steered_tokens") else ""
     each = (
-        f"{m['tokens_per_pass']:.2f} tokens a pass, " if m["tokens_per_pass"] else ""
+        f"{m['tokens_per_pass']:.2f} {unit} a pass, " if m["tokens_per_pass"] else ""
     )  # of some passes
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
-        f"{answer.method['name']} ({answer.method['guarantee']}): {answer.usage['completion_tokens']} tokens, {speed}, "
+        f"{answer.method['name']} ({answer.method['guarantee']}): {answer.usage['completion_tokens']} {unit}, {speed}, "
         f"{each}first token after {m['time_to_first_token']:.2f} s, "
         f"{answer.finish_reason}{ended}, {m['kernel']}",
         style="dim",

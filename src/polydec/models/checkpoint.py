@@ -30,7 +30,7 @@ from polydec.text.tokenizer import Text
 class Checkpoint:
     """A loaded model. lm: its law, an LM, a Masked or an Insertion; generation: the content of generation_config.json; dtype
     and kernel: what it computes with; path: where its files lie; why: what keeps the native step from serving it, "" where it
-    does."""
+    does; unit: what its law writes at a time, "token" or "byte"."""
 
     name: str
     lm: Any
@@ -40,6 +40,7 @@ class Checkpoint:
     kernel: str
     path: str
     why: str = ""
+    unit: str = "token"
 
 
 class Deferred:

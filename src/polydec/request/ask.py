@@ -32,7 +32,8 @@ from polydec.targets.shaped import Shaped
 @dataclass(frozen=True)
 class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
-    what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for."""
+    what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for;
+    unit: what ids of the request and its answers stand for, "token" or "byte"."""
 
     request: Request
     decoder: Decoder
@@ -41,6 +42,7 @@ class Plan:
     steering: Steering | None = None
     ending: InTime | None = None
     read: tuple[Artefact, ...] = ()
+    unit: str = "token"
 
     @property
     def method(self) -> dict[str, Any]:
@@ -120,8 +122,9 @@ def plan(
     """Check a request against a model and build its decoder; nothing is computed. memory: what a method keeps between
     requests, by its name; measure: gives the costs of passes, None: the model's. Raises RequestError with one sentence that
     names the field, the value and what is legal."""
-    point, family = model.checkpoint, family_of(model.checkpoint.lm)
     values = {name: o.convert(getattr(ask, name)) for name, o in declared().items()}
+    bare, model = model, model.in_units(values["units"], values["covers"])
+    point, family = model.checkpoint, family_of(model.checkpoint.lm)
     card: Card = registry.get(registry.of_model(values["method"], family)).CARD
     options = registry.chosen(card.name, values["options"])
     stop_ids = _ids(values["stop_token_ids"], point.lm.vocab.size)
@@ -131,6 +134,8 @@ def plan(
         tools=ask.tools,
         template=values["template"],
     )
+    if model is not bare:
+        model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
         raise RequestError(
@@ -193,7 +198,7 @@ def plan(
         point.lm.context,
         read,
     )
-    decoder = build.decoder(measure or (lambda: model.costs))
+    decoder = build.decoder(measure or (lambda: bare.costs))
     if request.prompt_logprobs is not None:
         if family != "ar":
             raise RequestError(
@@ -201,7 +206,20 @@ def plan(
                 "token, so leave it out"
             )
         decoder = Noted(decoder, point.lm, request.prompt_logprobs)
-    return Plan(request, decoder, card, options, steered, ending, tuple(read))
+    return Plan(request, decoder, card, options, steered, ending, tuple(read), point.unit)
+
+
+def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
+    """How a second model over bytes reads the prompt of a request; None: by no template of its own."""
+    if _are_ids(ask.prompt):
+        return None
+    chat = first.checkpoint.text.has_chat and not ask.raw
+    if chat and not own.checkpoint.text.has_chat:
+        return None
+    try:
+        return own.ids(ask.prompt, raw=not chat, tools=ask.tools, template=ask.template)
+    except PolydecError:  # its template refuses what the first one shows
+        return None
 
 
 def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
@@ -337,7 +355,8 @@ def _shaped(
 
     @cache
     def small() -> Any:
-        draft, length = model.small(), len(request.prompt) + request.max_tokens
+        draft = model.small()
+        length = taken(lm, request.prompt) + request.max_tokens
         if draft is None or (not card.needs_draft and draft.network.context < length):
             return None  # one that may help, and has no room for this text, is left out
         if family_of(draft) != "ar":  # the laws of its gaps only choose what is proposed
@@ -460,21 +479,34 @@ def room(
 ) -> tuple[int, str]:
     """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises RequestError
     where there is none."""
-    contexts = {model.name: model.checkpoint.lm.context}
+    contexts = [(model.checkpoint.lm.context, model.name, model.checkpoint.lm)]
     draft, needs = (
         model.draft,
         (*registry.get(method).CARD.needs, *(() if steered is None else steered.card.needs)),
     )
     if draft is not None and DRAFT in needs:
-        contexts[draft.name] = draft.lm.network.context
-    who, context = min(contexts.items(), key=lambda kv: kv[1])
+        contexts.append((draft.lm.network.context, draft.name, draft.lm))
+    context, who, lm = min(contexts, key=lambda one: one[0])
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
-        if context - len(text) < 1:
+        if context - taken(lm, text) < 1:
             raise RequestError(
-                f"{name} has {len(text)} tokens: the context of {who} holds {context}, the answer included"
+                f"{name} has {_count(lm, text)}: the context of {who} holds {context}, the answer included"
             )
-    return context - max(len(ids), len(second)), f"the context of {who} holds {context}"
+    return context - max(taken(lm, ids), taken(lm, second)), f"the context of {who} holds {context}"
+
+
+def taken(lm: Any, text: Sequence[int]) -> int:
+    """Tokens of a model's context that a text takes: as many as it has, or fewer where it is written in bytes."""
+    measure = getattr(lm, "tokens_of", None)
+    return measure(text) if measure is not None and text else len(text)
+
+
+def _count(lm: Any, text: Sequence[int]) -> str:
+    """How long a text is, in words."""
+    tokens = taken(lm, text)
+    bytes_ = f"{len(text)} bytes, which are " if hasattr(lm, "tokens_of") else ""
+    return f"{bytes_}{tokens} tokens"
 
 
 def _length(
@@ -484,7 +516,7 @@ def _length(
     most, why = room(model, card.name, ids, steered)
     if asked is not None and asked > most:
         raise RequestError(
-            f"max_tokens is {asked}: the prompt has {len(ids)} tokens and {why}, so it can be at most {most}"
+            f"max_tokens is {asked}: the prompt has {_count(model.checkpoint.lm, ids)} and {why}, so it can be at most {most}"
         )
     return min(LENGTH, most) if asked is None else asked
 

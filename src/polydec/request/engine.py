@@ -52,6 +52,7 @@ class Completion:
     tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
     prompt_logprobs: of each token of the prompt where the request asks for them, else None. edits: how the texts were written.
+    unit: what ids, usage, log-probabilities and figures count: "token", or "byte" where the request asks for bytes.
     """
 
     choices: tuple[Choice, ...]
@@ -60,6 +61,7 @@ class Completion:
     metrics: dict[str, Any]
     prompt_logprobs: tuple[PromptLogprob, ...] | None = None
     edits: tuple[Edited, ...] = field(default=(), compare=False)
+    unit: str = "token"
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -87,10 +89,10 @@ class Completion:
         )
         return [
             *([f"{len(self.choices)} answers"] if len(self.choices) > 1 else []),
-            f"{count} token{'s' if count != 1 else ''}",
+            f"{count} {self.unit}{'s' if count != 1 else ''}",
             f"method {self.method['name']}",
-            *([f"{each:.2f} tokens a pass"] if each else []),
-            *([f"{speed:.0f} tokens a second"] if speed else []),
+            *([f"{each:.2f} {self.unit}s a pass"] if each else []),
+            *([f"{speed:.0f} {self.unit}s a second"] if speed else []),
             f"ended by {' and '.join(sorted(kinds))}",
         ]
 
@@ -116,6 +118,8 @@ class Completion:
             "method": self.method,
             "metrics": self.metrics,
         }
+        if self.unit != "token":
+            out["unit"] = self.unit
         first = self.choices[0]
         if len(self.choices) > 1 or first.logprobs is not None or first.score is not None:
             out["choices"] = [_choice_json(c) for c in self.choices]
@@ -237,6 +241,7 @@ class Ticket:
             self._metrics(usage["completion_tokens"]),
             noted,
             (*self.watch.taken, *self.watch.edits),
+            self.plan.unit,
         )
 
     def _so_far(self, choice: int) -> Choice:

@@ -15,7 +15,7 @@ from polydec.methods import registry
 from polydec.methods.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Artefact, Trained, family_of
 from polydec.methods.registry import DEFAULTS
 from polydec.request.ask import Plan, plan, room
-from polydec.request.fields import Ask
+from polydec.request.fields import Ask, declared
 from polydec.request.loaded import LM
 from polydec.shapers._rule import Setting
 from polydec.shapers.sampling import Sampling, acting, fields, rules
@@ -46,13 +46,15 @@ def explain(model: LM, ask: Ask) -> list[Part]:
     """The parts of a request in the order in which they act. Nothing is computed. Raises RequestError, as `plan` does, for a
     request that is refused."""
     made = plan(model, ask, measure=Costs)
+    view = model.in_units(ask.units, ask.covers)
     return [
         *_models(model, made),
+        *_units(ask, made),
         *_steering(made),
         *_constraint(ask),
-        *_rules(model, ask),
+        *_rules(view, ask),
         *_method(made),
-        *_length(model, ask, made),
+        *_length(view, ask, made),
     ]
 
 
@@ -78,7 +80,7 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
             yield f"with method {method}", replace(ask, method=method, options={})
     if ask.options:
         yield "without options of the method", replace(ask, options={})
-    sampling = model.sampling() if ask.sampling is None else ask.sampling
+    sampling = _sampling(model.in_units(ask.units, ask.covers), ask)
     for rule in _on(sampling):
         neutral = {o.name: fields()[o.name].default for o in rules()[rule].fields}
         yield f"without {rule}", replace(ask, sampling=replace(sampling, **neutral))
@@ -94,6 +96,8 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
         yield "with max_tokens left out", replace(ask, max_tokens=None)
     if ask.infill is not None:
         yield "without infill", replace(ask, infill=None)
+    if ask.units != "tokens":
+        yield "in tokens", replace(ask, units="tokens")
 
 
 def _on(sampling: Sampling) -> list[str]:
@@ -140,7 +144,8 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
 def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, the
     draft model, and rules of sampling."""
-    method, own, sampling = made.card.name, model.sampling(), _sampling(model, ask)
+    view = model.in_units(ask.units, ask.covers)
+    method, own, sampling = made.card.name, view.sampling(), _sampling(view, ask)
     unread = [
         f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
         for name, one in zip(model.given, model.artefacts)
@@ -148,10 +153,12 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     ]
     still = [
         f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
-        for rule, why in _acting(model, ask)[1].items()
+        for rule, why in _acting(view, ask)[1].items()
         for o in rules()[rule].fields
         if getattr(sampling, o.name) != getattr(own, o.name)
     ]
+    if made.unit == "token" and ask.covers != declared()["covers"].default:
+        unread.append(f"covers is {ask.covers} and does nothing here: units is tokens")
     if (
         model.draft is not None
         and model.draft_given
@@ -160,6 +167,16 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     ):
         unread.append(f"{model.draft.name} is the draft model, and {method} does not read it")
     return unread + still
+
+
+def _units(ask: Ask, made: Plan) -> Iterator[Part]:
+    if made.unit != "token":
+        yield Part(
+            "units",
+            ask.units,
+            "the chance of a byte adds up all tokens that go on with it; lengths and log-probabilities below count bytes",
+            {"covers": str(ask.covers)},
+        )
 
 
 def _reads(made: Plan, one: Artefact) -> bool:
@@ -270,12 +287,12 @@ def _length(model: LM, ask: Ask, made: Plan) -> Iterator[Part]:
     request = made.request
     most, why = room(model, made.card.name, request.prompt, made.steering)
     says = (
-        f"{len(request.prompt)} tokens of prompt, at most {request.max_tokens} of an answer; there is room for {most}, as "
-        f"{why}"
+        f"{len(request.prompt)} {made.unit}s of prompt, at most {request.max_tokens} of an answer; there is room for "
+        f"{most}, as {why}"
     )
     yield Part(
         "length",
-        f"{request.max_tokens} tokens",
+        f"{request.max_tokens} {made.unit}s",
         says,
         {"n": str(request.n), "seed": str(request.seed)},
     )

@@ -63,6 +63,9 @@ class Ask:
     negative_prompt: in any form that a prompt has; the empty text is an empty turn of a chat or, without a template, the
     prompt's last token alone.
 
+    units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or a second model may have
+    another tokenizer, and wherever this request or its answer says tokens, bytes are meant.
+
     tools: as chat templates take it (JSON schemas of functions), only beside chat messages. template: further names, such as
     {"enable_thinking": False}.
     """
@@ -101,6 +104,16 @@ class Ask:
         Note("none: nothing of the prompt"),
         "alternatives to report beside each token of the prompt",
     ] = None
+    units: Annotated[
+        str,
+        OneOf("tokens", "bytes"),
+        "what the model writes at a time, and what max_tokens, usage and log-probabilities count",
+    ] = "tokens"
+    covers: Annotated[
+        int,
+        Within(1, 64),
+        "sequences of tokens that are followed for the same bytes (units bytes)",
+    ] = 2
     raw: Annotated[bool, "no chat template"] = False
     infill: Annotated[
         str | Sequence[int | None] | None,
@@ -157,6 +170,8 @@ class Fields(TypedDict, total=False):
     n: int
     logprobs: int | None
     prompt_logprobs: int | None
+    units: str
+    covers: int
     raw: bool
     infill: str | Sequence[int | None] | None
     order: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
 from pathlib import Path
@@ -23,6 +23,7 @@ from polydec.methods.kit import Artefact, Kit, family_of, fit
 from polydec.models import checkpoint, sources
 from polydec.models.checkpoint import Checkpoint, Deferred
 from polydec.request.fields import OWN, Prompt
+from polydec.request.units import over_bytes, second
 from polydec.shapers.sampling import Sampling
 from polydec.text import tool_prompt
 
@@ -120,6 +121,51 @@ class LM:
         registry.build(
             registry.of_model(method, family_of(self.checkpoint.lm)), self.kit(), options
         )
+
+    def in_units(self, units: str, covers: int = 2) -> LM:
+        """The same model, and the draft beside it, as laws over other units: "bytes", or "tokens" for itself. covers: sequences
+        of tokens that are followed for the same bytes. What was trained for tokens is not there over bytes. Raises RequestError
+        where the model has no such law."""
+        if units == "tokens":
+            return self
+        if covers not in self._views:
+            self._views[covers] = LM(
+                over_bytes(self.checkpoint, covers),
+                self._beside(covers),
+                draft_given=self.draft_given,
+            )
+        return self._views[covers]
+
+    @cached_property
+    def _views(self) -> dict[int, LM]:
+        return {}
+
+    def _beside(self, covers: int) -> Deferred | None:
+        """The draft as a law over the bytes and marks of the model."""
+        draft = self.draft
+        if draft is None:
+            return None
+        return Deferred(draft.name, lambda: second(_whole(draft), self.checkpoint, covers))
+
+    def each_prompted(self, bare: LM, ids: tuple[int, ...], render: Callable[[LM], Any]) -> LM:
+        """A model over bytes whose draft reads the prompt as its own tokenizer and chat template have it. bare: the models as
+        they were loaded; ids: the prompt as this model reads it; render: the ids of the prompt for a model over bytes, None
+        where it has no way of its own."""
+        view, draft = self.draft, bare.draft
+        if view is None or draft is None:
+            return self
+        law: Any = self.checkpoint.lm
+
+        def make() -> Checkpoint:
+            whole = _whole(view)
+            own = LM(over_bytes(_whole(draft), law.width))
+            shown = render(own)
+            if shown is None:
+                shown = own.checkpoint.text.encode(law.said(ids))
+            head = own.checkpoint.lm.fixed(shown)
+            return replace(whole, lm=replace(whole.lm, instead=(ids, head)))
+
+        return replace(self, draft=Deferred(draft.name, make))
 
     @property
     def network(self) -> Any:
@@ -231,6 +277,11 @@ class LM:
             if not 0 <= ids[-1] < size:
                 raise RequestError(f"{who} has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
         return tuple(ids)
+
+
+def _whole(one: Checkpoint | Deferred) -> Checkpoint:
+    """A checkpoint, loaded now where it was not yet."""
+    return one.whole if isinstance(one, Deferred) else one
 
 
 def _message(at: int, message: Any) -> dict[str, str]:

@@ -67,6 +67,8 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "steer",
                 "steer_options",
                 "negative_prompt",
+                "units",
+                "covers",
             )
         },
         "include_stop_str_in_output": "include_stop",
@@ -265,15 +267,14 @@ def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
 def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
     """The fields of an Ask that every endpoint shares, as keyword arguments; method, seed: where none is given.
     Raises RequestError for a value out of its range."""
+    usual = {"method": method, "seed": seed}
+    fields = {field: _field(body, name, field, usual) for name, field in ASKED.items()}
+    model = model.in_units(fields["units"], fields["covers"])
     size = model.checkpoint.lm.vocab.size
     for name in (name for rule in sampling_rules().values() for name in rule.token_ids):
         _entries(body, name, size)
     sampling = {name: value for name in sampling_fields() if (value := body.take(name)) is not None}
-    usual = {"method": method, "seed": seed}
-    return {
-        "sampling": model.sampling(**sampling),
-        **{field: _field(body, name, field, usual) for name, field in ASKED.items()},
-    }
+    return {"sampling": model.sampling(**sampling), **fields}
 
 
 def _field(body: Body, name: str, field: str, usual: Mapping[str, Any]) -> Any:

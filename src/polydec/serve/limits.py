@@ -58,6 +58,7 @@ def limits() -> tuple[Option, ...]:
 def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
     """A request within the limits. Its max_tokens None: as much as there is room for. Raises RequestError for one that goes
     beyond them."""
+    model = model.in_units(ask.units, ask.covers)
     most = min(limits.prompt, model.network.context)
     ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools, template=ask.template, most=most)
     steered = steering(model, ask, ids, ask.raw, most)
