@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from polydec.base import plugins
 from polydec.base.options import REQUIRED, Option, as_text
 from polydec.train import specs
 from polydec.train.specs.command import Command
@@ -19,14 +20,19 @@ from polydec.train.specs.command import Command
 PATHS = {"out", "data", "text", "corpus", "tokenizer", "teacher"}
 """Fields whose value is a file or a folder."""
 
+MEASURING = ("strength",)
+"""Commands beside them, which train nothing."""
+
 JSON = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
 
 def commands() -> tuple[Command, ...]:
-    """What the files of polydec/train/specs call COMMAND, by name."""
+    """What the files of polydec/train/specs call COMMAND, by name, and those of other packages (`plugins.py`)."""
     modules = [import_module(f"{specs.__name__}.{m.name}") for m in iter_modules(specs.__path__)]
-    found: list[Command] = [m.COMMAND for m in modules if hasattr(m, "COMMAND")]
-    return tuple(sorted(found, key=lambda command: command.name))
+    own: dict[str, Command] = {m.COMMAND.name: m.COMMAND for m in modules if hasattr(m, "COMMAND")}
+    what = "COMMAND of that name"
+    every = own | plugins.found("training", [*own, *MEASURING], plugins.with_command, what)
+    return tuple(every[name] for name in sorted(every))
 
 
 def add_all(app: typer.Typer) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base import files
 from polydec.base.errors import RequestError
 from polydec.formats import edge, rows8, zoo
 from polydec.train.data import ASSISTANT, BEGIN, END, USER
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.envelope import STATE, Course, carry_out, identity
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama, Shape, bidirectional, from_weights, save_directory
-from polydec.train.progress import shown
+from polydec.train.schedule import Schedule
 from polydec.train.specs.diffusion import DiffusionSpec
 from polydec.train.tasks import LONG, make, variety
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
@@ -44,15 +42,16 @@ class Student:
 
 
 def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out; what was measured (also in out/training.json).
+    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong
+    spec."""
+    return carry_out("diffusion", spec, _course)
 
-    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, or a state that belongs to
-    another run."""
-    out, began = Path(spec.out), time.perf_counter()
+
+def _course(spec: DiffusionSpec) -> Course:
     student = begun(spec)
     network, rows = student.network, Rows(student.tokenizer, spec)
 
-    bf16 = arithmetic(out / "state.pt")
+    bf16 = arithmetic(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT, answer_BT = rows.batch(step)
@@ -61,14 +60,6 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
             return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k != "out"},
-        "tasks": list(spec.tasks),
-        "bf16": bf16,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    with shown("diffusion", spec.steps) as watch:
-        curve = fit(network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
     kind = (
         {}
         if spec.causal
@@ -79,18 +70,15 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
             "polydec_block": spec.block,
         }
     )
-    save(out, student, kind, torch.int8 if spec.int8 else torch.float16)
-    result = {
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "steps": spec.steps,
-        "loss": curve[-1][1],
-        "seconds": round(time.perf_counter() - began, 1),
-        "curve": curve,
-    }
-    files.replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    dtype = torch.int8 if spec.int8 else torch.float16
+    return Course(
+        network,
+        loss,
+        schedule,
+        identity(spec, bf16=bf16),
+        lambda out, result: save(out, student, kind, dtype),
+        lambda: {"parameters": sum(p.numel() for p in network.parameters())},
     )
-    return result
 
 
 def begun(spec: DiffusionSpec) -> Student:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
@@ -15,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.base import files
 from polydec.base.errors import RequestError
 from polydec.core.types import Vocab
 from polydec.models import checkpoint, sources
@@ -24,10 +21,11 @@ from polydec.nets.transformer import Transformer
 from polydec.train import selfplay
 from polydec.train.acceptance import Acceptance, measure
 from polydec.train.divergence import acceptance, divergence
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.envelope import STATE, Course, carry_out, identity
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.own_text import write_text
-from polydec.train.progress import shown
+from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Mode, Sample
 from polydec.train.specs.draft import POLICIES, DraftSpec
 from polydec.train.target import family_of_config, require
@@ -36,14 +34,17 @@ from polydec.train.teacher import Laws, Teacher
 
 def train_draft(spec: DraftSpec) -> dict[str, Any]:
     """Train, save the draft at spec.out (its config names the target, from which tokenizer and embedding table come), and
-    measure its acceptance on held-out prompts where out/held.jsonl has the target's answers to some; what was measured
-    (also in out/training.json). Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec,
-    missing data, or a target outside the Llama skeleton."""
-    out, began = Path(spec.out), time.perf_counter()
+    measure its acceptance on held-out prompts where out/held.jsonl has the target's answers to some. See `carry_out`. Raises
+    RequestError on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    return carry_out("draft", spec, _course)
+
+
+def _course(spec: DraftSpec) -> Course:
+    out = Path(spec.out)
     source = sources.open_source(spec.target)
     require("ar", family_of_config(source.config), spec.target)
     shape = shape_of(spec, source.config)
-    fast = arithmetic(out / "state.pt", spec.bf16)
+    fast = arithmetic(out / STATE, spec.bf16)
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if not path.exists() or spec.text is None:
         write_text(
@@ -78,41 +79,30 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
         spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart
     )
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "bf16")},
-        "bf16": fast,
-        "samples": selfplay.fingerprint(samples),
-        "apart": len(apart),
-    }
-    with shown("draft", spec.steps) as watch:
-        curve = fit(
-            student,
-            lesson.loss,
-            schedule,
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=lesson.aside if apart else None,
-        )
-    save(out, student, spec, source.config)
-    result: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in student.parameters()),
-        "samples": len(samples),
-        "tokens": len(laws.lse_N),
-        "steps": spec.steps,
-        "seconds": round(time.perf_counter() - began, 1),
-        "bf16": fast,
-        "loss": curve[-1][1],
-        "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
-        "curve": curve,
-    }
-    if (out / "held.jsonl").exists():
-        held = selfplay.read(out / "held.jsonl", shape.vocab)
-        result["held_out"] = {k: asdict(v) for k, v in evaluate(student, teacher, held).items()}
-    files.replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    known_as = identity(spec, bf16=fast, samples=selfplay.fingerprint(samples), apart=len(apart))
+
+    def measure() -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "parameters": sum(p.numel() for p in student.parameters()),
+            "samples": len(samples),
+            "tokens": len(laws.lse_N),
+            "bf16": fast,
+            "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
+        }
+        if (out / "held.jsonl").exists():
+            held = selfplay.read(out / "held.jsonl", shape.vocab)
+            result["held_out"] = {k: asdict(v) for k, v in evaluate(student, teacher, held).items()}
+        return result
+
+    return Course(
+        student,
+        lesson.loss,
+        schedule,
+        known_as,
+        lambda out, result: save(out, student, spec, source.config),
+        measure,
+        lesson.aside if apart else None,
     )
-    return result
 
 
 def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> Shape:

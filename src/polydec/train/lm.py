@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,12 +22,12 @@ from polydec.formats import rows8
 from polydec.models import sources
 from polydec.train import network as net
 from polydec.train.data import BEGIN, END, SPECIAL, Packed, Split, pack, split, training_data
+from polydec.train.envelope import STATE, Course, carry_out
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
 from polydec.train.exits import resized
-from polydec.train.loop import arithmetic, fit, precision
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.ngram import NGram
-from polydec.train.progress import shown
 from polydec.train.specs.lm import PRESETS, LMSpec
 from polydec.train.target import family_of_config, require
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
@@ -45,11 +43,13 @@ class Corpus:
 
 
 def train_lm(spec: LMSpec) -> dict[str, Any]:
-    """Train, save a Hugging Face directory at spec.out, and measure; what was measured (also in out/training.json).
+    """Train, save a Hugging Face directory at spec.out, and measure. See `carry_out`. Raises RequestError on a wrong spec, or
+    missing data."""
+    return carry_out("lm", spec, _course)
 
-    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, missing data, or a
-    state that belongs to another run."""
-    preset, out, began = PRESETS[spec.preset], Path(spec.out), time.perf_counter()
+
+def _course(spec: LMSpec) -> Course:
+    preset, out = PRESETS[spec.preset], Path(spec.out)
     schedule = spec.schedule or preset.schedule
     schedule = schedule if spec.steps is None else replace(schedule, steps=spec.steps)
     first = None if spec.start is None else load_directory(spec.start)
@@ -72,7 +72,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
     student = (
         Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
     )
-    fast = arithmetic(out / "state.pt", spec.bf16)
+    fast = arithmetic(out / STATE, spec.bf16)
     teacher = None if spec.teacher is None else load_directory(spec.teacher)
     cut = {
         k: set_aside(len(corpus.train[k]), preset.length) for k in spec.kinds
@@ -105,7 +105,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         parts = [learn(student, teacher, torch.from_numpy(row_T[None]), fast) for row_T in apart]
         return torch.stack(parts).mean()
 
-    identity = {
+    known_as: dict[str, Any] = {
         **asdict(schedule),
         **asdict(shape),
         "seed": spec.seed,
@@ -116,41 +116,34 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         "teacher": spec.teacher or "",
     }
     if first is not None or spec.depths.on:
-        identity |= {
+        known_as |= {
             "start": spec.start or "",
             **asdict(spec.depths),
             "exits": list(spec.depths.exits),
         }
-    with shown(spec.preset, schedule.steps) as watch:
-        curve = fit(
-            student,
-            loss,
-            schedule,
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=aside if apart else None,
-        )
-    save_directory(
-        out,
+
+    def measure() -> dict[str, Any]:
+        return {
+            "parameters": sum(p.numel() for p in student.parameters()),
+            "tokens": schedule.steps * preset.rows * preset.length,
+            "bf16": fast,
+            **bits(student, corpus, spec, shape),
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        config = shape.config(bos=begin, eos=end)
+        save_directory(out, student, config, files=tokenizer_files(tokenizer, shape.context))
+
+    return Course(
         student,
-        shape.config(bos=begin, eos=end),
-        files=tokenizer_files(tokenizer, shape.context),
+        loss,
+        schedule,
+        known_as,
+        save,
+        measure,
+        aside if apart else None,
+        title=spec.preset,
     )
-    result = {
-        "parameters": sum(p.numel() for p in student.parameters()),
-        "steps": schedule.steps,
-        "tokens": schedule.steps * preset.rows * preset.length,
-        "seconds": round(time.perf_counter() - began, 1),
-        "bf16": fast,
-        "loss": curve[-1][1],
-        "curve": curve,
-        **measure(student, corpus, spec, shape),
-    }
-    files.replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
-    )
-    return result
 
 
 def read_texts(spec: LMSpec) -> dict[str, Split]:
@@ -277,7 +270,7 @@ def plain(text: str) -> str:
     return text
 
 
-def measure(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[str, Any]:
+def bits(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[str, Any]:
     """Bits per byte of held-out text of each kind; of the n-gram (on the same tokens of all kinds) and of the model."""
     held = {k: corpus.held[k] for k in spec.kinds if corpus.held_bytes[k]}
     baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import ConfigDict, Field, model_validator
@@ -99,7 +99,7 @@ def fit(
     read first where it exists; `identity`: what must agree for that (else ValueError). An interruption loses at most the
     steps since the last checkpoint.
     """
-    known, opts = dict(identity or {}), optimisers(network, s, deep)
+    known, opts = _lists(identity or {}), optimisers(network, s, deep)
     best = None if aside is None else Best(network, aside)
     step, curve, total = 0, list[tuple[int, float]](), 0.0
     if state is not None and state.exists():
@@ -200,8 +200,9 @@ def read_state(
     except Exception as e:
         raise RequestError(sentence(f"{path} is not a readable checkpoint: {anew} ({e})")) from None
     saved = check(State, content, f"{path} is not a checkpoint of training ({anew})")
-    if saved.identity != known:
-        other = [k for k in {*known, *saved.identity} if known.get(k) != saved.identity.get(k)]
+    earlier = _lists(saved.identity)
+    if earlier != known:
+        other = [k for k in {*known, *earlier} if known.get(k) != earlier.get(k)]
         raise RequestError(
             sentence(
                 f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "
@@ -220,6 +221,14 @@ def read_state(
             sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")
         ) from None
     return saved
+
+
+def _lists(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a list for every tuple: an earlier run may have kept either."""
+    return {
+        k: list(cast(tuple[Any, ...], v)) if isinstance(v, tuple) else v
+        for k, v in identity.items()
+    }
 
 
 def _same_shapes(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:

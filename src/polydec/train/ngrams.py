@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ import numpy as np
 
 from polydec.base import edge
 from polydec.base.errors import RequestError
-from polydec.base.files import replace
 from polydec.core.types import Vocab
 from polydec.learned.kinds.ngrams import LAST, MIX, NGrams, save
 from polydec.text.tokenizer import Text
 from polydec.train import selfplay
+from polydec.train.envelope import write_down
 from polydec.train.own_text import write_text
 from polydec.train.selfplay import Sample
 from polydec.train.specs.ngrams import NGramSpec
@@ -71,9 +70,7 @@ def _keep(
         "tokens": result["tokens"],
     }
     save(out, table, about)
-    replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
-    )
+    write_down(out, result)
     return result
 
 

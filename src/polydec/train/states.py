@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base import files
 from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
@@ -32,12 +30,13 @@ from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.train import selfplay, texts
 from polydec.train.data import training_data
+from polydec.train.envelope import STATE, Course, carry_out, identity
 from polydec.train.kinds import KINDS
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import from_weights
 from polydec.train.own_text import Lessons, gather, place
-from polydec.train.progress import shown as progress
 from polydec.train.recorded import Recorded, StateFile
+from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Sample
 from polydec.train.specs.states import StatesSpec
 from polydec.train.students import Kind, Shown, Student
@@ -59,20 +58,23 @@ MEASURED = 32
 
 
 def train_states(spec: StatesSpec) -> dict[str, Any]:
-    """Train, save at spec.out, and say how it does on held-out prompts (also in out/training.json): how often each level's
-    token of each rank is right behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many
-    passes of the target a draft costs; its seconds are this process's own. It learns the target's laws at the tokens that the
-    target wrote. Every eighth answer is set aside, and the weights that are best on these are saved. Interrupted, it goes on
-    where it was when called again. Raises RequestError on a wrong spec, missing data, or a target outside the Llama
-    skeleton."""
-    out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
+    """Train, save at spec.out, and say how it does on held-out prompts: how often each level's token of each rank is right
+    behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many passes of the target a draft
+    costs; its seconds are this process's own. It learns the target's laws at the tokens that the target wrote.
+    Every eighth answer is set aside, and the weights that are best on these are saved. See `carry_out`. Raises RequestError
+    on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    return carry_out("states", spec, _course, time.process_time)
+
+
+def _course(spec: StatesSpec) -> Course:
+    out, kind = Path(spec.out), KINDS[spec.kind]
     point, source = (
         autoregressive(spec.target, compute=spec.compute),
         sources.open_source(spec.target),
     )
     target, fast = (
         from_weights(source.config, source.weights),
-        arithmetic(out / "state.pt", spec.bf16),
+        arithmetic(out / STATE, spec.bf16),
     )
     levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
     given = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
@@ -112,11 +114,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
         )
         return value
 
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "save_every", "bf16")},
-        "bf16": fast,
-        "samples": selfplay.fingerprint(samples),
-    }
+    known_as = identity(spec, "save_every", bf16=fast, samples=selfplay.fingerprint(samples))
     schedule = Schedule(
         spec.steps,
         spec.rate,
@@ -126,52 +124,48 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
         log_every=50,
         muon=spec.muon,
     )
-    with progress(spec.kind, spec.steps) as watch:
-        curve = fit(
-            student,
-            loss,
-            schedule,
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=on_aside,
-            deep=student.matrices if spec.muon else (),
-        )
-    known, seconds = (
-        rates(student, lessons, aside, spec.length, levels),
-        round(time.process_time() - began, 1),
+
+    @cache
+    def known() -> list[list[float]]:
+        return rates(student, lessons, aside, spec.length, levels)
+
+    def drafter(nodes: int) -> Drafter:
+        return kind.drafter(student.model(known()), Ranked.of(deep(known()), nodes))
+
+    def measure() -> dict[str, Any]:
+        lm = checkpoint.load(spec.target, dtype="torch").lm if kind.torch else point.lm
+        share = cost_of(lm, drafter(NODES[-1]), given.unseen[:4], kind.rows(NODES[-1]))
+        return {
+            "kind": spec.kind,
+            "parameters": sum(p.numel() for p in student.parameters()),
+            "positions": len(lessons.window_NW),
+            "answers": int(lessons.answer_N.sum()),
+            "share": share,
+            "held_out": rates(student, held, held.pieces(spec.length, levels), spec.length, levels),
+            "tokens_per_pass": {
+                n: tokens_per_pass(
+                    lm, given.unseen[:MEASURED], spec.max_tokens, drafter(n), kind.rows(n)
+                )
+                for n in NODES
+            },
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {"target": spec.target, "start": spec.start}
+        kind.save(out, student.model(known(), result["share"]), about)
+
+    return Course(
+        student,
+        loss,
+        schedule,
+        known_as,
+        save,
+        measure,
+        on_aside,
+        student.matrices if spec.muon else (),
+        {"set_aside": seen},
+        spec.kind,
     )
-    drafter = kind.drafter(student.model(known), Ranked.of(deep(known), NODES[-1]))
-    lm = checkpoint.load(spec.target, dtype="torch").lm if kind.torch else point.lm
-    share = cost_of(lm, drafter, given.unseen[:4], kind.rows(NODES[-1]))
-    kind.save(out, student.model(known, share), {"target": spec.target, "start": spec.start})
-    result = {
-        "kind": spec.kind,
-        "parameters": sum(p.numel() for p in student.parameters()),
-        "positions": len(lessons.window_NW),
-        "answers": int(lessons.answer_N.sum()),
-        "loss": curve[-1][1],
-        "seconds": seconds,
-        "share": share,
-        "held_out": rates(student, held, held.pieces(spec.length, levels), spec.length, levels),
-        "tokens_per_pass": {
-            n: tokens_per_pass(
-                lm,
-                given.unseen[:MEASURED],
-                spec.max_tokens,
-                kind.drafter(student.model(known), Ranked.of(deep(known), n)),
-                kind.rows(n),
-            )
-            for n in NODES
-        },
-    }
-    files.replace(
-        out / "training.json",
-        lambda at: Path(at).write_text(
-            json.dumps({**result, "curve": curve, "set_aside": seen}, indent=1) + "\n"
-        ),
-    )
-    return result
 
 
 @dataclass(frozen=True)

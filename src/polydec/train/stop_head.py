@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
-from polydec.base.files import replace
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.formats import zoo
@@ -21,9 +18,9 @@ from polydec.learned.kinds import stop_head
 from polydec.learned.kinds.stop_head import StopHead
 from polydec.models.lm import LM
 from polydec.train import selfplay
-from polydec.train.loop import Schedule, fit
+from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.own_text import gather
-from polydec.train.progress import shown
+from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Sample
 from polydec.train.specs.stop_head import StopHeadSpec
 from polydec.train.target import autoregressive
@@ -55,11 +52,13 @@ class Head(nn.Module):
 
 def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     """Train, save at spec.out (head.safetensors, config.json), and say how it does on held-out prompts beside the best
-    constant (also in out/training.json). Every eighth text is set aside, and the weights that are best on these are saved:
-    the head, which begins as the best constant, has more of them than a small run has positions. The draft is left as it is.
-    Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec, a draft that does not fit the
-    target, or missing data."""
-    out, began = Path(spec.out), time.perf_counter()
+    constant. Every eighth text is set aside, and the weights that are best on these are saved: the head, which begins as the
+    best constant, has more of them than a small run has positions. The draft is left as it is. See `carry_out`. Raises
+    RequestError on a wrong spec, a draft that does not fit the target, or missing data."""
+    return carry_out("stop-head", spec, _course)
+
+
+def _course(spec: StopHeadSpec) -> Course:
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
         raise RequestError(
@@ -87,40 +86,28 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
             network.head().logits(lessons.hidden_NH[some]), lessons.accepted_N[some], spec.weight
         ), spec.rows
 
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data")},
-        "draft": name,
-        "positions": len(lessons.accepted_N),
-        "samples": selfplay.fingerprint(samples),
-    }
-    with shown("stop-head", spec.steps) as watch:
-        curve = fit(
-            network,
-            loss,
-            Schedule(
-                spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50, judge_every=25
-            ),
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=loss_aside,
-        )
-    head = network.head()
-    about = {k: identity[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
-    stop_head.save(out, head, about)
-    result = {
-        "positions": len(lessons.accepted_N),
-        "steps": spec.steps,
-        "loss": curve[-1][1],
-        "loss_aside": float(loss_aside().detach()),
-        "seconds": round(time.perf_counter() - began, 1),
-        "held_out": judge(head, held, spec.weight),
-    }
-    replace(
-        out / "training.json",
-        lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"),
+    known_as = identity(
+        spec,
+        draft=name,
+        positions=len(lessons.accepted_N),
+        samples=selfplay.fingerprint(samples),
     )
-    return result
+
+    def measure() -> dict[str, Any]:
+        return {
+            "positions": len(lessons.accepted_N),
+            "loss_aside": float(loss_aside().detach()),
+            "held_out": judge(network.head(), held, spec.weight),
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {k: known_as[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
+        stop_head.save(out, network.head(), about)
+
+    schedule = Schedule(
+        spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50, judge_every=25
+    )
+    return Course(network, loss, schedule, known_as, save, measure, loss_aside)
 
 
 def learn(
