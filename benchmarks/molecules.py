@@ -289,7 +289,7 @@ def drawn(lm: api.LM, count: int, known: New, **how: Any) -> Run:
                 max_tokens=32,
                 logprobs=0,
                 sampling=lm.sampling(temperature=1.0),
-                **how,
+                **{"method": "plain", **how},
             )
         )
         for i in range(count)

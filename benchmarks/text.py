@@ -118,7 +118,7 @@ def decode(
         engine = api.Engine(lm)
         engine.run(
             [
-                engine.submit(p, max_tokens=1, raw=common.get("raw", False))
+                engine.submit(p, method="plain", max_tokens=1, raw=common.get("raw", False))
                 for p in prompts[first : first + at_once]
             ]
         )
@@ -128,6 +128,7 @@ def decode(
                 api.Ask(
                     p,
                     **{
+                        "method": "plain",
                         **common,
                         **{k: v[i] if isinstance(v, list) else v for k, v in row.ask.items()},
                         "seed": i,

@@ -54,7 +54,7 @@ method = polydec.Speculative(law, Followers(), Match(), Fixed(4))
 request = polydec.Request(prompt, max_tokens=32, ignore_eos=True)
 ((mine,),) = run([answers(method, request)])
 
-plain = polydec.generate(model, prompt, max_tokens=32, ignore_eos=True)
+plain = polydec.generate(model, prompt, method="plain", max_tokens=32, ignore_eos=True)
 assert mine.token_ids == plain.token_ids  # the model checks every draft
 print(model.checkpoint.text.decode(mine.token_ids))
 print(f"{plain.metrics['target_passes']} passes by plain decoding, {mine.stats.passes} by this one")

@@ -28,7 +28,7 @@ subprocess.run([*train, "--max-tokens", str(given.max_tokens)], check=True)
 
 model = polydec.load(given.model, ngrams=given.out)
 for prompt in ("Tell me about the weather.", "Where can I eat tonight?"):
-    plain = polydec.generate(model, prompt, max_tokens=given.max_tokens)
+    plain = polydec.generate(model, prompt, method="plain", max_tokens=given.max_tokens)
     fast = polydec.generate(model, prompt, method="ngram-draft", max_tokens=given.max_tokens)
     assert fast.text == plain.text  # a draft changes how fast a text comes, and never the text
     print(f"\n{prompt}\n  > {fast.text}")

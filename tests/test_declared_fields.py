@@ -22,7 +22,6 @@ NO_FLAG = {
     "tools": "structured: for programs and over HTTP",
     "template": "structured: for programs and over HTTP",
 }
-OWN_DEFAULT = {"method": "Ask says plain, the command line auto"}
 NOT_OVER_HTTP = {
     "infill": "OpenAI's requests have no place for it",
     "raw": "/v1/completions is raw, a chat is not",
@@ -54,8 +53,31 @@ def test_every_field_is_a_flag():
         assert one.option == option and one.help.startswith(option.help), name
         assert option.range in one.help, name
         assert hints[at] == one.type, name
-        if option.default and name not in (*OWN_DEFAULT, *fields.OWN):
+        if option.default and name not in fields.OWN:
             assert defaults[at] == option.default, name
+
+
+def test_every_setting_of_a_server_is_a_flag():
+    from polydec.cli.serve import ServeFlags
+    from polydec.serve.settings import limits, settings
+
+    flags = flags_of(ServeFlags)
+    own = {f.name: f.default for f in dataclasses.fields(ServeFlags)}
+    wanted = {
+        "loading": dict(loading.declared()),
+        "settings": dict(settings()),
+        "limits": dict(limits()),
+    }
+    del wanted["loading"]["name"]  # models may have names of their own there: --model NAME=MODEL
+    for group, options in wanted.items():
+        known = {one.option.name: name for name, one in flags.items() if one.group == group}
+        assert known.keys() == options.keys(), group
+        for name, option in options.items():
+            one = flags[known[name]]
+            assert one.option is option and one.help.startswith(option.help), name
+            assert option.range in one.help, name
+            assert own[known[name]] in (option.default, "auto", None), name
+    assert flags.keys() | {"model", "api_key_file", "cors"} == own.keys()
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])

@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 import polydec
 from polydec.methods import registry
 from polydec.serve.body import IDLE, ONLY
-from polydec.serve.limits import Limits
+from polydec.serve.settings import Limits
 from polydec.shapers.sampling import fields
 
 CHAT = [
@@ -730,7 +730,9 @@ def test_a_request_that_takes_too_long_is_ended(lm):
 
 def test_a_request_whose_turn_does_not_come_is_refused(lm):
     with (
-        house.served({"tiny": lambda: lm}, limits=Limits(running=1, wait=0.05, cache=1)) as served,
+        house.served(
+            {"tiny": lambda: lm}, limits=Limits(running=1, wait=0.05, cache=1e-6)
+        ) as served,
         served.client() as client,
     ):
         with ThreadPoolExecutor(3) as pool:

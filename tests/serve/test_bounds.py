@@ -16,9 +16,9 @@ import house
 from polydec.base.options import Option
 from polydec.serve import arrival, connection, memory
 from polydec.serve.errors import Refusal
-from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
+from polydec.serve.settings import Limits
 from polydec.serve.shapes import Completions
 from polydec.text.tokenizer import Text
 

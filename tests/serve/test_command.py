@@ -17,7 +17,7 @@ import micro
 from polydec.cli import serve
 from polydec.cli.main import main
 from polydec.serve import gate, run
-from polydec.serve.limits import Limits
+from polydec.serve.settings import Limits
 
 
 @pytest.fixture(scope="module")
@@ -173,22 +173,18 @@ def test_what_was_trained_goes_to_the_model_that_it_is_named_for():
 
 
 def test_the_arithmetic_and_the_trained_parts_are_loaded(capsys):
-    how = {
-        "draft": "none",
-        "ngrams": "none",
-        "dtype": "auto",
-        "quantize": None,
-        "device": "cpu",
-        "threads": 1,
-        "keep": 4,
-        "method": "plain",
-    }
     lm = serve._load(
         "zoo:reasoner",
         trained=["zoo:reasoner-prm"],
-        compute="float32",
-        cache_dtype="float16",
-        **how,
+        loading={
+            "draft": "none",
+            "ngrams": "none",
+            "threads": 1,
+            "compute": "float32",
+            "cache_dtype": "float16",
+        },
+        keep=4,
+        method="plain",
     )
     assert [type(one).__name__ for one in lm.artefacts] == ["StepReward"]
     network = lm.checkpoint.lm.network

@@ -17,7 +17,7 @@ from test_api import idle, post
 import micro
 import polydec
 from polydec.request import profile
-from polydec.serve.limits import Limits
+from polydec.serve.settings import Limits
 
 WORDS = ("fox", "boat", "river", "baker", "train", "bridge")
 

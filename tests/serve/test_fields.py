@@ -16,7 +16,7 @@ from polydec.serve.application import IGNORED
 from polydec.serve.body import IDLE, ONLY, Body
 from polydec.serve.described import fields
 from polydec.serve.endpoints import ENDPOINTS
-from polydec.serve.limits import Limits
+from polydec.serve.settings import Limits
 from polydec.text.template import Template
 
 TEMPLATE = """{%- if enable_thinking is not defined or enable_thinking %}think {% endif -%}
@@ -249,7 +249,7 @@ def test_the_version(monkeypatch, capfd):
     [
         (("--cors", "example.org"), "it must be an origin"),
         (("--cors", "https://example.org/path"), "it must be an origin"),
-        (("--unknown-fields", "drop"), "refuse or ignore"),
+        (("--unknown-fields", "drop"), "one of refuse, ignore"),
     ],
 )
 def test_flags_of_the_server(monkeypatch, capfd, args, says):

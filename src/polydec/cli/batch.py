@@ -23,7 +23,9 @@ from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags
 from polydec.cli.generate import note
+from polydec.serve.settings import limits
 
+RUNNING = limits()["running"]
 EVERY = 2.0
 """Seconds between two lines of progress."""
 
@@ -58,8 +60,8 @@ def batch(
         typer.Argument(metavar="OUT", help="a row for each line; what is there already is kept"),
     ],
     max_running: Annotated[
-        int, typer.Option(help="answers written at the same time (by each process)")
-    ] = 64,
+        int, typer.Option(help=f"{RUNNING.help} (by each process; {RUNNING.range})")
+    ] = RUNNING.default,
     ray: Annotated[
         int, typer.Option(help="processes, by Ray Data on this machine (polydec[ray]); 0: this one")
     ] = 0,
@@ -71,7 +73,7 @@ def batch(
         raise RequestError(
             "batch does not take --json or --trace: rows are JSON objects as they are"
         )
-    whole("max_running", max_running, 1, 4096)
+    RUNNING.convert(max_running)
     if whole("ray", ray, 0, 64) and find_spec("ray") is None:
         raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
     text = prompts.read_text(given)

@@ -70,7 +70,7 @@ class Flags:
     draft: str | None = _loaded("draft")
     ngrams: str | None = _loaded("ngrams")
     with_: list[str] | None = _loaded("trained", spelt="--with")
-    method: str = _asked("method", MODEL, default="auto")
+    method: str = _asked("method", MODEL)
     set_: list[str] | None = _asked("options", MODEL, spelt="--set", more="k=v")
     dtype: str = _loaded("dtype")
     quantize: str | None = _loaded("quantize")

@@ -71,7 +71,7 @@ class Ask:
     """
 
     prompt: Prompt
-    method: Annotated[str, "decoding method: see `polydec methods`"] = "plain"
+    method: Annotated[str, "decoding method: see `polydec methods`"] = "auto"
     options: Annotated[Mapping[str, Any], "options of the method"] = field(
         default_factory=dict[str, Any]
     )

@@ -28,10 +28,10 @@ from polydec.serve.described import page as described_page
 from polydec.serve.described import request as described
 from polydec.serve.endpoints import ENDPOINTS, Answer, Endpoint
 from polydec.serve.errors import Refusal, refused
-from polydec.serve.limits import Limits
 from polydec.serve.memory import giving_back
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
+from polydec.serve.settings import Limits, Settings
 from polydec.serve.shapes import read_messages
 from polydec.serve.worker import LEFT, Answers, Worker
 from polydec.shapers.sampling import fields as sampling_fields
@@ -56,7 +56,7 @@ def create_app(
     *,
     limits: Limits | None = None,
     keys: tuple[str, ...] = (),
-    method: str = "auto",
+    method: str = Settings.method,
     local: bool = True,
     lenient: bool = False,
     origins: tuple[str, ...] = (),

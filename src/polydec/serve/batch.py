@@ -24,7 +24,8 @@ from polydec.base.options import shown
 from polydec.serve.body import Body, read_body
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import Refusal, refused
-from polydec.serve.limits import Limits, fitted
+from polydec.serve.limits import fitted
+from polydec.serve.settings import Limits
 
 LIMITS = Limits(output=1 << 17)
 """Of a line: nobody else waits for it."""

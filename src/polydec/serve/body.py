@@ -15,7 +15,7 @@ from polydec.base.options import shown
 from polydec.constraints.tool_calls import Form
 from polydec.request.fields import ALTERNATIVES, declared
 from polydec.serve.errors import Refusal
-from polydec.serve.limits import Limits
+from polydec.serve.settings import Limits
 from polydec.shapers.sampling import fields as sampling_fields
 from polydec.shapers.sampling import rules as sampling_rules
 

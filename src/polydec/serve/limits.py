@@ -1,58 +1,13 @@
-"""What the server lets its clients take."""
+"""Requests within what the server lets its clients take."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import Annotated
+from dataclasses import replace
 
 from polydec.api import LM, Ask
 from polydec.base.errors import RequestError
-from polydec.base.options import Option, Within, read
 from polydec.request.ask import room, steering
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Of one model's requests. Raises RequestError for a value out of its range."""
-
-    running: Annotated[int, Within(1, 4096), "answers that are written at the same time"] = 64
-    waiting: Annotated[
-        int, Within(0, 65536), "answers that wait for their turn; more are refused with 429"
-    ] = 256
-    body: Annotated[int, Within(1024, 1 << 28), "bytes of a request"] = 4 << 20
-    prompt: Annotated[int, Within(1, 1 << 24), "tokens of a prompt"] = 1 << 17
-    output: Annotated[int, Within(1, 1 << 24), "tokens of an answer"] = 4096
-    seconds: Annotated[float, Within(0.001, 86400), "of a request, waiting included"] = 600.0
-    positions: Annotated[
-        int,
-        Within(0, 1 << 20),
-        "of one pass of the model; 0: from what passes cost on this machine",
-    ] = 0
-    wait: Annotated[
-        float, Within(0.001, 86400), "seconds that a request waits for its turn; then it is a 503"
-    ] = 300.0
-    cache: Annotated[
-        int, Within(0, 1 << 50), "bytes of the caches of all requests; 0: as much as they take"
-    ] = 0
-
-    def __post_init__(self) -> None:
-        for option in limits():
-            object.__setattr__(self, option.name, option.convert(getattr(self, option.name)))
-
-    def admit(self, answers: int) -> None:
-        """Raise RequestError where a request asks for more answers than there can ever be room for."""
-        most = self.running + self.waiting
-        if answers > most:
-            raise RequestError(
-                f"n is {answers} over all prompts: this server takes at most {most} answers at a time"
-            )
-
-
-@cache
-def limits() -> tuple[Option, ...]:
-    """The fields of `Limits` with their ranges."""
-    return read(Limits)
+from polydec.serve.settings import Limits
 
 
 def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:

@@ -13,8 +13,8 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import shown
 from polydec.serve.application import until_idle
 from polydec.serve.errors import Refusal
-from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
+from polydec.serve.settings import Limits
 from polydec.serve.worker import STOPPED, Worker
 
 log = logging.getLogger("polydec.serve")

@@ -29,10 +29,10 @@ from polydec.serve.app import create_app
 from polydec.serve.application import IGNORED, application, until_idle
 from polydec.serve.arrival import read_bytes
 from polydec.serve.errors import Refusal
-from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
 from polydec.serve.router import Router, beginning, blocks
 from polydec.serve.run import listen
+from polydec.serve.settings import Limits
 
 LOOK = 0.5
 """Seconds between two looks at replicas that are not ready."""

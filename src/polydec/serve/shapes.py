@@ -13,7 +13,7 @@ from polydec.request.fields import ALTERNATIVES
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
-from polydec.serve.limits import Limits
+from polydec.serve.settings import Limits
 from polydec.serve.template import no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
 from polydec.text.tokenizer import Text

@@ -23,9 +23,10 @@ from polydec.base.errors import PolydecError
 from polydec.core.scheduler import Pass
 from polydec.core.trace import ignore
 from polydec.serve.errors import Refusal
-from polydec.serve.limits import Limits, fitted
+from polydec.serve.limits import fitted
 from polydec.serve.metrics import Metrics
 from polydec.serve.reply import News
+from polydec.serve.settings import Limits
 from polydec.serve.steps import Steps
 
 log = logging.getLogger("polydec.serve")
@@ -145,7 +146,7 @@ class Worker:
         self.engine = Engine(
             model,
             max_running=limits.running,
-            max_cache_bytes=limits.cache or None,
+            max_cache_bytes=limits.cache_bytes or None,
             max_positions=limits.positions
             or (lambda writing: costs.budget(writing) if writing else alone),
             doubling=inf if limits.positions else costs.doubling,
@@ -316,7 +317,7 @@ class Worker:
         self._looked, cached = now, self.engine.cached
         self.metrics.cached.labels(self.name).set(cached)
         self.metrics.usage.labels(self.name).set(
-            cached / self.limits.cache if self.limits.cache else 0.0
+            cached / self.limits.cache_bytes if self.limits.cache_bytes else 0.0
         )
         self.metrics.preempted.labels(self.name).inc(self.engine.preempted - self._preempted)
         self._preempted = self.engine.preempted

@@ -208,7 +208,12 @@ def _use(name: str) -> None:
         lm = load(name, draft=None, ngrams=None, threads=1)
         for temperature in (0.0, 1.0):
             done = api.generate(
-                lm, "HI!", max_tokens=3, sampling=lm.sampling(temperature=temperature), seed=1
+                lm,
+                "HI!",
+                method="plain",
+                max_tokens=3,
+                sampling=lm.sampling(temperature=temperature),
+                seed=1,
             )
             size = lm.checkpoint.lm.vocab.size
             assert all(0 <= x < size for c in done.choices for x in c.token_ids), (

@@ -1,0 +1,100 @@
+"""What is set of a server: name, type, range, default and help of each setting stand here once. Nothing here computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Annotated
+
+from polydec.base.errors import RequestError
+from polydec.base.options import Note, OneOf, Option, Within, read
+from polydec.request.fields import Ask
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one model's requests. Raises RequestError for a value out of its range."""
+
+    running: Annotated[int, Within(1, 4096), "answers that are written at the same time"] = 64
+    waiting: Annotated[
+        int, Within(0, 65536), "answers that wait for their turn; more are refused with 429"
+    ] = 256
+    body: Annotated[int, Within(1024, 1 << 28), "bytes of a request"] = 4 << 20
+    prompt: Annotated[int, Within(1, 1 << 24), "tokens of a prompt"] = 1 << 17
+    output: Annotated[int, Within(1, 1 << 24), "tokens of an answer"] = 4096
+    seconds: Annotated[float, Within(0.001, 86400), "of a request, waiting included"] = 600.0
+    positions: Annotated[
+        int,
+        Within(0, 1 << 20),
+        Note("0 or auto: from what passes cost on this machine"),
+        "of one pass of the model",
+    ] = 0
+    wait: Annotated[
+        float, Within(0.001, 86400), "seconds that a request waits for its turn; then it is a 503"
+    ] = 300.0
+    cache: Annotated[
+        float,
+        Within(0, 1 << 30),
+        Note("0: as much as they take"),
+        "MiB of the caches of all requests",
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        for option in limits().values():
+            object.__setattr__(self, option.name, option.convert(getattr(self, option.name)))
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of all requests; 0: as much as they take."""
+        return int(self.cache * (1 << 20))
+
+    def admit(self, answers: int) -> None:
+        """Raise RequestError where a request asks for more answers than there can ever be room for."""
+        most = self.running + self.waiting
+        if answers > most:
+            raise RequestError(
+                f"n is {answers} over all prompts: this server takes at most {most} answers at a time"
+            )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of a server as a whole. Raises RequestError for a value out of its range."""
+
+    method: Annotated[str, "decoding method of requests that name none"] = Ask.method
+    keep: Annotated[
+        int, Within(0, 1024), "texts whose computed prefixes are kept for later requests"
+    ] = 4
+    host: Annotated[str, "address to listen on"] = "127.0.0.1"
+    port: Annotated[int, Within(0, 65535), Note("0: any that is free"), "port to listen on"] = 8000
+    without_key: Annotated[bool, "anybody who reaches the address may use it"] = False
+    replicas: Annotated[
+        int,
+        Within(1, 64),
+        "servers behind this address, each with all models (more than 1: with the extra `ray`)",
+    ] = 1
+    unknown_fields: Annotated[
+        str,
+        OneOf("refuse", "ignore"),
+        Note("ignore names them in the header X-Polydec-Ignored"),
+        "what becomes of fields of a request that nobody knows",
+    ] = "refuse"
+    drain: Annotated[
+        float,
+        Within(0, 3600),
+        "seconds that requests under way have when the server stops",
+    ] = 30.0
+
+
+@cache
+def limits() -> Mapping[str, Option]:
+    """The fields of `Limits` by name."""
+    return MappingProxyType({option.name: option for option in read(Limits)})
+
+
+@cache
+def settings() -> Mapping[str, Option]:
+    """The fields of `Settings` by name."""
+    return MappingProxyType({option.name: option for option in read(Settings)})
