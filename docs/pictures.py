@@ -153,6 +153,18 @@ def cache() -> str:
     return card("A cache keeps what was fed; what was rejected is forgotten", 135, *parts)
 
 
+def press() -> str:
+    parts = [words(20, 30, "what the row of “today” sees", "start")]
+    parts += [box(20 + 50 * i, 44, f"block {i + 1}", AMBER, 48) for i in range(3)]
+    parts += [box(180 + 84 * i, 44, t, BLUE) for i, t in enumerate(("The", "sky", "is", "blue"))]
+    parts += [box(520, 44, "today", GREEN)]
+    parts += [words(94, 100, "older: packed,"), words(94, 118, "in few bits or few entries")]
+    parts += [words(345, 100, "one to two blocks as they are: its position alone says which")]
+    return card(
+        "A pressed cache: old entries are packed, the last ones stand as they are", 135, *parts
+    )
+
+
 def search() -> str:
     parts = [box(20, 70, "prompt", GREY)]
     ends = (("… 42", GREEN), ("… 41", GREY), ("… 42", GREEN))
@@ -188,6 +200,7 @@ PICTURES: tuple[Callable[[], str], ...] = (
     tree,
     canvas,
     cache,
+    press,
     search,
     insertion,
     routing,

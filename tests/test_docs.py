@@ -15,7 +15,7 @@ from polydec.base.options import read
 from polydec.core.decoder import answers
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 from polydec.methods.kit import Kit
 from polydec.testing import check_decoder, check_drafter, toy
 from polydec.testing.check_decoder import check_batch, check_choices
@@ -61,6 +61,8 @@ def test_every_method_has_a_page_with_its_paper_its_options_and_its_promise(meth
     cards = {f"methods/{n}.md": (m, registry.options(n)) for n, m in registry.recipes().items()}
     for name, module in steer.steerings().items():
         cards[f"methods/steering-{name}.md"] = module, steer.options(name)
+    for name, module in press.presses().items():
+        cards[f"methods/press-{name}.md"] = module, press.options(name)
     assert method_pages.keys() == cards.keys()
     for path, (module, options) in cards.items():
         text, card = method_pages[path], module.CARD

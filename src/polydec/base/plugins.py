@@ -5,9 +5,9 @@ A package says in its own metadata what it has, as an entry point whose group is
     [project.entry-points."polydec.methods"]
     echo = "my_package.echo"
 
-The module has what a file of that room has: a recipe or a steering its CARD and `build`, a sampling rule its RULE, a kind of
-constraint its KIND, a mechanism its class. The rooms are "methods", "steerings", "shapers", "constraints", and the folders of
-mechanisms ("drafters", "trees", and so on).
+The module has what a file of that room has: a recipe, a steering or a press its CARD and `build`, a sampling rule its RULE, a
+kind of constraint its KIND, a mechanism its class. The rooms are "methods", "steerings", "presses", "shapers", "constraints",
+and the folders of mechanisms ("drafters", "trees", and so on).
 """
 
 from __future__ import annotations

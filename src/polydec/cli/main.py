@@ -27,6 +27,7 @@ COMMANDS = {
     "explain": "Say what `polydec generate` would do with these flags.",
     "methods": "List every method: what it is, promises, needs, options, source.",
     "steerings": "List every way to steer (`polydec generate --steer NAME`).",
+    "presses": "List every way to make a cache smaller (`polydec generate --cache NAME`).",
     "verify": "Compare a method's greedy text with plain decoding, token for token.",
     "bench": "Time methods side by side.",
     "demo": "Decode real prompts greedily by every method.",

@@ -67,6 +67,8 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "steer",
                 "steer_options",
                 "negative_prompt",
+                "cache",
+                "cache_options",
             )
         },
         "include_stop_str_in_output": "include_stop",
