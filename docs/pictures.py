@@ -165,6 +165,15 @@ def press() -> str:
     )
 
 
+def embedding() -> str:
+    parts = [words(20, 30, "states behind a layer", "start")]
+    parts += [box(20 + 84 * i, 44, t, BLUE) for i, t in enumerate(("The", "sky", "is", "blue"))]
+    parts += [arrow(346, 59, 428, 59), box(430, 44, "0.1 -0.7 …", GREEN, 100)]
+    parts += [words(387, 48, "last"), words(20, 100, "or the mean over all tokens", "start")]
+    parts += [words(430, 100, "a vector for the text", "start")]
+    return card("A vector is read out of a text: the last token's state, or the mean", 120, *parts)
+
+
 def search() -> str:
     parts = [box(20, 70, "prompt", GREY)]
     ends = (("… 42", GREEN), ("… 41", GREY), ("… 42", GREEN))
@@ -201,6 +210,7 @@ PICTURES: tuple[Callable[[], str], ...] = (
     canvas,
     cache,
     press,
+    embedding,
     search,
     insertion,
     routing,

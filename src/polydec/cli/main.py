@@ -24,6 +24,7 @@ COMMANDS = {
     "chat": "Talk to a model.",
     "serve": "Serve models over HTTP: OpenAI's API under /v1, a page at /.",
     "batch": "Answer a file of requests.",
+    "embed": "Print a vector of each text, a JSON object a line.",
     "explain": "Say what `polydec generate` would do with these flags.",
     "methods": "List every method: what it is, promises, needs, options, source.",
     "steerings": "List every way to steer (`polydec generate --steer NAME`).",
