@@ -5,10 +5,10 @@ A package says in its own metadata what it has, as an entry point whose group is
     [project.entry-points."polydec.methods"]
     echo = "my_package.echo"
 
-The module has what a file of that room has: a recipe or a steering its CARD and `build`, a sampling rule its RULE, a kind of
-constraint its KIND, what is trained its KIND, `load` and class, a training its COMMAND, a mechanism its class. The rooms are
-"methods", "steerings", "shapers", "constraints", "learned", "training", and the folders of mechanisms ("drafters", "trees", and
-so on).
+The module has what a file of that room has: a recipe, a steering or a press its CARD and `build`, a sampling rule its RULE,
+a kind of constraint its KIND, what is trained its KIND, `load` and class, a training its COMMAND, a mechanism its class. The
+rooms are "methods", "steerings", "presses", "shapers", "constraints", "learned", "training", and the folders of mechanisms
+("drafters", "trees", and so on).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def with_rule(module: Any, name: str) -> Any:
 
 
 def with_kind(module: Any, name: str) -> Any:
-    """A kind of constraint: what a module calls KIND, of that name."""
+    """a kind of constraint: what a module calls KIND, of that name."""
     return _called("KIND", module, name)
 
 

@@ -19,7 +19,7 @@ from polydec.base.options import as_text, read
 from polydec.cli import prompts
 from polydec.cli.declared import check, flag, flags_of
 from polydec.cli.garbage import uncollected
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 from polydec.request import fields, loading
 from polydec.shapers.declared import Declared
 
@@ -78,6 +78,8 @@ class Flags:
     cache_dtype: str | None = _loaded("cache_dtype")
     device: str = _loaded("device")
     threads: int | None = _loaded("threads")
+    cache: str | None = _asked("cache", MODEL)
+    cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
     raw: bool = _asked("raw", MODEL)
     units: str = _asked("units", MODEL)
     covers: int = _asked("covers", MODEL)
@@ -177,6 +179,8 @@ class Flags:
         """Raise RequestError for a method, an option of it or a rule of sampling that no model could honour: said before one is
         loaded, which takes seconds."""
         registry.check_names(self.method, self.options())
+        if self.cache is not None:
+            press.chosen(self.cache, pairs("cache-set", self.cache_set))
         if self.bent:
             from polydec.shapers.sampling import Sampling
 
@@ -237,7 +241,11 @@ class Flags:
             for value in (getattr(self, name),)
         }
         beside = {"sampling": self.sampling(lm), "constraint": self.constraint}
-        return {**given, **beside, "options": self.options()}
+        named = {
+            "options": self.options(),
+            "cache_options": pairs("cache-set", self.cache_set),
+        }
+        return {**given, **beside, **named}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.models.geometry import Geometry
 from polydec.models.parts import PartSession, SkipSession
 from polydec.nets.cache import nbytes
+from polydec.nets.press import Press
 from polydec.nets.query import Answer, Network, Query, Run
 from polydec.nets.scores import LogitScores, exits_of, picked
 
@@ -28,16 +29,30 @@ LEAST = 32
 """Tokens that a prompt must have in common with a live session's text for their cache entries to be shared."""
 
 
+PRESSES = 4
+"""Ways to press a cache of which kept texts stay, where no session is live under them."""
+
 PROMPT = 16
 """Tokens without a row that is asked for, from which on a query is a prompt's."""
 
 
 class LM:
     """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
-    caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once."""
+    caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once.
+    press: how old keys and values are kept, None: as they are; it decides the law."""
 
-    def __init__(self, network: Network, vocab: Vocab, *, chunk: int = 256, keep: int = 0) -> None:
-        self.network, self.vocab, self.chunk, self.keep = network, vocab, chunk, keep
+    def __init__(
+        self,
+        network: Network,
+        vocab: Vocab,
+        *,
+        chunk: int = 256,
+        keep: int = 0,
+        press: Press | None = None,
+    ) -> None:
+        self.network, self.vocab, self.chunk, self._keep = network, vocab, chunk, keep
+        self.press = press
+        self._under = dict[Press, LM]()  # the same network over pressed caches
         self._kept: list[
             tuple[tuple[int, ...], Any]
         ] = []  # oldest first: the text of each cache, and the cache
@@ -70,7 +85,39 @@ class LM:
     @property
     def nbytes(self) -> int:
         """Bytes of all cache entries, of live sessions and of kept texts; what they share counts once."""
-        return nbytes([*(s.cache for s in self.live), *(cache for _, cache in self._kept)])
+        kept = [*self._kept, *(some for one in self._under.values() for some in one._kept)]
+        return nbytes([*(s.cache for s in self.live), *(cache for _, cache in kept)])
+
+    @property
+    def keep(self) -> int:
+        return self._keep
+
+    @keep.setter
+    def keep(self, count: int) -> None:
+        self._keep = count
+        for one in self._under.values():
+            one.keep = count
+
+    def pressed(self, press: Press) -> LM:
+        """The law of this network over caches that are pressed. Its sessions are live here, too, as they share passes with
+        others; what they hold they share among themselves only. Raises RequestError where the network cannot read such
+        caches."""
+        if not getattr(self.network, "presses", False):
+            raise RequestError(
+                f"cache is {press.called}: what runs this model (the compiled step, or transformers) reads caches as they are; "
+                "load it on the torch path (--dtype torch)"
+            )
+        if press not in self._under:
+            self.network.new_cache(press)
+            busy = {session.law.press for session in self.live}
+            idle = [k for k in self._under if k not in busy]
+            for old in idle[: max(0, len(self._under) - PRESSES + 1)]:
+                del self._under[old]
+            self._under[press] = LM(
+                self.network, self.vocab, chunk=self.chunk, keep=self.keep, press=press
+            )
+            self._under[press].live = self.live
+        return self._under[press]
 
     def open(self, prompt: Sequence[int]) -> LMSession:
         """Raises RequestError where a token is outside the vocabulary or the prompt leaves no room in the context."""
@@ -103,13 +150,18 @@ class LM:
         for session in self.live:
             n = min(session.filled, _common(session.text, text))
             if (
-                n >= LEAST
+                session.law is self
+                and n >= LEAST
                 and n > most
                 and (self.network.tree or self.network.rollback or n == session.cache.length)
             ):
                 best, most, at = session.cache, n, -1
         if best is None:
-            return self.network.new_cache()
+            return (
+                self.network.new_cache()
+                if self.press is None
+                else self.network.new_cache(self.press)
+            )
         return (
             self._kept.pop(at)[1] if at >= 0 and most == len(self._kept[at][0]) else best.fork(most)
         )
@@ -217,6 +269,11 @@ class LMSession:
         return self._cache
 
     @property
+    def law(self) -> LM:
+        """Whose session it is."""
+        return self._lm
+
+    @property
     def text(self) -> Sequence[int]:
         return self._text
 
@@ -256,6 +313,7 @@ class LMSession:
                 else ()
             )
             answer = await self._feed(stop, asked, want)
+            self._shed()
             if asked:
                 answers.append(answer)
         return LogitScores(
@@ -507,6 +565,12 @@ class LMSession:
             self._forget(length)
         elif len(self._cache.parent) != len(self._staged):
             self._cache.keep((), range(len(self._staged)))
+        self._shed()
+
+    def _shed(self) -> None:
+        """Of a pressed cache give back what is not read any more."""
+        if self._lm.press is not None:
+            self._cache.shed(self.filled)
 
     def _drop(self) -> None:
         """Nothing is staged any more."""
@@ -517,10 +581,11 @@ class LMSession:
     def _forget(self, length: int) -> None:
         """Nothing is staged, and only so many entries are cached."""
         self._drop()
-        gone = self._cache.length - length
+        before = self._cache.length
+        self._cache.truncate(min(before, length))  # a pressed one may forget more
+        gone = before - self._cache.length
         if gone > 0:
             self._lag = self._lag[: max(0, len(self._lag) - gone)]
-        self._cache.truncate(min(self._cache.length, length))
         if (
             self._skipped is not None
             and not self._evicted

@@ -18,7 +18,7 @@ from polydec.core.prompt import Noted
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
 from polydec.drafting.costs import Costs
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 from polydec.methods.card import Card
 from polydec.methods.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
 from polydec.request.fields import LENGTH, Ask, Prompt, declared
@@ -33,7 +33,8 @@ from polydec.targets.shaped import Shaped
 class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
     what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for;
-    unit: what ids of the request and its answers stand for, "token" or "byte"."""
+    pressed: how old keys and values are kept, None: as they are; unit: what ids of the request and its answers stand for,
+    "token" or "byte"."""
 
     request: Request
     decoder: Decoder
@@ -42,6 +43,7 @@ class Plan:
     steering: Steering | None = None
     ending: InTime | None = None
     read: tuple[Artefact, ...] = ()
+    pressed: Pressed | None = None
     unit: str = "token"
 
     @property
@@ -57,7 +59,17 @@ class Plan:
                 "name": self.steering.card.name,
                 "options": dict(self.steering.options),
             }
+        if self.pressed is not None:  # the guarantee is towards this law
+            out["cache"] = {"name": self.pressed.card.name, "options": dict(self.pressed.options)}
         return out
+
+
+@dataclass(frozen=True)
+class Pressed:
+    """A checked way to keep old keys and values, and all its options with the values they have."""
+
+    card: Card
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,13 +80,14 @@ class Steering:
     options: Mapping[str, Any]
     second: tuple[int, ...] | None
 
-    def law(self, model: LM, prompt: tuple[int, ...]) -> Target:
-        """The law that it makes of the model's. Raises RequestError where the model lacks what it needs."""
-        lm = model.checkpoint.lm
-        beside = None if self.second is None else Reprompted(lm, prompt, self.second)
+    def law(self, model: LM, prompt: tuple[int, ...], lm: Target | None = None) -> Target:
+        """The law that it makes of the model's; lm: in place of that. Raises RequestError where the model lacks what it
+        needs."""
+        law: Target = lm or model.checkpoint.lm
+        beside = None if self.second is None else Reprompted(law, prompt, self.second)
         return steer.build(
             self.card.name,
-            Kit(lm, artefacts=model.artefacts, beside=beside, later=model.small),
+            Kit(law, artefacts=model.artefacts, beside=beside, later=model.small),
             self.options,
         )[0]
 
@@ -110,6 +123,25 @@ def steering(
             else model.ids(second, raw=raw, who="negative_prompt", template=ask.template, most=most)
         )
     return Steering(steer.get(name).CARD, options, other)
+
+
+def _under(
+    model: LM, name: str | None, given: Mapping[str, Any], family: str
+) -> tuple[Any, Pressed | None]:
+    """The model's law over the cache that a request asks for. Raises RequestError where there is none of that name, or the
+    model cannot read it."""
+    lm = model.checkpoint.lm
+    if name is None:
+        if given:
+            raise RequestError("cache_options is given without cache: name the press")
+        return lm, None
+    one, options = press.build(name, given)
+    card: Card = press.get(name).CARD
+    if family != "ar":
+        raise RequestError(
+            f"cache is {shown(card.name)}: {CALLED[family]} model feeds its text anew and has no old keys to press"
+        )
+    return lm.pressed(one), Pressed(card, options)
 
 
 def plan(
@@ -183,9 +215,12 @@ def plan(
         values["prompt_logprobs"],
     )
     shape = _SHAPES[family]
-    law = point.lm if steered is None else steered.law(model, ids)
+    lm, pressed = _under(model, values["cache"], values["cache_options"], family)
+    law = lm if steered is None else steered.law(model, ids, lm)
     if steered is not None:
-        check_together(model, card, law, steered.card)
+        check_together(model, card, law, f"steering {steered.card.name}", "steer another way")
+    elif pressed is not None:
+        check_together(model, card, law, f"cache {pressed.card.name}", "leave the cache as it is")
     laws = shape(model, law, card, sampling, request, values["order"], language)
     read = list[Artefact]()
     build = Build(
@@ -205,8 +240,8 @@ def plan(
                 f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
                 "token, so leave it out"
             )
-        decoder = Noted(decoder, point.lm, request.prompt_logprobs)
-    return Plan(request, decoder, card, options, steered, ending, tuple(read), point.unit)
+        decoder = Noted(decoder, lm, request.prompt_logprobs)
+    return Plan(request, decoder, card, options, steered, ending, tuple(read), pressed, point.unit)
 
 
 def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
@@ -222,17 +257,16 @@ def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
         return None
 
 
-def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
-    """Raise RequestError where a method could decode the model and cannot decode what steering makes of it; what the model
-    lacks anyway is said as it is without steering."""
+def check_together(model: LM, card: Card, law: Target, what: str, instead: str) -> None:
+    """Raise RequestError where a method could decode the model and cannot decode the law that something else makes of it:
+    `what`, and what to do instead. What the model lacks anyway is said as it is without that."""
     kit = model.kit()
     registry.check(card.name, kit)
     try:
         registry.check(card.name, replace(kit, target=law))
     except PolydecError as why:
         raise RequestError(
-            f"method {card.name} and steering {steering.name} do not go together: {why} (take method auto or "
-            "plain, or steer another way)"
+            f"method {card.name} and {what} do not go together: {why} (take method auto or plain, or {instead})"
         ) from None
 
 

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 from polydec.base import notebook
 from polydec.base.errors import RequestError
 from polydec.core.decoder import streams
+from polydec.core.effects import Coro
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
 from polydec.core.scheduler import Pass, Scheduler, Task
 from polydec.core.trace import Edited, Event, Observer, Opened, ignore
@@ -358,6 +359,12 @@ class Engine:
             return self.model.costs
         with self._lock:  # a network runs one pass at a time
             return self.model.costs
+
+    def read(self, work: Coro) -> Task:
+        """Let a coroutine run beside the requests, in passes that they share, such as one that reads vectors out of texts. Its
+        task has `done`, `result` and `error`; whoever drives the engine may `close` it."""
+        with self._lock:
+            return self._scheduler.submit(work)
 
     def step(self) -> bool:
         """One tick for all requests; False when none is left."""

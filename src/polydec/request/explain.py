@@ -21,8 +21,8 @@ from polydec.shapers._rule import Setting
 from polydec.shapers.sampling import Sampling, acting, fields, rules
 
 PROMISES = {
-    Exactness.LAW: "texts have exactly the law of the model as it is steered, shaped and constrained below",
-    Exactness.ARGMAX: "the text is exactly the greedy one of the model as it is steered, shaped and constrained below",
+    Exactness.LAW: "texts have exactly the law of the model as it is pressed, steered, shaped and constrained below",
+    Exactness.ARGMAX: "the text is exactly the greedy one of the model as it is pressed, steered, shaped and constrained below",
     Exactness.APPROXIMATE: "texts may differ from those of plain decoding",
 }
 
@@ -49,6 +49,7 @@ def explain(model: LM, ask: Ask) -> list[Part]:
     view = model.in_units(ask.units, ask.covers)
     return [
         *_models(model, made),
+        *_pressed(made),
         *_units(ask, made),
         *_steering(made),
         *_constraint(ask),
@@ -88,6 +89,8 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
         yield "without steering", replace(ask, steer=None, steer_options={}, negative_prompt=None)
     if ask.negative_prompt is not None and ask.steer is not None:
         yield "without a second prompt", replace(ask, negative_prompt=None)
+    if ask.cache is not None:
+        yield "with the cache as it is", replace(ask, cache=None, cache_options={})
     if ask.constraint is not None:
         yield "without the constraint", replace(ask, constraint=None, finish=False)
     if ask.finish:
@@ -197,6 +200,17 @@ def _readers(one: Artefact) -> str:
 
     methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
     return f": {together(methods)} would" if methods else ""
+
+
+def _pressed(made: Plan) -> Iterator[Part]:
+    if made.pressed is not None:
+        card = made.pressed.card
+        yield Part(
+            "cache",
+            card.name,
+            f"{_sentence(card.summary)}: the law below is that of the model over this cache",
+            _written(made.pressed.options),
+        )
 
 
 def _steering(made: Plan) -> Iterator[Part]:

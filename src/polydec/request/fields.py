@@ -66,6 +66,9 @@ class Ask:
     units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or a second model may have
     another tokenizer, and wherever this request or its answer says tokens, bytes are meant.
 
+    cache: any name of a way to keep old keys and values (polydec.methods.press), None: as they are. The law is then that of the
+    pressed cache: every method keeps it as it keeps the model's.
+
     tools: as chat templates take it (JSON schemas of functions), only beside chat messages. template: further names, such as
     {"enable_thinking": False}.
     """
@@ -132,6 +135,12 @@ class Ask:
     negative_prompt: Annotated[
         Prompt | None, As(object), "what the prompt is held against: a second prompt"
     ] = None
+    cache: Annotated[
+        str | None, "make the cache smaller, which changes the law: see `polydec presses`"
+    ] = None
+    cache_options: Annotated[Mapping[str, Any], "options of the press"] = field(
+        default_factory=dict[str, Any]
+    )
     tools: Annotated[Sequence[Mapping[str, Any]], As(object), "what the model may call"] = ()
     template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
         default_factory=dict[str, Any]
@@ -180,6 +189,8 @@ class Fields(TypedDict, total=False):
     steer: str | None
     steer_options: Mapping[str, Any]
     negative_prompt: Prompt | None
+    cache: str | None
+    cache_options: Mapping[str, Any]
     tools: Sequence[Mapping[str, Any]]
     template: Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -26,6 +26,9 @@ from polydec.request.fields import OWN, Prompt
 from polydec.request.units import over_bytes, second
 from polydec.shapers.sampling import Sampling
 from polydec.text import tool_prompt
+
+if TYPE_CHECKING:
+    from polydec.request.embedding import Texts
 
 TORCH_THREADS = torch.get_num_threads()
 """Threads that torch came with: what a model on the torch path gets unless told otherwise."""
@@ -115,6 +118,14 @@ class LM:
     def find(self, kind: type[A]) -> A | None:
         """The artefact of this type that goes with the model; None where there is none."""
         return self.kit().find(kind)
+
+    def embed(self, texts: Texts, **how: Any) -> torch.Tensor:
+        """A vector a text, [n, width], float32. how: the fields of `Reading` (request/embedding.py): `pool`, "last" or "mean";
+        `layer`, behind which it is read; `normalised`; `template`; `prepend_from` and `prepend_to`. Raises RequestError for
+        what cannot be honoured, TypeError for an unknown field."""
+        from polydec.request.embedding import Reading, embed
+
+        return embed(self, texts, Reading(**how))
 
     def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
         """Raise RequestError with one sentence where this model cannot be decoded by a method with these options."""

@@ -69,6 +69,8 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "negative_prompt",
                 "units",
                 "covers",
+                "cache",
+                "cache_options",
             )
         },
         "include_stop_str_in_output": "include_stop",

@@ -90,7 +90,7 @@ class Models:
     @property
     def live(self) -> int:
         """Requests under way."""
-        return sum(len(w.live) for w in self.workers.values())
+        return sum(len(w.live) + w.reading for w in self.workers.values())
 
     async def drain(self, seconds: float) -> None:
         """Take no more requests, wait for those under way, and end what is left after so many seconds."""

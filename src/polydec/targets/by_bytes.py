@@ -66,6 +66,10 @@ class ByBytes:
     breaks: bytes = b" \n"
     instead: tuple[tuple[int, ...], Head] | None = None
 
+    def pressed(self, press: Any) -> ByBytes:
+        """The law over bytes of its target over caches that are pressed. Raises RequestError where that cannot read them."""
+        return replace(self, target=self.target.pressed(press))
+
     @property
     def layers(self) -> int:
         """0: layers of tokens cannot run alone for a byte."""
