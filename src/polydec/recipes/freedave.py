@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
@@ -53,11 +52,6 @@ def build(
     from polydec.refreshes import kept
     from polydec.unmaskers.threshold import Threshold
 
-    if eager and cache:
-        raise RequestError(
-            f"eager is set and cache is {cache}: a block's first pass feeds all then, and no guess may go over it; "
-            "cache=0 goes with eager"
-        )
     refresh = kept(kit.denoiser.block, cache)
     base = Denoising(kit.denoiser, Threshold(threshold), refresh, block, kit.shapers, not cache)
     return FreeDrafts(base, drafts, eager)

@@ -41,6 +41,11 @@ class FreeDrafts:
     def __post_init__(self) -> None:
         if self.eager and (self.base.unmasker.everywhere or self.base.ending.everywhere):
             raise RequestError("eager is set: it is for rules that look at their block alone")
+        if self.eager and not self.base.exact:
+            raise RequestError(
+                "eager is set beside a cache: a block's first pass feeds all then, and no guess may go over it; "
+                "cache=0 goes with eager"
+            )
 
     @property
     def exactness(self) -> Exactness:
