@@ -40,7 +40,7 @@ Lesson = tuple[list[Canvas], float]
 
 def train_value(spec: ValueSpec) -> dict[str, Any]:
     """Let the target answer, gaps in random order, and learn from every canvas on the way what the answer was worth (squared
-    error); what was measured. Every tenth run is set aside."""
+    error); what was measured. Every tenth run is set aside: the weights are those that foretold these best."""
     began, lm = time.perf_counter(), load(spec.target, draft=None)
     require("diffusion", family_of(lm.checkpoint.lm), spec.target)
     judge = artefacts.read(spec.reward)
@@ -61,18 +61,21 @@ def train_value(spec: ValueSpec) -> dict[str, Any]:
         return mse_loss(said_B, (worth_N[some] - mean) / spread), spec.rows
 
     schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
+    token_HT, length_H, worth_H = stacked([x for i, x in enumerate(lessons) if i % 10 == 9] or kept)
+
+    def aside() -> Tensor:
+        return mse_loss(net.made(mean, spread).values(token_HT, length_H), worth_H)
+
     with shown("value", spec.steps) as watch:
-        curve = fit(net, loss, schedule, watch=watch)
+        curve = fit(net, loss, schedule, watch=watch, aside=aside)
     made = net.made(mean, spread)
-    aside = [x for i, x in enumerate(lessons) if i % 10 == 9] or lessons
-    token_NT, length_N, worth_N = stacked(aside)
     with torch.inference_mode():
-        said_N = made.values(token_NT, length_N)
+        error = float(aside()) ** 0.5
     result = {
-        "canvases": len(token_NT) + sum(len(canvases) for canvases, _ in kept),
+        "canvases": len(worth_N) + len(worth_H),
         "loss": curve[-1][1],
-        "error": float(mse_loss(said_N, worth_N)) ** 0.5,
-        "spread": float(worth_N.std(correction=0)),
+        "error": error,
+        "spread": float(worth_H.std(correction=0)),
         "seconds": round(time.perf_counter() - began, 1),
     }
     value.save(spec.out, made, {"target": spec.target, "reward": spec.reward, **result})
