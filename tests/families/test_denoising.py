@@ -614,7 +614,7 @@ def test_eager_drafts_of_independent_laws_fill_four_a_pass():
     out = prompted(FreeDrafts(base, 4, True), 0)
     assert out.stats.passes == 5 and out.stats.unmasked == 14  # 1, then 4, 4, 4 and 1
     assert prompted(FreeDrafts(base, 1, True), 0).stats == prompted(base, 0).stats
-    with pytest.raises(ValueError, match="cache=0 goes with eager"):
+    with pytest.raises(ValueError, match="eager is set beside a cache"):
         build("freedave", base.denoiser, None, {"eager": True, "cache": 2})
     with pytest.raises(ValueError, match="look at their block alone"):
         FreeDrafts(replace(base, unmasker=EarlyCommit(Confidence(), 1, 1, 1)), 4, True)

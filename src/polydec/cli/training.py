@@ -17,7 +17,7 @@ from polydec.base.options import REQUIRED, Option, as_text
 from polydec.train import specs
 from polydec.train.specs.command import Command
 
-PATHS = {"out", "data", "text", "corpus", "tokenizer", "teacher"}
+PATHS = {"out", "data", "text", "corpus", "tokenizer", "teacher", "good", "bad"}
 """Fields whose value is a file or a folder."""
 
 MEASURING = ("strength",)

@@ -35,9 +35,8 @@ class Diffusion:
 
     denoiser: of the target's vocabulary; weight: 0 to 1; mass: of a law's likeliest tokens as few are kept as have this
     probability together, 0 to 1; top: at most so many, at least 1 (an EOS is kept in any case); beam: paths, at least 1.
-    corpus: a table of what follows tokens in some text, which counts `known` of q, 0 to 1, and the text so far the rest.
-    ends: a draft says how many of the gaps' likeliest tokens stand before the first end (`Draft.natural`), whatever path
-    is taken.
+    corpus: a table of what follows tokens in some text, which counts `known` of q, 0 to 1, and the text so far the rest. ends:
+    a draft says how many of the gaps' likeliest tokens stand before the first end (`Draft.natural`), whatever path is taken.
 
     Where the text is longer than the denoiser's context its end is read. A block-causal denoiser drafts to the end of a block.
 

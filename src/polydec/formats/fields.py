@@ -238,6 +238,21 @@ class FilterFields(Strict):
     written: bool = False
 
 
+class RewardFields(Strict):
+    """config.json of a classifier of texts."""
+
+    size: Annotated[int, Field(ge=1, le=1 << 20)]
+    order: Annotated[int, Field(ge=1, le=8)]
+
+
+class ValueFields(Strict):
+    """config.json of a value network."""
+
+    width: Annotated[int, Field(ge=1, le=1 << 14)]
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: str
+
+
 class StepRewardFields(Strict):
     """config.json of a process reward model."""
 

@@ -43,8 +43,8 @@ class FreeDrafts:
             raise RequestError("eager is set: it is for rules that look at their block alone")
         if self.eager and not self.base.exact:
             raise RequestError(
-                "eager is set, and keys and values are kept that change a law: a block's first pass feeds all then, and no "
-                "guess may go over it; cache=0 goes with eager"
+                "eager is set beside a cache: a block's first pass feeds all then, and no guess may go over it; "
+                "cache=0 goes with eager"
             )
 
     @property
