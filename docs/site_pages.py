@@ -82,8 +82,7 @@ def page(name: str, card: Card, options: Iterable[Option]) -> str:
         "",
     ]
     out += ["## Options", "", *option_table(tuple(options)), ""]
-    if card.kind not in FLAGS:
-        out += ["## Reported and measured", "", *method_figures.section(name, card)]
+    out += ["## Reported and measured", "", *method_figures.section(name, card)]
     guide = GUIDES[card.kind]
     out += [
         f"More: [the guide](../{guide}.md), [all methods](../methods.md), `polydec {list_them} {name}`.",
