@@ -13,6 +13,7 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import shown
 from polydec.serve.application import until_idle
 from polydec.serve.errors import Refusal
+from polydec.serve.memory import settled
 from polydec.serve.metrics import Metrics
 from polydec.serve.settings import Limits
 from polydec.serve.worker import STOPPED, Worker
@@ -48,6 +49,7 @@ class Models:
                     log.exception("model %s cannot be loaded", name)
             else:
                 self.workers[name] = Worker(name, model, self.limits, self.metrics)
+        settled()
 
     @property
     def states(self) -> dict[str, str]:

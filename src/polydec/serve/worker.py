@@ -109,7 +109,7 @@ class Answers:
                     first,
                     ask,
                     Steps() if steps else None,
-                    self.tell,
+                    self._news.put_nowait,  # and not `self.tell`: jobs do not know whose they are
                     now,
                     now + worker.limits.seconds,
                 )
@@ -207,6 +207,10 @@ class Worker:
         except asyncio.CancelledError:
             answers.cancel(LEFT)
             raise
+        finally:
+            # what it raised knows this frame: two that know one another stay until somebody looks for garbage, and so would
+            # the request, which may be megabytes
+            del planned
         return answers
 
     def _admit(self, count: int) -> None:
