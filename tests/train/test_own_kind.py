@@ -162,6 +162,14 @@ def course(spec):
 
 COMMAND = Command("guess", "Train a guess; prints JSON.", GuessSpec, __name__ + ":train")
 '''
+STUDENT = """
+from polydec.drafters.eagle import FromEagle
+from polydec.learned.kinds import eagle
+from polydec.train.kinds.eagle import make_eagle
+from polydec.train.students import Kind
+
+KINDS = {"own-eagle": Kind(make_eagle(False), FromEagle, eagle.save, 1, 1.0)}
+"""
 POINTS = """
 [polydec.methods]
 guess = polydec_guess
@@ -173,6 +181,9 @@ absent = polydec_guess:KIND
 [polydec.training]
 guess = polydec_guess
 lm = polydec_guess
+
+[polydec.students]
+own-eagle = polydec_student
 """
 
 
@@ -185,6 +196,7 @@ def installed(tmp_path_factory) -> Path:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: polydec-guess\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(POINTS)
     (folder / "polydec_guess.py").write_text(PACKAGE)
+    (folder / "polydec_student.py").write_text(STUDENT)
     return folder
 
 
@@ -237,3 +249,12 @@ def test_a_name_of_ours_stays_ours_and_plug_ins_can_be_left_out(installed):
     assert "its plug-in 'lm' of polydec.training is left out: the name lm is taken" in shown.stderr
     without = ran(installed, "train", "--help", POLYDEC_PLUGINS="off")
     assert "Train a guess" not in without.stdout
+
+
+def test_a_drafter_on_states_is_one_more_kind(installed, tmp_path):
+    how = ("train", "eagle", "--out", tmp_path, "--kind")
+    done = ran(installed, *how, "own-eagle", "--every", "2")
+    assert done.returncode == 2 and "kind own-eagle does nothing with it" in done.stderr
+    done = ran(installed, *how, "other")
+    assert done.returncode == 2 and "kind is 'other': it must be one of " in done.stderr
+    assert "own-eagle" in done.stderr

@@ -6,9 +6,9 @@ A package says in its own metadata what it has, as an entry point whose group is
     echo = "my_package.echo"
 
 The module has what a file of that room has: a recipe, a steering or a press its CARD and `build`, a sampling rule its RULE,
-a kind of constraint its KIND, what is trained its KIND, `load` and class, a training its COMMAND, a mechanism its class. The
-rooms are "methods", "steerings", "presses", "shapers", "constraints", "learned", "training", and the folders of mechanisms
-("drafters", "trees", and so on).
+a kind of constraint its KIND, what is trained its KIND, `load` and class, a training its COMMAND, a drafter on states its
+KINDS, a mechanism its class. The rooms are "methods", "steerings", "presses", "shapers", "constraints", "learned", "training",
+"students", and the folders of mechanisms ("drafters", "trees", and so on).
 """
 
 from __future__ import annotations

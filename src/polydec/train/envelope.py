@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from polydec.base import files
@@ -86,6 +88,14 @@ def identity(spec: Any, *free: str, **beside: Any) -> dict[str, Any]:
     """What tells a run from others: the fields of its spec but for where it lies, what is `free`, and what else decides."""
     left = {"out", "data", *free}
     return {k: v for k, v in asdict(spec).items() if k not in left} | beside
+
+
+def digest(*tensors: Tensor) -> str:
+    """What tells the whole numbers that were learned from others."""
+    made = hashlib.sha1()
+    for t in tensors:
+        made.update(t.to(torch.int64).numpy().tobytes())
+    return made.hexdigest()
 
 
 def write_down(out: Path, result: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from polydec.learned.kinds import filter as filters
 from polydec.methods.kit import family_of
 from polydec.request.loaded import LM
 from polydec.request.loading import load
-from polydec.train.envelope import Course, carry_out, identity
+from polydec.train.envelope import Course, carry_out, digest, identity
 from polydec.train.schedule import Schedule
 from polydec.train.specs.filter import FilterSpec
 from polydec.train.target import require
@@ -64,7 +64,8 @@ def _course(spec: FilterSpec) -> Course:
     def measure() -> dict[str, Any]:
         return {"pairs": len(sure_NB), **_judge(made(), aside or pairs)}
 
-    return Course(net, loss, schedule, identity(spec), save, measure)
+    known_as = identity(spec, pairs=digest(right_NB))
+    return Course(net, loss, schedule, known_as, save, measure)
 
 
 class _Net(torch.nn.Module):

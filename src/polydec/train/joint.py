@@ -14,7 +14,7 @@ from polydec.learned.kinds import joint
 from polydec.learned.kinds.joint import Joint
 from polydec.request.loading import load
 from polydec.train.diffusion import DiffusionSpec, Rows, Student, begun
-from polydec.train.envelope import Course, carry_out, identity
+from polydec.train.envelope import Course, carry_out, digest, identity
 from polydec.train.reasoner import states
 from polydec.train.schedule import Schedule
 from polydec.train.specs.joint import JointSpec
@@ -104,7 +104,8 @@ def _course(spec: JointSpec) -> Course:
         joint.save(out, net.layer(), about)
 
     schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
-    return Course(net, loss, schedule, identity(spec), save, measure)
+    known_as = identity(spec, answers=digest(*(w.token_BT for w in some)))
+    return Course(net, loss, schedule, known_as, save, measure)
 
 
 class _Net(nn.Module):

@@ -53,6 +53,7 @@ def _course(spec: LMSpec) -> Course:
     schedule = spec.schedule or preset.schedule
     schedule = schedule if spec.steps is None else replace(schedule, steps=spec.steps)
     first = None if spec.start is None else load_directory(spec.start)
+    teacher = None if spec.teacher is None else load_directory(spec.teacher)
     shape = spec.shape or (preset.shape if first is None else first.s)
     shape = shape if spec.layers is None else replace(shape, layers=spec.layers)
     parts = read_texts(spec)
@@ -73,7 +74,6 @@ def _course(spec: LMSpec) -> Course:
         Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
     )
     fast = arithmetic(out / STATE, spec.bf16)
-    teacher = None if spec.teacher is None else load_directory(spec.teacher)
     cut = {
         k: set_aside(len(corpus.train[k]), preset.length) for k in spec.kinds
     }  # tokens at the end that only judge
