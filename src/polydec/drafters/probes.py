@@ -23,8 +23,9 @@ class FromProbes:
     laws of the next draft, one a level; no pass but the target's runs. Tokens never see a probe, and no probe is ever
     accepted.
 
-    rows: tokens and probes that are fed beside the root, 1 to 1024, as far as the budget has nodes. Where they do not suffice,
-    the probes go that are least likely to be asked.
+    probes: the trained embeddings; tree: which nodes are drawn of their laws; rows: tokens and probes that are fed beside
+    the root, 1 to 1024, as far as the budget has nodes. Where they do not suffice, the probes go that are least likely to be
+    asked.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at rows 1, and in the first round.
