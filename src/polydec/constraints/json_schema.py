@@ -48,8 +48,10 @@ class JsonSchema:
         return guidance.language("json_schema", self.text, "json_schema", vocab, ends)
 
     def followed(self, vocab: Vocab, ends: frozenset[int]) -> Mapping[str, Any]:
-        """The schema as it is followed: closed, and narrowed where need be, with its own `x-guidance` alone. Raises
-        RequestError where it cannot be."""
+        """The schema as it is followed: closed, and narrowed where need be, with its own `x-guidance` alone.
+
+        `vocab`, `ends`: as `Constraint.language` takes them. Raises RequestError where it cannot be followed.
+        """
         found = json.loads(self.language(vocab, ends).lark.removeprefix(f"{START}%json "))
         own = parse_object(self.text, "json_schema").get("x-guidance")
         del found["x-guidance"]

@@ -154,7 +154,8 @@ class Stats(Protocol):
 @dataclass(frozen=True)
 class Result:
     """One answer. token_ids: EOS or stop id included; text: without it, and cut before a stop string; finish_reason: "stop" or
-    "length"; score: what a search ranked it by, None where nothing was ranked; choice: its number."""
+    "length"; logprobs: of each token where they were asked for; stats: what its family counts; score: what a search ranked it
+    by, None where nothing was ranked; choice: its number."""
 
     token_ids: tuple[int, ...]
     text: str

@@ -41,11 +41,12 @@ class Rng:
 
     @staticmethod
     def of(seed: int, choice: int = 0) -> Rng:
-        """The stream of one choice (0 .. n - 1) of one request; nothing else enters, so batches cannot change it."""
+        """The stream of one choice (0 .. n - 1) of one request, by its seed. Nothing else enters, so batches cannot change
+        it."""
         return Rng(b"polydec").at(seed, choice)
 
     def at(self, *names: Name) -> Rng:
-        """An independent child. Pure: it does not use this stream up."""
+        """An independent child, the same for the same names. Pure: it does not use this stream up."""
         return Rng(blake2b(repr(names).encode(), digest_size=16, key=self._key).digest())
 
     def _take(self) -> bytes:
@@ -64,10 +65,12 @@ class Rng:
         return (int.from_bytes(self._take()[:8], "little") >> 11) * 2.0**-53
 
     def bernoulli(self, a: float) -> bool:
+        """True with probability a."""
         return self.uniform() < a
 
     def categorical(self, p_V: Tensor) -> int:
-        """Inverse CDF of one uniform; p need not be normalised; never returns an entry of weight zero."""
+        """An index drawn by the weights p_V, which need not be normalised, by the inverse CDF of one uniform; never one of
+        weight zero."""
         import torch  # here, as in `noise`: every card is read with this module, and none of them draws
 
         cdf_V = p_V.double().cumsum(-1)
@@ -77,7 +80,7 @@ class Rng:
         return i if i < len(cdf_V) else int(torch.searchsorted(cdf_V, total))
 
     def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
-        """k draws in order, each from what the earlier ones left; fewer where fewer have weight."""
+        """k draws by the weights p_V in order, each from what the earlier ones left; fewer where fewer have weight."""
         self._take()
         left_V, out = p_V.double().clone(), list[int]()
         for i in range(k):

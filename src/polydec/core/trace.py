@@ -79,7 +79,7 @@ def from_json(line: Mapping[str, Any]) -> Event:
 
 
 def replay(prompt: Sequence[int], edits: Iterable[Edit]) -> list[int]:
-    """The generated tokens that a run's edits add up to. What stands behind a gap is left out."""
+    """The generated tokens behind the prompt that a run's edits add up to. What stands behind a gap is left out."""
     text: list[int | None] = list(prompt)
     for edit in edits:
         apply(edit, text)

@@ -139,7 +139,8 @@ class Draft:
     def certain(
         token: Sequence[int], parent: Sequence[int], chance: Sequence[float] | None = None
     ) -> Draft:
-        """A tree proposed with certainty; `token[0]` is the root."""
+        """A tree proposed with certainty. `token[0]` is the root; parent: of each node the one above it, -1 of the root;
+        chance: how likely each is to be right, None where nobody knows."""
         n = len(token)
         return Draft(
             tuple(token),
@@ -151,7 +152,7 @@ class Draft:
 
     @staticmethod
     def chain(root: int, tokens: Sequence[int] = (), law: Sequence[Tensor] | None = None) -> Draft:
-        """One path; `law[i]` is the row that `tokens[i]` was drawn from, None: proposed with certainty."""
+        """One path below the root; `law[i]` is the row that `tokens[i]` was drawn from, None: proposed with certainty."""
         if not tokens:
             return Draft((root,), *_ROOT)
         n, parent = len(tokens), tuple(range(-1, len(tokens)))
@@ -190,7 +191,8 @@ class Draft:
     def grown(
         self, token: int, parent: int, draw: Draw, law: Tensor | None, chance: float = 1.0
     ) -> Draft:
-        """This draft with one more node, which is the last."""
+        """This draft with one more node, which is the last: a token below the node `parent`, how it was drawn (draw), of which
+        law (None: it was certain), and how likely it is to be right (chance)."""
         return Draft(
             (*self.token, token),
             (*self.parent, parent),
@@ -204,7 +206,7 @@ class Draft:
         )
 
     def only(self, keep: Sequence[int]) -> Draft:
-        """These nodes (ascending, the root and every node's ancestors among them), renumbered."""
+        """The nodes `keep` (ascending, the root and every node's ancestors among them), renumbered."""
         new = {-1: -1} | {i: k for k, i in enumerate(keep)}
         return Draft(
             tuple(self.token[i] for i in keep),

@@ -24,7 +24,8 @@ class DynamicExit:
     to the shorter draft. A chain also stops below a token that its exit gave less than half the sum of the mean
     probabilities of its hits and of its misses.
 
-    layers: of the target; every: 1 to layers - 1, unless the target has one; depth: longest draft, 0 to 64; omega: 0 to 1;
+    tree: how the chain is drawn; layers: of the target; every: 1 to layers - 1, unless the target has one; depth: longest
+    draft, 0 to 64; omega: 0 to 1;
     prompt: its last positions that are counted before the first round, 0 (its states are not kept) to 4096; head: what the
     head costs, in layers, 0 or more; by_length: the length is the best one, else `depth`; by_confidence: stop as said.
 

@@ -25,7 +25,8 @@ class Forced:
 
     The model is asked all the same, and may spell the bytes in another way: drafts are verified like any other.
 
-    language: None where nothing is constrained: nothing is proposed then.
+    vocab: of the target, whose words spell what must come; language: None where nothing is constrained: nothing is proposed
+    then.
 
     Exact: law, under any exact verifier: the draft is a function of the text.
     Reduces to: no draft without a constraint.

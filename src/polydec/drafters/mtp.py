@@ -24,7 +24,8 @@ class FromMtp:
     """Masks ride behind drafted tokens, and run with matrices that no token sees. Those behind the token that was accepted last
     give the next draft, one a level.
 
-    quadratic: a block of masks stands behind the root and every drafted token, so that there is a draft whatever is accepted;
+    mtp: the trained masks, matrices and sampler; tree: which nodes are drawn of their laws; quadratic: a block of
+    masks stands behind the root and every drafted token, so that there is a draft whatever is accepted;
     else behind the drafted tokens without children alone: where one of these is not accepted, the next draft is empty and
     masks stand behind its root. sampler: a guess depends on the token before it; else the target's head reads the masks'
     states. Of a budget, nodes are tokens and masks together.

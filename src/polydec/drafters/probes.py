@@ -24,7 +24,8 @@ class FromProbes:
     laws of the next draft, one a level; no pass but the target's runs. Tokens never see a probe, and no probe is ever
     accepted.
 
-    rows: tokens and probes that are fed beside the root, 1 to 1024, as far as the budget has nodes. Where they do not suffice,
+    probes: the trained embeddings; tree: which nodes are drawn of their laws; rows: tokens and probes that are fed beside the
+    root, 1 to 1024, as far as the budget has nodes. Where they do not suffice,
     the probes go that are least likely to be asked. by_state: what is fed where the last accepted token had no probe, one, and
     so on (drafting/state_trees.py), and who grows it, in the place of `tree`; none: always the same tree. Where the budget cuts
     such a tree, its probes are chosen as without.

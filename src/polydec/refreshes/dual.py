@@ -13,6 +13,7 @@ class Dual:
 
     Exact: no; neither what stands before the block nor the gaps behind it see what is written in it.
     Reduces to: full where every pass fills its block, prefix in the last block.
+    Source: Wu et al., Fast-dLLM (2025), DualCache.
     """
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:

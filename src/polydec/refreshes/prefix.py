@@ -13,6 +13,7 @@ class Prefix:
 
     Exact: no; what stands before the block does not see what is written in it. Under a block-causal model it would be.
     Reduces to: full where every pass fills its block.
+    Source: Wu et al., Fast-dLLM (2025), the prefix cache.
     """
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:

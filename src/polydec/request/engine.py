@@ -27,7 +27,11 @@ from polydec.request.loaded import LM
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer. score: what a search ranked it by; None where nothing was ranked."""
+    """One answer.
+
+    text: without what ended it; token_ids: EOS or stop id included; finish_reason: "stop", "length" or "abort"; logprobs: of
+    each token where the request asks for them, else None; score: what a search ranked it by, None where nothing was ranked.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -38,7 +42,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Piece:
-    """One token of a stream: the text that it made certain, and whether it was drafted."""
+    """One token of a stream. text: what it made certain, "" where that waits for a later token; token: its id; drafted: whether
+    a draft had guessed it; choice: which of the n answers it belongs to, from 0."""
 
     text: str
     token: int
@@ -50,6 +55,7 @@ class Piece:
 class Completion:
     """The answer to one request. `metrics` and `usage` are those of the JSON that the command line prints.
 
+    choices: the n answers; method: what decoded it, by name, with its options and what it promises.
     tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
     prompt_logprobs: of each token of the prompt where the request asks for them, else None. edits: how the texts were written.
@@ -429,7 +435,8 @@ class Engine:
             self._scheduler.hold(going[-1].task)
 
     def cancel(self, ticket: Ticket) -> None:
-        """End a request; its completion then holds what there was, with finish_reason "abort". One that is done stays so."""
+        """End the request of a ticket; its completion then holds what there was, with finish_reason "abort". One that is done
+        stays so."""
         self._own(ticket)
         with self._lock:
             if not ticket.done:
@@ -447,7 +454,8 @@ class Engine:
             raise RequestError("the ticket belongs to another engine: only that one can run it")
 
     def run(self, tickets: Sequence[Ticket]) -> list[Completion]:
-        """Tick until these are done. The first error is raised after all have ended."""
+        """Tick until these tickets are done, and return their answers in the same order. The first error is raised after all
+        have ended."""
         for ticket in tickets:
             self._own(ticket)
         total = sum(t.plan.request.max_tokens * t.plan.request.n for t in tickets)
@@ -468,7 +476,11 @@ def generate(
     passes: list[Pass] | None = None,
     **fields: Unpack[Fields],
 ) -> Completion:
-    """Decode one request to its end. The fields are those of Ask; `on`, `passes` and what is raised: see Engine.submit."""
+    """Decode one request to its end.
+
+    model: what `load` gave; prompt: text, token ids or chat messages, or a whole Ask; fields: those of Ask, by name. Returns
+    all its answers with what they cost. `on`, `passes` and what is raised: see Engine.submit.
+    """
     engine = Engine(model)
     return engine.run([engine.submit(prompt, on=on, passes=passes, **fields)])[0]
 
@@ -481,8 +493,10 @@ def stream(
     passes: list[Pass] | None = None,
     **fields: Unpack[Fields],
 ) -> Iterator[Piece]:
-    """The pieces of one request as they become certain; arguments as for `generate`. Closing the iterator cancels the
-    request."""
+    """The pieces of one request as they become certain. Closing the iterator cancels the request.
+
+    `model`, `prompt`, `on`, `passes`, `fields` and what is raised: as for `generate`.
+    """
     engine = Engine(model)
     ticket = engine.submit(prompt, on=on, passes=passes, **fields)
     yield from follow(engine, ticket)

@@ -38,8 +38,11 @@ A = TypeVar("A", bound=Artefact)
 
 @dataclass(frozen=True)
 class LM:
-    """A loaded model; the draft that goes with it (None: methods that need one say so); its artefacts, such as an n-gram
-    table or a stop head; what the user called the first of these; and whether the user named the draft, too."""
+    """A loaded model, with what goes with it.
+
+    checkpoint: the model itself; draft: its draft model, None where methods that need one must say so; artefacts: such as an
+    n-gram table or a stop head; given: what the user called the first of these; draft_given: whether the user named the draft.
+    """
 
     checkpoint: Checkpoint
     draft: Checkpoint | Deferred | None = None
@@ -107,8 +110,8 @@ class LM:
         return (self.checkpoint, draft)
 
     def keep(self, count: int) -> None:
-        """Of how many ended texts the models keep what they computed, at least 0, so that a prompt that begins with one of them
-        is fed from its end on. A draft that is not loaded yet does so when it is."""
+        """count: of how many ended texts the models keep what they computed, at least 0, so that a prompt that begins with one
+        of them is fed from its end on. A draft that is not loaded yet does so when it is."""
         self.checkpoint.lm.keep = count
         if isinstance(self.draft, Deferred):
             self.draft.when_loaded(lambda made: setattr(made.lm, "keep", count))
@@ -116,7 +119,7 @@ class LM:
             self.draft.lm.keep = count
 
     def find(self, kind: type[A]) -> A | None:
-        """The artefact of this type that goes with the model; None where there is none."""
+        """The artefact of the type `kind` that goes with the model; None where there is none."""
         return self.kit().find(kind)
 
     def embed(self, texts: Texts, **how: Any) -> torch.Tensor:
@@ -200,7 +203,8 @@ class LM:
         return Sampling(**values)
 
     def empty(self, *, raw: bool = False) -> tuple[int, ...]:
-        """Token ids of a prompt that asks nothing: an empty turn of a chat, or what a tokenizer sets before every text."""
+        """Token ids of a prompt that asks nothing: an empty turn of a chat, or (raw, or without a template) what a tokenizer
+        sets before every text."""
         text = self.checkpoint.text
         return (
             text.encode("")
@@ -218,9 +222,12 @@ class LM:
         template: Mapping[str, Any] | None = None,
         most: int | None = None,
     ) -> tuple[int, ...]:
-        """Token ids of a prompt, which messages call `who`; tools: what the chat template shows beside messages; template:
-        further names that it is told; most: tokens that there is room for, far beyond which a text is not even encoded. Raises
-        RequestError where it is empty, or holds something else than a prompt does, or the tools cannot be shown."""
+        """Token ids of a prompt, which messages call `who`.
+
+        raw: without the chat template; tools: what that shows beside messages; template: further names that it is told; most:
+        tokens that there is room for, far beyond which a text is not even encoded. Raises RequestError where the prompt is
+        empty, or holds something else than a prompt does, or the tools cannot be shown.
+        """
         values = template or {}
         if tools:
             return self._encoded(self._with_tools(prompt, tools, values), who, most)

@@ -34,7 +34,8 @@ class Annealed:
     max(1 + start - exp(t / scale), end). It falls through 1 at t = scale ln(start) and reaches `end` at
     scale ln(1 + start - end). A temperature beside it divides once more.
 
-    start: above 0, to 1,000; end: 0.00001 to 1,000; scale: tokens, above 0 (the published code has 20 times its d_0 of 25);
+    start_at: start, above 0, to 1,000; end_at: end, 0.00001 to 1,000; scale: tokens, above 0 (the published code has 20 times
+    its d_0 of 25);
     warmup: 0 and more.
 
     Reduces to: a constant temperature `end` at warmup 0 where end >= start; the identity where both are 1. Raises RequestError

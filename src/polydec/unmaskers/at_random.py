@@ -21,6 +21,7 @@ class AtRandom:
 
     Exact: one gap a pass gives a draw from the model's any-order law, as MDLM's ancestral sampler does.
     Reduces to: left_to_right, in law, where conditionals are consistent and one gap is filled a pass.
+    Source: Sahoo et al., MDLM (2024); Zheng et al., first-hitting sampling (2024).
     """
 
     steps: int = 0

@@ -19,6 +19,7 @@ class Confidence:
 
     Exact: no: the order depends on what was drawn; one a pass, each single conditional is the model's.
     Reduces to: at_random where all confidences are equal, but for the ties; one-shot argmax for steps = 1 without chance.
+    Source: Nie et al., LLaDA (2025); Chang et al., MaskGIT (2022), whose order has noise that is left out here.
     """
 
     steps: int = 0

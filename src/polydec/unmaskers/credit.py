@@ -23,6 +23,7 @@ class Credit:
 
     Exact: no.
     Reduces to: threshold for alpha = 0.
+    Source: Wang et al., CreditDecoding (2025).
     """
 
     threshold: float = 0.9

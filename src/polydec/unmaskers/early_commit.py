@@ -26,6 +26,7 @@ class EarlyCommit:
 
     Exact: no.
     Reduces to: base where the bounds are never reached (early = middle = late = inf); one pass for -inf.
+    Source: Li et al., Prophet (2025).
     """
 
     base: Unmasker[Any]

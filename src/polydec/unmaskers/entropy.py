@@ -19,6 +19,7 @@ class Entropy:
 
     Exact: no: the order depends on the laws.
     Reduces to: confidence, greedy, for a vocabulary of two tokens.
+    Source: Ye et al., Dream 7B (2025).
     """
 
     steps: int = 0

@@ -20,6 +20,7 @@ class Factor:
 
     Exact: no; see factor = 1.
     Reduces to: confidence, one a pass, for factor = 0 unless confidences are 1.
+    Source: Wu et al., Fast-dLLM (2025).
     """
 
     factor: float = 1.0

@@ -19,6 +19,7 @@ class Local:
 
     Exact: no.
     Reduces to: threshold for radius = 0 or relaxed = threshold.
+    Source: Kong et al., LocalLeap (2025).
     """
 
     threshold: float = 0.9

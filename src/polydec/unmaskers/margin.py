@@ -19,6 +19,7 @@ class Margin:
 
     Exact: no, but for a vocabulary of one token: the order depends on the laws.
     Reduces to: confidence, greedy, for a vocabulary of two tokens.
+    Source: Kim et al., Train for the worst, plan for the best (2025).
     """
 
     steps: int = 0

@@ -19,6 +19,7 @@ class Threshold:
 
     Exact: no. Greedy, n tokens of confidence above 1 - e are the likeliest ones together where (n + 1) e <= 1.
     Reduces to: confidence, one a pass, for a threshold above 1; one pass a block at 0.
+    Source: Wu et al., Fast-dLLM (2025).
     """
 
     threshold: float = 0.9

@@ -20,8 +20,12 @@ from polydec.families.ar.walk import Round, Walk
 
 @dataclass(frozen=True)
 class Speculative:
-    """A decoder of the draft-and-verify family. `law`: what the target's law is to the one that was asked for: LAW, the
-    same, or APPROXIMATE where the recipe puts another in its place."""
+    """A decoder of the draft-and-verify family.
+
+    target: the law to decode; drafter: who guesses; verifier: which guesses are accepted; policy: how much is guessed next;
+    law: what the target's law is to the one that was asked for: LAW, the same, or APPROXIMATE where the recipe puts another in
+    its place.
+    """
 
     target: Target
     drafter: Drafter
@@ -38,7 +42,8 @@ class Speculative:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """All choices of a request: the prompt is fed once, and each choice goes on from a fork of the session."""
+        """All choices of a request, written `into` the transcript, each with its own stream of `rng`: the prompt is fed once,
+        and each choice goes on from a fork of the session."""
         texts = [into.open(choice) for choice in request.choices]
         base = Reads.NOTHING if request.logprobs is None and request.guard is None else Reads.ROW
         walk = await Walk.open(self, request.prompt, base=base, whole=request.n > 1)
