@@ -295,15 +295,17 @@ class Blocks:
 class Trained:
     """An artefact of a kind. kind: the name of one that `polydec train` makes, whose type is looked up when a kit is checked (a
     list of methods loads none), or a type; called: what a user must have, None: what the type says; which: of several of the
-    kind, those that will do."""
+    kind, those that will do; instead: the name of another kind that does as well, and is taken where there is one."""
 
     kind: str | type[Artefact]
     called: str | None = None
     which: Callable[[Any], bool] = any_one
+    instead: str | None = None
 
     @property
     def name(self) -> str:
-        return self.kind if isinstance(self.kind, str) else self.kind.kind
+        kind = self.kind if isinstance(self.kind, str) else self.kind.kind
+        return kind if self.instead is None else f"{kind} or {self.instead}"
 
     @property
     def wanted(self) -> type[Artefact]:
@@ -313,9 +315,16 @@ class Trained:
 
     def fits(self, one: Artefact) -> bool:
         """Whether this artefact will do."""
-        return isinstance(one, self.wanted) and self.which(one)
+        return (isinstance(one, self.wanted) and self.which(one)) or self._does(one)
+
+    def _does(self, one: Artefact) -> bool:
+        from polydec.learned.artefacts import type_of
+
+        return self.instead is not None and isinstance(one, type_of(self.instead))
 
     def check(self, kit: Kit, method: str) -> None:
+        if any(map(self._does, kit.artefacts)):
+            return
         kind = self.wanted
         if not any(self.fits(x) for x in kit.artefacts):
             raise MissingError(

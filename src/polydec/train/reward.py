@@ -50,7 +50,7 @@ def train_reward(spec: RewardSpec) -> dict[str, Any]:
         "right": float(right_N.float().mean()),
         "seconds": round(time.perf_counter() - began, 1),
     }
-    reward.save(spec.out, TextReward(made), result)
+    reward.save(spec.out, TextReward(made, True), result)
     return result
 
 

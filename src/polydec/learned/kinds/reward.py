@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import exp
 from pathlib import Path
 from typing import Any, ClassVar
 from zlib import crc32
@@ -23,8 +24,8 @@ KIND = artefact.Kind("reward", "reward", "reward.safetensors", "reward")
 
 @dataclass(frozen=True, eq=False)
 class TextReward:
-    """judge: a text -> what it is worth, any number. A `Classifier` can be saved; a function of your own goes with a loaded
-    model by `replace(lm, artefacts=(*lm.artefacts, TextReward(function)))`."""
+    """judge: a text -> what it is worth, any number; odds: that is the logarithm of odds. A `Classifier` can be
+    saved; a function of your own goes with a loaded model by `replace(lm, artefacts=(*lm.artefacts, TextReward(function)))`."""
 
     called: ClassVar[str] = "a reward of texts"
     kind: ClassVar[str] = "reward"
@@ -32,6 +33,12 @@ class TextReward:
     reads_draft: ClassVar[bool] = False
 
     judge: Callable[[str], float]
+    odds: bool = False
+
+    def chance(self, text: str) -> float:
+        """0 to 1: a classifier's probability of the good kind; of any other judge what it says, cut off there."""
+        said = self.judge(text)
+        return 1 / (1 + exp(-max(said, -700.0))) if self.odds else min(max(float(said), 0.0), 1.0)
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """It reads texts, which every model writes."""
@@ -72,7 +79,7 @@ def stacked(texts: Iterable[str], size: int, order: int) -> Tensor:
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[TextReward, ...]:
     """One for tests: random weights."""
     g = torch.Generator().manual_seed(11)
-    return (TextReward(Classifier(torch.randn(64, generator=g), 0.1, 2)),)
+    return (TextReward(Classifier(torch.randn(64, generator=g), 0.1, 2), True),)
 
 
 def save(path: str | Path, reward: TextReward, about: Mapping[str, Any]) -> None:
@@ -96,4 +103,4 @@ def load(path: str | Path) -> TextReward:
         c = edge.check(RewardFields, config, artefact.CONFIG)
         weight_S = artefact.tensor(t, KIND, "weight", (c.size,)).float()
         bias = float(artefact.tensor(t, KIND, "bias", (1,))[0])
-        return TextReward(Classifier(weight_S, bias, c.order))
+        return TextReward(Classifier(weight_S, bias, c.order), True)
