@@ -167,6 +167,23 @@ class GGUFText(Strict):
     chat_template: str | None = None
 
 
+class AdapterFields(Strict):
+    """adapter_config.json, as PEFT writes it."""
+
+    peft_type: str
+    base_model_name_or_path: Annotated[str, Field(min_length=1, max_length=4096)]
+    lora_alpha: Positive = 8
+    use_rslora: Flag = None
+    use_dora: Flag = None
+    use_qalora: Flag = None
+    use_bdlora: Flag = None
+    fan_in_fan_out: Flag = None
+    alpha_pattern: dict[str, Any] | None = None
+    layer_replication: list[Any] | None = None
+    alora_invocation_tokens: list[Any] | None = None
+    bias: str | None = None
+
+
 class NGramFields(Strict):
     """config.json of an n-gram table; tokens are 16 bits wide, and the largest stands for none."""
 

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from polydec import native as cpu
-from polydec.base.errors import PolydecError, RequestError
+from polydec.base.errors import FileError, PolydecError, RequestError
 from polydec.base.options import check
 from polydec.core.types import Vocab
 from polydec.formats import edge
+from polydec.formats.adapters import Adapted
 from polydec.formats.architectures import FAMILIES
 from polydec.models import denoiser, inserter
 from polydec.models.denoiser import Masked
@@ -233,6 +234,11 @@ def _network(
     kind = "auto" if dtype == "torch" else dtype
     if llama:
         return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
+    if isinstance(source.weights, Adapted):
+        raise FileError(
+            f"{source.path} is an adapter of a {source.config['model_type']}, which transformers runs here: merge both with "
+            "PEFT, and name the result"
+        )
     from polydec.nets import hf  # transformers takes seconds to import
 
     return hf.load(source.path, dtype=kind, device=device, tensors=len(source.weights)), why
