@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from polydec.api import LM, Ask, Prompt
-from polydec.bench.forced import Fate
+from polydec.bench.forced import Fate, fate
 from polydec.bench.intervals import wilson
-from polydec.bench.sampled import CELLS, Drawn, draw
+from polydec.bench.sampled import ALARM, CELLS, Drawn, Test, draw, tests, where
 from polydec.bench.shapes import ungreedy
 from polydec.core.law import probs
 from polydec.core.protocols import Target
@@ -23,6 +23,8 @@ from polydec.request.ask import plan
 DRAWS = 400
 """Resamples, whole texts at a time, behind each interval."""
 LEVEL = (2.5, 97.5)
+TIE = 1e-3
+"""Nats within which two tokens of a method's own law may change places by rounding."""
 
 Interval = tuple[float, float]
 
@@ -47,13 +49,21 @@ class Apart:
 
 @dataclass(frozen=True)
 class Distances:
-    """by: "laws", "samples" (at least so much) or "greedy texts"; all: of every position; positions: of some each."""
+    """by: "laws", "samples" (at least so much) or "greedy texts"; all: of every position; positions: of some each. own: tests
+    of what was written against the law that the method decodes in the target's place, where it is known: it must keep to that
+    one; place: where it does not."""
 
     by: str
     tokens: int
     texts: int
     all: Apart
     positions: tuple[Apart, ...]
+    own: tuple[Test, ...] = ()
+    place: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return "fault" if self.place else "measured"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,10 +71,11 @@ class Distances:
 
 @dataclass(frozen=True)
 class Pair:
-    """One token's divergence and total variation, from the rows of both laws."""
+    """One token's divergence and total variation, from the rows of both laws, and its fate under the method's own."""
 
     kl: float
     tv: float
+    own: Fate
 
 
 def distances(
@@ -98,13 +109,37 @@ def distances(
 
     spans = [(a, b) for a, b in _spans(max((d.at for d in ours.drawn), default=0))]
     parts = [of(ours.drawn, a, b) for a, b in spans]
+    mine = [replace(d, fate=rows[_key(d)].own) for d in ours.drawn if rows]
+    own, place = _kept(mine, greedy)
     return Distances(
         by,
         len(ours.drawn),
         len(ours.texts),
         of(ours.drawn, 0, 1 << 30),
         tuple(p for p in parts if p.tokens),
+        own,
+        place,
     )
+
+
+def _kept(mine: Sequence[Drawn], greedy: bool) -> tuple[tuple[Test, ...], str]:
+    """Whether these tokens follow the law that their fates are of: the tests, and the place of a fault."""
+    off = [
+        d for d in mine if d.fate.chance <= 0.0 or (greedy and d.fate.surprise > d.fate.best + TIE)
+    ]
+    found = [] if greedy or not mine else tests(mine)
+    if off:
+        what = (
+            "a token that its own law makes impossible"
+            if not greedy
+            else "not its own law's choice"
+        )
+        return tuple(found), f"{where(off[0])}: {what}"
+    worst = min(found, key=lambda t: t.p, default=None)
+    alarm = worst is not None and worst.p < ALARM / len(found)
+    return tuple(
+        found
+    ), f"against its own law, {worst.name}: {worst.where}" if worst and alarm else ""
 
 
 def _spans(last: int) -> list[tuple[int, int]]:
@@ -198,11 +233,13 @@ def _rows(
     """Of every token of these texts the distance of plain decoding's law and the method's own there; none where the method
     has no law of its own: its verifier, or a search, is what departs. Of greedy texts they are the laws before the last step,
     which takes the likeliest token: those of temperature 1."""
-    out = dict[tuple[int, int, int, int], Pair]()
+    out, rng = dict[tuple[int, int, int, int], Pair](), np.random.default_rng(1)
+    groups = defaultdict[tuple[int, int], dict[int, tuple[int, ...]]](dict)
     for (prompt, seed, choice), tokens in texts.items():
+        groups[prompt, seed][choice] = tokens
+    for (prompt, seed), written in groups.items():
         asked, raw = prompts[prompt]
         warm = {**request, "sampling": replace(request["sampling"], temperature=1.0)}
-        sides = [("plain", {}), (method, options)]
         made: list[Any] = [
             plan(
                 lm,
@@ -210,19 +247,21 @@ def _rows(
                     asked, method=m, options=o, raw=raw, seed=seed, **(warm if greedy else request)
                 ),
             )
-            for m, o in sides
+            for m, o in (("plain", {}), (method, options))
         ]
         if not _keeps_its_law(made[1].decoder):
             return {}
-        laws = [m.decoder.target for m in made]
-        ids = made[0].request.prompt
-        p_NV, q_NV = (run([_forced(law, ids, choice, tokens)])[0] for law in laws)
-        for at, (p_V, q_V) in enumerate(zip(p_NV, q_NV, strict=True)):
-            live = p_V > 0.0
-            ratio = np.log(p_V[live]) - np.log(np.maximum(q_V[live], 1e-30))
-            out[prompt, seed, choice, at] = Pair(
-                max(0.0, float((p_V[live] * ratio).sum())), float(np.abs(p_V - q_V).sum()) / 2
-            )
+        laws, ids = [m.decoder.target for m in made], made[0].request.prompt
+        p_CNV, q_CNV = (run([_forced(law, ids, c, x) for c, x in written.items()]) for law in laws)
+        for (choice, tokens), p_NV, q_NV in zip(written.items(), p_CNV, q_CNV, strict=True):
+            for at, (p_V, q_V) in enumerate(zip(p_NV, q_NV, strict=True)):
+                live = p_V > 0.0
+                ratio = np.log(p_V[live]) - np.log(np.maximum(q_V[live], 1e-30))
+                out[prompt, seed, choice, at] = Pair(
+                    max(0.0, float((p_V[live] * ratio).sum())),
+                    float(np.abs(p_V - q_V).sum()) / 2,
+                    fate(q_V, tokens[at], rng.random()),
+                )
     return out
 
 

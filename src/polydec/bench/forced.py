@@ -10,7 +10,7 @@ import numpy as np
 
 from polydec.core.effects import gather
 from polydec.core.law import probs
-from polydec.core.protocols import Session, Target
+from polydec.core.protocols import Scores, Session, Target
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 
@@ -23,7 +23,9 @@ class Fate:
     """One token under plain decoding's law behind the same text. chance: its probability; surprise, entropy and variance: minus
     its logarithm, and what the law expects of that; rank: where it stands among all tokens, the likeliest first, as a share of
     their weight (drawn evenly within the token's own weight, so that tokens drawn from the law have even ranks); best: minus
-    the logarithm of the likeliest token's probability; twin, triplet: the chance that two, or three, draws are one token."""
+    the logarithm of the likeliest token's probability; twin, triplet: the chance that two, or three, draws are one token. lean:
+    how much more a draft's law q favours the token (by min(1, q / p)) than it does draws of p, and lean_variance of that; both
+    0 where there is no draft."""
 
     chance: float
     surprise: float
@@ -33,10 +35,13 @@ class Fate:
     best: float
     twin: float
     triplet: float
+    lean: float = 0.0
+    lean_variance: float = 0.0
 
 
-def fate(p_V: Any, token: int, within: float) -> Fate:
-    """A token's fate under a law of float64 probabilities. within: 0 to 1, where in the token's own weight its rank lies."""
+def fate(p_V: Any, token: int, within: float, q_V: Any = None) -> Fate:
+    """A token's fate under a law of float64 probabilities. within: 0 to 1, where in the token's own weight its rank lies; q_V:
+    a draft's law."""
     p = np.asarray(p_V, dtype=np.float64)
     p = p / p.sum()
     mine = float(p[token])
@@ -53,7 +58,15 @@ def fate(p_V: Any, token: int, within: float) -> Fate:
         float(-np.log(p.max())),
         float((live**2).sum()),
         float((live**3).sum()),
+        *((0.0, 0.0) if q_V is None else _lean(p, np.asarray(q_V, dtype=np.float64), token)),
     )
+
+
+def _lean(p: Any, q: Any, token: int) -> tuple[float, float]:
+    """How far a token lies on the draft's side, and the variance of that under p."""
+    favour = np.minimum(1.0, q / np.maximum(p, 1e-300))
+    mean = float((p * favour).sum())
+    return float(favour[token]) - mean, float((p * (favour - mean) ** 2).sum())
 
 
 def fates(
@@ -61,35 +74,49 @@ def fates(
     prompt: Sequence[int],
     texts: Mapping[int, Sequence[int]],
     rng: np.random.Generator,
+    beside: Target | None = None,
 ) -> dict[int, list[Fate]]:
-    """Of every token of these answers (by choice, whose stream a law that draws uses) its fate under `target`."""
+    """Of every token of these answers (by choice, whose stream a law that draws uses) its fate under `target`. beside:
+    a draft's law, of the same vocabulary."""
     out = dict[int, list[Fate]]()
 
-    async def one(session: Session, choice: int, tokens: Sequence[int]) -> None:
+    async def one(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
         try:
-            scores = await session.score(Draft.chain(prompt[-1], tokens[:-1]), Want())
+            draft = Draft.chain(prompt[-1], tokens[:-1])
+            laws = [await session.score(draft, Want()) for session in sessions]
             within = rng.random(len(tokens))
             out[choice] = [
-                fate(probs(scores.row(i)).numpy(), x, w)
-                for i, (x, w) in enumerate(zip(tokens, within, strict=True))
+                fate(*_rows(laws, i, x, w)) for i, (x, w) in enumerate(zip(tokens, within))
             ]
         finally:
-            session.close()
+            for session in sessions:
+                session.close()
 
     async def every() -> None:
-        base = target.open(prompt)
+        bases = [law.open(prompt) for law in (target, beside) if law is not None]
         try:
-            await base.prefill(Want())
+            for base in bases:
+                await base.prefill(Want())
             some = [(choice, tokens) for choice, tokens in texts.items() if tokens]
             for at in range(0, len(some), TOGETHER):
                 await gather(
-                    *(one(base.fork(c), c, tokens) for c, tokens in some[at : at + TOGETHER])
+                    *(
+                        one([base.fork(c) for base in bases], c, tokens)
+                        for c, tokens in some[at : at + TOGETHER]
+                    )
                 )
         finally:
-            base.close()
+            for base in bases:
+                base.close()
 
     run([every()])
     return {choice: out.get(choice, []) for choice in texts}
+
+
+def _rows(laws: Sequence[Scores], i: int, token: int, within: float) -> tuple[Any, ...]:
+    """What `fate` takes of a position."""
+    p_V, *q_V = (probs(law.row(i)).cpu().numpy() for law in laws)
+    return p_V, token, within, *q_V
 
 
 def possible(target: Target, prompt: Sequence[int], before: Sequence[int], token: int) -> bool:

@@ -17,7 +17,10 @@ from polydec.bench.chance import NORMAL, beyond, noncentral, two_sided
 from polydec.bench.forced import Fate, fates, possible
 from polydec.bench.places import Place, Places
 from polydec.core.protocols import Target
+from polydec.methods import registry
+from polydec.methods.kit import DRAFT
 from polydec.request.ask import plan
+from polydec.targets.shaped import Shaped
 
 ALARM = 1e-6
 """The chance of a false alarm of all tests of a certificate together."""
@@ -142,7 +145,8 @@ def draw(
         plain: Any = made.decoder
         target = plain.target if law is None else law(plain.target)
         written = {c: x.token_ids for c, x in enumerate(answer.choices)}
-        found = fates(target, made.request.prompt, written, rng)
+        beside = _draft(lm, method, target)
+        found = fates(target, made.request.prompt, written, rng, beside)
         for c, tokens in written.items():
             texts[at, s, c] = tokens
             drawn += [
@@ -159,6 +163,15 @@ def draw(
     )
 
 
+def _draft(lm: LM, method: str, target: Target) -> Target | None:
+    """The draft's law under the same rules, for a method that draws from one with the target's tokens; else None."""
+    needs = registry.get(registry.of_model(method, "ar")).CARD.needs
+    draft = lm.small() if DRAFT in needs else None
+    if draft is None or not isinstance(target, Shaped):
+        return draft
+    return Shaped(draft, *target.shapers)
+
+
 def spread_over(samples: int) -> list[int]:
     """How many answers each seed is asked for, of so many samples."""
     seeds = min(SEEDS, samples)
@@ -168,7 +181,8 @@ def spread_over(samples: int) -> list[int]:
 def tests(drawn: Sequence[Drawn]) -> list[Test]:
     """Every test of these draws against the laws behind them; impossible tokens are left to `impossible`."""
     some = [d for d in drawn if d.fate.chance > 0.0]
-    return [surprises(some), cells(some), pairs(some), twins(some)] if some else []
+    more = [leans(some)] if any(d.fate.lean_variance for d in some) else []
+    return [surprises(some), cells(some), *more, pairs(some), twins(some)] if some else []
 
 
 def surprises(drawn: Sequence[Drawn]) -> Test:
@@ -194,6 +208,18 @@ def cells(drawn: Sequence[Drawn]) -> Test:
     return Test(
         "cells", beyond(x, CELLS - 1), x, _largest(drawn, lambda some: excess(some) - CELLS)
     )
+
+
+def leans(drawn: Sequence[Drawn]) -> Test:
+    """Whether the tokens lie nearer to the draft's law than draws of the target's do: the test that sees best what acceptance
+    or its residual has wrong."""
+    z = _side(drawn)
+    return Test("draft", two_sided(z), z, _largest(drawn, _side))
+
+
+def _side(drawn: Sequence[Drawn]) -> float:
+    variance = sum(d.fate.lean_variance for d in drawn)
+    return sum(d.fate.lean for d in drawn) / sqrt(variance) if variance > 1e-9 else 0.0
 
 
 def pairs(drawn: Sequence[Drawn]) -> Test:
@@ -345,27 +371,26 @@ def sampled(
     *,
     samples: int,
     seed: int = 0,
+    plain: Sample | None = None,
     **request: Any,
 ) -> Findings:
-    """Draw by the method and by plain decoding, and hold both against the laws, and against each other."""
+    """Draw by the method and by plain decoding, and hold both against the laws, and against each other. plain: what plain
+    decoding drew before for the same request under other seeds, in place of drawing again."""
     ours = draw(lm, prompts, method, options, samples=samples, seed=seed, **request)
-    plain = draw(lm, prompts, "plain", {}, samples=samples, seed=seed + OTHERS, **request)
+    if plain is None:
+        plain = draw(lm, prompts, "plain", {}, samples=samples, seed=seed + OTHERS, **request)
     found = [*tests(ours.drawn), seeds_apart(ours, plain, seed)]
     control = tests(plain.drawn)
     never, ties = impossible(lm, prompts, ours.drawn, request)
     if never or ties:
         d = (never or ties)[0]
-        found.insert(0, Test("impossible", 0.0 if never else 1.0, float(len(never)), _where(d)))
+        found.insert(0, Test("impossible", 0.0 if never else 1.0, float(len(never)), where(d)))
     least = ALARM / max(1, len(found))
     worst = min(found, key=lambda t: t.p)
     fault = worst.p < least
     verdict = "fault" if fault else "near-tie" if ties else "keeps it"
     place = (
-        f"{worst.name}: {worst.where}"
-        if fault
-        else f"impossible: {_where(ties[0])}"
-        if ties
-        else ""
+        f"{worst.name}: {worst.where}" if fault else f"impossible: {where(ties[0])}" if ties else ""
     )
     return Findings(
         verdict,
@@ -383,6 +408,7 @@ def sampled(
     )
 
 
-def _where(d: Drawn) -> str:
-    where = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, token {d.at}"
-    return where if d.place is None else f"{where}, {d.place}"
+def where(d: Drawn) -> str:
+    """Which token that is, in words."""
+    said = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, token {d.at}"
+    return said if d.place is None else f"{said}, {d.place}"

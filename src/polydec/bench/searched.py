@@ -95,8 +95,11 @@ def audit(
             noted += len(own)
             gaps = [abs(t.logp + f.surprise) for t, f in zip(own, mine, strict=True)]
             furthest = max(furthest, *gaps)
-            if max(gaps) > CLOSE * 10 and not place:
-                place = f"prompt {at + 1}, token {int(np.argmax(gaps))}: its log-probability is {max(gaps):.1e} off"
+            wrong = next((i for i, gap in enumerate(gaps) if gap > CLOSE * 10), None)
+            if wrong is not None and not place:
+                place = (
+                    f"prompt {at + 1}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
+                )
         define = SCORES.get(found.method["name"])
         if define is not None and answer.score is not None:
             scored += 1

@@ -192,7 +192,7 @@ def decoded(
         )
     elif promise is Exactness.APPROXIMATE or (drawn and promise is Exactness.ARGMAX):
         far = distances(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
-        done = Done("measured", "", {"distance": far.to_json()}, _distances(far))
+        done = Done(far.verdict, far.place, {"distance": far.to_json()}, _distances(far))
     elif drawn:
         tested = sampled(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
         done = Done(tested.verdict, tested.place, {"law": tested.to_json()}, _findings(tested))
