@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
@@ -51,11 +51,24 @@ class Cache:
 
     Entries below `start` lie in storage of other caches (`shared`, in order), the rest in `kv`, which only this cache
     writes. A fork copies nothing; who writes first where the other reads copies less than one block.
+
+    beside: what the sequence reads beside its own text (an encoder's output); forks share it. None: nothing.
     """
 
-    __slots__ = ("_own", "address", "capacity", "kv", "length", "parent", "shared", "start")
+    __slots__ = (
+        "_own",
+        "address",
+        "beside",
+        "capacity",
+        "kv",
+        "length",
+        "parent",
+        "shared",
+        "start",
+    )
 
     def __init__(self, kv: Tensor, length: int = 0) -> None:
+        self.beside: Any = None
         self.length, self.parent, self.shared = length, list[int](), tuple[Lease, ...]()
         self._hold(Storage(kv))
 
@@ -127,7 +140,7 @@ class Cache:
             self.length if length is None else length,
         )
         twin.parent = list(self.parent) if length is None else []
-        twin.shared, twin.start = self._read(stop), stop
+        twin.shared, twin.start, twin.beside = self._read(stop), stop, self.beside
         return twin
 
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:
