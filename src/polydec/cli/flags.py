@@ -81,6 +81,10 @@ class Flags:
     cache: str | None = _asked("cache", MODEL)
     cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
     raw: bool = _asked("raw", MODEL)
+    source: str | None = _asked("source", MODEL, type=str | None)
+    source_file: Annotated[
+        Path | None, Option(help="read the source from this file", rich_help_panel=MODEL)
+    ] = None
     units: str = _asked("units", MODEL)
     covers: int = _asked("covers", MODEL)
     max_tokens: int | None = _asked("max_tokens", SAMPLING)
@@ -233,6 +237,16 @@ class Flags:
 
         return one(given)
 
+    @cached_property
+    def written_from(self) -> str | None:
+        """What an encoder-decoder model writes from; None: nothing beside the prompt. Raises RequestError where it is given
+        twice, or holds something else than text."""
+        if self.source_file is None:
+            return None if self.source is None else whole_text(self.source, "source")
+        if self.source is not None:
+            raise RequestError("source and --source-file are both given: give one of them")
+        return prompts.read_text(self.source_file)
+
     def request(self, lm: api.LM) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
         given = {
@@ -240,7 +254,11 @@ class Flags:
             for name, one in flags_of(Flags, "request").items()
             for value in (getattr(self, name),)
         }
-        beside = {"sampling": self.sampling(lm), "constraint": self.constraint}
+        beside = {
+            "sampling": self.sampling(lm),
+            "constraint": self.constraint,
+            "source": self.written_from,
+        }
         named = {
             "options": self.options(),
             "cache_options": pairs("cache-set", self.cache_set),

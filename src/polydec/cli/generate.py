@@ -46,8 +46,10 @@ def generate(
     steered: Steered = Steered(),  # noqa: B008
 ) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
-    text = asked(prompt, prompt_file)
-    if not text.strip():
+    sourced = flags.written_from is not None
+    alone = sourced and prompt is None and prompt_file is None
+    text = "" if alone else asked(prompt, prompt_file)
+    if not alone and not text.strip():
         raise RequestError("prompt is empty: give a text of at least one character")
     if shots is not None and exemplars is None:
         raise RequestError(

@@ -15,6 +15,7 @@ if (
     TYPE_CHECKING
 ):  # every card is read with this module, and a list of methods loads nothing that computes
     from polydec.constraints.protocols import Language
+    from polydec.families.ar.protocols import Drafter
     from polydec.families.diffusion.protocols import Denoiser
     from polydec.families.insertion.protocols import Inserter
 
@@ -68,7 +69,8 @@ class Kit:
     slot's law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts
     that the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may
     take together, None: it is not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
-    place of `small` when a method first asks for it, as loading one takes a while."""
+    place of `small` when a method first asks for it, as loading one takes a while; source: what the model reads beside the
+    text (an encoder's input), none where it reads nothing."""
 
     target: Target
     small: Target | None = None
@@ -81,6 +83,15 @@ class Kit:
     context: int | None = None
     read: list[Artefact] = field(default_factory=list[Artefact])
     later: Callable[[], Target | None] | None = None
+    source: tuple[int, ...] = ()
+
+    def seen(self, drafter: Drafter) -> Drafter:
+        """A drafter that copies, to which the text begins with what the model reads beside it."""
+        if not self.source:
+            return drafter
+        from polydec.families.ar.with_source import WithSource
+
+        return WithSource(drafter, self.source)
 
     @property
     def family(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
@@ -39,7 +39,8 @@ PROMPT = 16
 class LM:
     """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
     caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once.
-    press: how old keys and values are kept, None: as they are; it decides the law."""
+    press: how old keys and values are kept, None: as they are; it decides the law. beside: what all texts of this law are
+    written from, None: nothing."""
 
     def __init__(
         self,
@@ -49,9 +50,10 @@ class LM:
         chunk: int = 256,
         keep: int = 0,
         press: Press | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.network, self.vocab, self.chunk, self._keep = network, vocab, chunk, keep
-        self.press = press
+        self.press, self.beside = press, beside
         self._under = dict[Press, LM]()  # the same network over pressed caches
         self._kept: list[
             tuple[tuple[int, ...], Any]
@@ -114,7 +116,12 @@ class LM:
             for old in idle[: max(0, len(self._under) - PRESSES + 1)]:
                 del self._under[old]
             self._under[press] = LM(
-                self.network, self.vocab, chunk=self.chunk, keep=self.keep, press=press
+                self.network,
+                self.vocab,
+                chunk=self.chunk,
+                keep=self.keep,
+                press=press,
+                beside=self.beside,
             )
             self._under[press].live = self.live
         return self._under[press]
@@ -157,11 +164,14 @@ class LM:
             ):
                 best, most, at = session.cache, n, -1
         if best is None:
-            return (
+            cache = (
                 self.network.new_cache()
                 if self.press is None
                 else self.network.new_cache(self.press)
             )
+            if self.beside is not None:
+                cache.beside = self.beside
+            return cache
         return (
             self._kept.pop(at)[1] if at >= 0 and most == len(self._kept[at][0]) else best.fork(most)
         )
@@ -170,6 +180,23 @@ class LM:
         """Called by a session that closes: the newest `keep` texts stay."""
         if self.keep and cache.length:
             self._kept = [*self._kept, (text[: cache.length], cache)][-self.keep :]
+
+
+class Beside(Protocol):
+    """What the texts of a law are written from; caches point at it."""
+
+    @property
+    def peers(self) -> int:
+        """How many sequences share the network's passes."""
+        ...
+
+    async def ready(self) -> None:
+        """Read it, where it has not been read or was given back."""
+        ...
+
+    def evict(self) -> None:
+        """Give back what was read of it."""
+        ...
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -262,7 +289,8 @@ class LMSession:
 
     @property
     def peers(self) -> int:
-        return max(1, len(self._lm.live))
+        beside = self._lm.beside
+        return max(1, len(self._lm.live) if beside is None else beside.peers)
 
     @property
     def cache(self) -> Any:
@@ -288,6 +316,7 @@ class LMSession:
         return self._lm.network.layers
 
     async def prefill(self, want: Want) -> LogitScores:
+        await self._ready()
         self._settle()
         self._check(None, want)
         answers: list[Answer] = []
@@ -320,7 +349,13 @@ class LMSession:
             answers, exits_of(answers, self._lm.network.head) if want.exits else None
         )
 
+    async def _ready(self) -> None:
+        """What texts are written from has been read."""
+        if self._lm.beside is not None:
+            await self._lm.beside.ready()
+
     async def score(self, draft: Draft, want: Want) -> LogitScores:
+        await self._ready()
         scores = await self._score(draft, want)
         if self.owner is not None and self.owner.held is not None:
             await Pause()  # the engine wants the memory of this request back
@@ -766,6 +801,10 @@ class LMSession:
         self._settle()
         if self._skipped is not None and not self._evicted:
             self._evicted = self._cache.length
+        if self._lm.beside is not None and all(
+            one.owner is self.owner for one in self._lm.live
+        ):  # nobody else is reading it
+            self._lm.beside.evict()
         tree, skips = self._tree, self._skips
         self._forget(0)
         self._tree, self._skips = tree, skips

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
@@ -56,12 +56,15 @@ class Cache:
     With a press (nets/press.py) whole blocks of old entries are there once more, packed: `packed` has those of every layer.
     Entries below `base` are there packed only. The first axis is the layers' then, the second has keys, values and, for a press
     that asks, queries.
+
+    beside: what the sequence reads beside its own text (an encoder's output); forks share it. None: nothing.
     """
 
     __slots__ = (
         "_own",
         "address",
         "base",
+        "beside",
         "capacity",
         "kv",
         "length",
@@ -73,6 +76,7 @@ class Cache:
     )
 
     def __init__(self, kv: Tensor, length: int = 0, press: Press | None = None) -> None:
+        self.beside: Any = None
         self.length, self.parent, self.shared = length, list[int](), tuple[Lease, ...]()
         self.press, self.base = press, 0
         self.packed = tuple(list[Packed | None]() for _ in range(0 if press is None else len(kv)))
@@ -159,6 +163,7 @@ class Cache:
         twin.packed = tuple(list(some) for some in self.packed)
         twin._unpack(twin.length)
         twin.shared, twin.start = self._read(stop), stop
+        twin.beside = self.beside
         return twin
 
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:

@@ -34,7 +34,7 @@ class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
     what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for;
     pressed: how old keys and values are kept, None: as they are; unit: what ids of the request and its answers stand for,
-    "token" or "byte"."""
+    "token" or "byte"; source: tokens that are read beside the prompt."""
 
     request: Request
     decoder: Decoder
@@ -45,6 +45,7 @@ class Plan:
     read: tuple[Artefact, ...] = ()
     pressed: Pressed | None = None
     unit: str = "token"
+    source: int = 0
 
     @property
     def method(self) -> dict[str, Any]:
@@ -84,7 +85,13 @@ class Steering:
         """The law that it makes of the model's; lm: in place of that. Raises RequestError where the model lacks what it
         needs."""
         law: Target = lm or model.checkpoint.lm
-        beside = None if self.second is None else Reprompted(law, prompt, self.second)
+        source = getattr(law, "beside", None)
+        if self.second is None:
+            beside = None
+        elif source is not None:  # a second source, and the same text written from it
+            beside = source.model.given(self.second)
+        else:
+            beside = Reprompted(law, prompt, self.second)
         return steer.build(
             self.card.name,
             Kit(law, artefacts=model.artefacts, beside=beside, later=model.small),
@@ -160,13 +167,22 @@ def plan(
     card: Card = registry.get(registry.of_model(values["method"], family)).CARD
     options = registry.chosen(card.name, values["options"])
     stop_ids = _ids(values["stop_token_ids"], point.lm.vocab.size)
-    ids = model.ids(
-        ask.prompt,
-        raw=values["raw"],
-        tools=ask.tools,
-        template=values["template"],
-    )
-    if model is not bare:
+    source = tuple[int, ...]()
+    if hasattr(point.lm, "given"):
+        model, source, ids = model.from_source(ask)
+        point = model.checkpoint
+    elif ask.source is not None:
+        raise RequestError(
+            f"source is given: {model.name} reads nothing beside its prompt (an encoder-decoder model does), so leave it out"
+        )
+    else:
+        ids = model.ids(
+            ask.prompt,
+            raw=values["raw"],
+            tools=ask.tools,
+            template=values["template"],
+        )
+    if values["units"] != "tokens":
         model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
@@ -232,6 +248,7 @@ def plan(
         language,
         point.lm.context,
         read,
+        source,
     )
     decoder = build.decoder(measure or (lambda: bare.costs))
     if request.prompt_logprobs is not None:
@@ -241,7 +258,18 @@ def plan(
                 "token, so leave it out"
             )
         decoder = Noted(decoder, lm, request.prompt_logprobs)
-    return Plan(request, decoder, card, options, steered, ending, tuple(read), pressed, point.unit)
+    return Plan(
+        request,
+        decoder,
+        card,
+        options,
+        steered,
+        ending,
+        tuple(read),
+        pressed,
+        point.unit,
+        len(source),
+    )
 
 
 def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
@@ -304,6 +332,7 @@ class Build:
     language: Language[Any] | None = None
     context: int | None = None
     read: list[Artefact] = field(default_factory=list[Artefact])
+    source: tuple[int, ...] = ()
 
     def decoder(self, measure: Callable[[], Costs]) -> Decoder:
         asked: list[bool] = []
@@ -327,6 +356,7 @@ class Build:
             context=self.context,
             read=self.read,
             later=self.draft,
+            source=self.source,
         )
         return registry.build(self.method, kit, self.options)[0]
 

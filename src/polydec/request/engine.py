@@ -237,7 +237,7 @@ class Ticket:
         else:
             choices = tuple(self._so_far(choice) for choice in self.plan.request.choices)
         usage = {
-            "prompt_tokens": len(self.plan.request.prompt),
+            "prompt_tokens": len(self.plan.request.prompt) + self.plan.source,
             "completion_tokens": sum(len(c.token_ids) for c in choices),
         }
         noted = None if self.plan.request.prompt_logprobs is None else self.transcript.prompt

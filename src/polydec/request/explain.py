@@ -300,8 +300,9 @@ def _method(made: Plan) -> Iterator[Part]:
 def _length(model: LM, ask: Ask, made: Plan) -> Iterator[Part]:
     request = made.request
     most, why = room(model, made.card.name, request.prompt, made.steering)
+    source = f"{made.source} tokens of source, " if made.source else ""
     says = (
-        f"{len(request.prompt)} {made.unit}s of prompt, at most {request.max_tokens} of an answer; there is room for "
+        f"{source}{len(request.prompt)} {made.unit}s of prompt, at most {request.max_tokens} of an answer; there is room for "
         f"{most}, as {why}"
     )
     yield Part(

@@ -63,6 +63,9 @@ class Ask:
     negative_prompt: in any form that a prompt has; the empty text is an empty turn of a chat or, without a template, the
     prompt's last token alone.
 
+    source: of an encoder-decoder model (T5, BART, Marian) a text, its UTF-8 bytes or token ids; the prompt, which may be empty
+    beside it, is then what the answer begins with. Without a source the prompt is the source.
+
     units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or a second model may have
     another tokenizer, and wherever this request or its answer says tokens, bytes are meant.
 
@@ -117,6 +120,12 @@ class Ask:
         Within(1, 64),
         "sequences of tokens that are followed for the same bytes (units bytes)",
     ] = 2
+    source: Annotated[
+        str | bytes | Sequence[int] | None,
+        As(object),
+        Note("none: the prompt is the source"),
+        "what an encoder-decoder model writes from, in any form that a text has; the prompt then begins the answer",
+    ] = None
     raw: Annotated[bool, "no chat template"] = False
     infill: Annotated[
         str | Sequence[int | None] | None,
@@ -181,6 +190,7 @@ class Fields(TypedDict, total=False):
     prompt_logprobs: int | None
     units: str
     covers: int
+    source: str | bytes | Sequence[int] | None
     raw: bool
     infill: str | Sequence[int | None] | None
     order: str

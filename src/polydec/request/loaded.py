@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from polydec.base import notebook
+from polydec.base.edge import whole_text
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.heard import warn
 from polydec.core.protocols import Target
@@ -22,7 +23,7 @@ from polydec.methods import registry
 from polydec.methods.kit import Artefact, Kit, family_of, fit
 from polydec.models import checkpoint, sources
 from polydec.models.checkpoint import Checkpoint, Deferred
-from polydec.request.fields import OWN, Prompt
+from polydec.request.fields import OWN, Ask, Prompt
 from polydec.request.units import over_bytes, second
 from polydec.shapers.sampling import Sampling
 from polydec.text import tool_prompt
@@ -161,6 +162,38 @@ class LM:
             return None
         return Deferred(draft.name, lambda: second(_whole(draft), self.checkpoint, covers))
 
+    def from_source(
+        self, ask: Ask, most: int | None = None
+    ) -> tuple[LM, tuple[int, ...], tuple[int, ...]]:
+        """An encoder-decoder model as the law of texts that are written from a request's source, with the draft's; the ids of
+        the source, and those that every answer begins with. most: as for `ids`. Raises RequestError where there is no
+        source, or it cannot be read."""
+        point, text = self.checkpoint, self.checkpoint.text
+        given, begins = ask.prompt if ask.source is None else ask.source, tuple[int, ...]()
+        who = "prompt" if ask.source is None else "source"
+        if isinstance(given, bytes):
+            try:
+                given = given.decode()
+            except UnicodeDecodeError as why:
+                raise RequestError(
+                    f"{who} is no UTF-8: byte {why.start} begins no character"
+                ) from None
+        if isinstance(given, str):
+            given = whole_text(given, who)
+        ids = self.ids(given, raw=True, who=who, most=most)
+        if ask.source is not None and ask.prompt:
+            prompt = ask.prompt
+            if isinstance(prompt, str):
+                begins = text.encode(whole_text(prompt, "prompt"), special=False)
+            else:
+                begins = self.ids(prompt, raw=True)
+        law = point.lm.given(ids)
+        model = replace(self, checkpoint=replace(point, lm=law))
+        draft = self.draft
+        if draft is not None:
+            model = replace(model, draft=Deferred(draft.name, lambda: _given(_whole(draft), ids)))
+        return model, ids, (*point.lm.start, *begins)
+
     def each_prompted(self, bare: LM, ids: tuple[int, ...], render: Callable[[LM], Any]) -> LM:
         """A model over bytes whose draft reads the prompt as its own tokenizer and chat template have it. bare: the models as
         they were loaded; ids: the prompt as this model reads it; render: the ids of the prompt for a model over bytes, None
@@ -189,7 +222,11 @@ class LM:
     @property
     def names(self) -> dict[Any, str]:
         """What its networks are called, those that are loaded."""
-        return {one.lm.network: one.name for one in reversed(self.ready)}
+        some = list(reversed(self.ready))
+        encoders = {
+            one.lm.encoder: f"{one.name} (encoder)" for one in some if hasattr(one.lm, "encoder")
+        }
+        return encoders | {one.lm.network: one.name for one in some}
 
     def sampling(self, **given: Any) -> Sampling:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
@@ -300,6 +337,12 @@ class LM:
 def _whole(one: Checkpoint | Deferred) -> Checkpoint:
     """A checkpoint, loaded now where it was not yet."""
     return one.whole if isinstance(one, Deferred) else one
+
+
+def _given(point: Checkpoint, source: tuple[int, ...]) -> Checkpoint:
+    """A draft that reads the source as well, where it can."""
+    given = getattr(point.lm, "given", None)
+    return point if given is None else replace(point, lm=given(source))
 
 
 def _message(at: int, message: Any) -> dict[str, str]:

@@ -38,6 +38,10 @@ def second(point: Checkpoint, first: Checkpoint, covers: int) -> Checkpoint:
 
 
 def _check(point: Checkpoint) -> None:
+    if hasattr(point.lm, "given"):
+        raise RequestError(
+            f"units is bytes: {point.name} writes from a source, and has a law of tokens only, so leave it out"
+        )
     family = family_of(point.lm)
     if family != "ar":
         raise RequestError(

@@ -71,6 +71,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "covers",
                 "cache",
                 "cache_options",
+                "source",
             )
         },
         "include_stop_str_in_output": "include_stop",
@@ -287,7 +288,7 @@ def _field(body: Body, name: str, field: str, usual: Mapping[str, Any]) -> Any:
     if option.kind is Mapping:
         return body.mapping(name)
     value = body.take(name, usual.get(field, option.default))
-    return _whole(value) if option.kind is object else option.convert(value)
+    return _whole(value, name) if option.kind is object else option.convert(value)
 
 
 def _entries(body: Body, name: str, size: int) -> None:
@@ -299,9 +300,9 @@ def _entries(body: Body, name: str, size: int) -> None:
         )
 
 
-def _whole(prompt: Any) -> Any:
-    """A second prompt: a text must hold whole characters, and whatever else it is is looked at with the model."""
-    return whole_text(prompt, "negative_prompt") if isinstance(prompt, str) else prompt
+def _whole(prompt: Any, name: str) -> Any:
+    """A second prompt or a source: a text must hold whole characters, and whatever else it is is looked at with the model."""
+    return whole_text(prompt, name) if isinstance(prompt, str) else prompt
 
 
 def prompt_logprobs(body: Body, stream: bool) -> int | None:

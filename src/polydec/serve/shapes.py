@@ -209,7 +209,9 @@ class Completions:
             "constraint": constraint(body, model),
         }
         no_template(body)
-        prompts, echo = read_prompts(body.take("prompt"), body.limits), body.flag("echo")
+        prompt, echo = body.take("prompt"), body.flag("echo")
+        alone = given["source"] is not None and prompt in (None, "")  # nothing begins the answer
+        prompts = [""] if alone else read_prompts(prompt, body.limits)
         if body.limits is not None:
             body.limits.admit(len(prompts) * given["n"])
         most = length(body, "max_tokens", default=USUAL, least=0 if echo else 1)
