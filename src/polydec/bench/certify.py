@@ -9,6 +9,7 @@ from typing import Any
 from polydec.api import LM, Prompt, generate
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
+from polydec.request.ask import over
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
 
@@ -49,14 +50,19 @@ def compare(
     max_tokens: int,
     raw: bool = False,
     order: str = "vllm",
+    cache: str | None = None,
+    cache_options: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Comparison:
-    """Both sides greedy, in one process. more: what else both requests hold, such as a constraint or stop strings."""
+    """Both sides greedy, in one process, over the same kind of cache. more: what else both requests hold, such as a constraint
+    or stop strings."""
     common: dict[str, Any] = {
         "sampling": sampling,
         "max_tokens": max_tokens,
         "raw": raw,
         "order": order,
+        "cache": cache,
+        "cache_options": cache_options or {},
         **more,
     }
     plain = generate(lm, prompt, method="plain", **common).token_ids
@@ -68,16 +74,22 @@ def compare(
     )
     a, b = (ids[at] if at < len(ids) else None for ids in (plain, ours))
     text = (*lm.ids(prompt, raw=raw), *plain[:at])
-    gap = None if a is None or b is None else _gap(lm, text, len(plain[:at]), sampling, order, a, b)
+    law = over(lm, cache, cache_options or {})[0]
+    gap = None if a is None or b is None else _gap(law, text, at, sampling, order, a, b)
     return Comparison(False, len(plain), at, a, b, gap)
 
 
 def _gap(
-    lm: LM, text: tuple[int, ...], generated: int, sampling: Sampling, order: str, a: int, b: int
+    model: Any,
+    text: tuple[int, ...],
+    generated: int,
+    sampling: Sampling,
+    order: str,
+    a: int,
+    b: int,
 ) -> float:
     """Difference of two tokens' log-probabilities under the shaped law before its last step, the argmax. (A constraint that
     allows both leaves it as it is.)"""
-    model = lm.checkpoint.lm
     shapers = build_shapers(
         sampling, order=order, eos=model.vocab.eos, words=model.vocab.words, geometry=model.geometry
     )[:-1]

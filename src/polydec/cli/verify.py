@@ -38,8 +38,10 @@ ENDED = {
     "span_of",
     "constraint_",
     "finish",
+    "cache",
+    "cache_set",
 }
-"""Flags that say which texts there may be and where they end."""
+"""Flags that say which texts there may be and where they end, and over which cache."""
 
 
 @shared
