@@ -2,12 +2,15 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import micro
-from polydec import Ask, Engine, generate, load
+from polydec import Ask, Engine, Sampling, generate, load
+from polydec.bench import certify
+from polydec.bench.certify import compare
 from polydec.cli.main import main
 from polydec.drafting.costs import Costs
 from polydec.methods import press
@@ -126,6 +129,28 @@ def test_requests_over_http_take_them(lm):
         body = Body({**prompt, "cache": "h2o", "cache_options": {"kept": 9}}, Limits())
         (read,) = ENDPOINTS[path].reads().read(body, lm, "plain", 0).asks
         assert plan(lm, read).pressed.options == {"kept": 9, "block": 64}
+
+
+def test_certificates_compare_with_plain_under_the_same_press(lm, monkeypatch, capsys):
+    given = {"max_tokens": 40, "sampling": Sampling(temperature=0.0), "raw": True}
+    more = {"ignore_eos": True, "cache": "window", "cache_options": SMALL}
+    assert compare(lm, PROMPT, "prompt-lookup", {}, **given, **more).equal
+    written = {"plain": (5, 6, 7), "other": (5, 6, 8)}
+    with monkeypatch.context() as patch:  # two texts part: how far, is said by the pressed law
+        patch.setattr(
+            certify, "generate", lambda *_, method, **__: SimpleNamespace(token_ids=written[method])
+        )
+        gaps = {
+            cache: compare(
+                lm, PROMPT * 3, "other", {}, **given, cache=cache, cache_options=options
+            ).gap
+            for cache, options in ((None, {}), ("window", SMALL))
+        }
+    assert gaps[None] > 0 and abs(gaps[None] - gaps["window"]) > 1e-3
+    asked = ["--model", lm.name, "--draft", "none", "--dtype", "float32", "--json"]
+    small = ["--method", "prompt-lookup", "--cache", "h2o", "--cache-set", "block=16"]
+    code, out, _ = command(monkeypatch, capsys, "verify", *asked, *small, "--limit", "1")
+    assert not code and json.loads(out)
 
 
 def test_few_presses_keep_texts(lm):

@@ -183,8 +183,11 @@ def report(answer: api.Completion) -> None:
     each = (
         f"{m['tokens_per_pass']:.2f} {unit} a pass, " if m["tokens_per_pass"] else ""
     )  # of some passes
+    cache = answer.method.get("cache")
+    towards = "" if cache is None else f" of the law over cache {cache['name']}"
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
-        f"{answer.method['name']} ({answer.method['guarantee']}): {answer.usage['completion_tokens']} {unit}, {speed}, "
+        f"{answer.method['name']} ({answer.method['guarantee']}{towards}): "
+        f"{answer.usage['completion_tokens']} {unit}, {speed}, "
         f"{each}first token after {m['time_to_first_token']:.2f} s, "
         f"{answer.finish_reason}{ended}, {m['kernel']}",
         style="dim",

@@ -36,8 +36,17 @@ from polydec.request.ask import plan
 
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
 CONSTRAINED = {"regex", "json_schema", "grammar", "choice", "span_of", "constraint_"}
-ENDED = {"order", "stop", "stop_token_id", "ignore_eos", "finish", *CONSTRAINED}
-"""Flags that say which texts there may be and where they end."""
+ENDED = {
+    "order",
+    "stop",
+    "stop_token_id",
+    "ignore_eos",
+    "finish",
+    "cache",
+    "cache_set",
+    *CONSTRAINED,
+}
+"""Flags that say which texts there may be and where they end, and over which cache."""
 IN_FILES = ("json_schema", "grammar", "span_of")
 """Flags that name a file, whose text a certificate holds."""
 APART = {"method", "options", "raw", "seed", "n", "logprobs", "prompt_logprobs"}

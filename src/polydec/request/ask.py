@@ -132,12 +132,10 @@ def steering(
     return Steering(steer.get(name).CARD, options, other)
 
 
-def _under(
-    model: LM, name: str | None, given: Mapping[str, Any], family: str
-) -> tuple[Any, Pressed | None]:
+def over(model: LM, name: str | None, given: Mapping[str, Any]) -> tuple[Any, Pressed | None]:
     """The model's law over the cache that a request asks for. Raises RequestError where there is none of that name, or the
     model cannot read it."""
-    lm = model.checkpoint.lm
+    lm, family = model.checkpoint.lm, family_of(model.checkpoint.lm)
     if name is None:
         if given:
             raise RequestError("cache_options is given without cache: name the press")
@@ -231,7 +229,7 @@ def plan(
         values["prompt_logprobs"],
     )
     shape = _SHAPES[family]
-    lm, pressed = _under(model, values["cache"], values["cache_options"], family)
+    lm, pressed = over(model, values["cache"], values["cache_options"])
     law = lm if steered is None else steered.law(model, ids, lm)
     if steered is not None:
         check_together(model, card, law, f"steering {steered.card.name}", "steer another way")
