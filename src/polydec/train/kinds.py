@@ -49,6 +49,7 @@ KINDS: Mapping[str, Kind] = {
     "medusa-published": Kind(make_medusa_published, FromHeads, published_medusa.save),
     "hydra": Kind(make_heads(True, False), FromHeads, heads.save),
     "hydra++": Kind(make_heads(True, True), FromHeads, heads.save),
+    "hydra++-deep": Kind(make_heads(True, True, 4), FromHeads, heads.save),
     "clover": Kind(make_clover, FromHeads, clover.save, 3, 1.0),
     "eagle": Kind(make_eagle(False), FromEagle, eagle.save, 1, 1.0, takes=EVERY),
     "eagle-published": Kind(

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from polydec.core.types import Vocab
 from polydec.learned import published_eagle1
-from polydec.learned.head import fresh
+from polydec.learned.head import deep, fresh
 from polydec.learned.kinds import chimera, clover, narrow
 from polydec.learned.kinds.chimera import Chimera
 from polydec.learned.kinds.clover import Clover
@@ -200,23 +200,33 @@ class LayerStudent(Student):
         )
 
 
-def make_heads(reads: bool, layered: bool) -> Callable[[Shown], Student]:
+def make_heads(reads: bool, layered: bool, blocks: int = 1) -> Callable[[Shown], Student]:
+    """blocks: of each head; those behind the first change nothing before training."""
+
     def start(shown: Shown) -> Student:
         s = shown.target.s
 
         def make(
             t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
         ) -> Heads:
+            first = 3 * shown.levels
+            pairs = [(t[i], t[i + 1]) for i in range(first, len(t), 2)]
+            more = [pairs[i : i + blocks - 1] for i in range(0, len(pairs), max(1, blocks - 1))]
             return Heads(
-                [(t[i], t[i + 1], t[i + 2]) for i in range(0, len(t), 3)],
+                [(t[i], t[i + 1], t[i + 2]) for i in range(0, first, 3)],
                 reads,
                 vocab,
                 rates,
                 layer,
                 share,
+                None,
+                more,
             )
 
         tensors = [t for head in fresh(s.width, shown.levels, reads, shown.seed) for t in head]
+        for k in range(shown.levels):
+            for block in deep(s.width, blocks - 1, shown.seed + k):
+                tensors += block
         return HeadStudent(shown, tensors, Block(s, shown.seed) if layered else None, make)
 
     return start
