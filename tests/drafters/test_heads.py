@@ -319,6 +319,25 @@ def test_hydra_that_reads_nothing_is_medusa():
         )
 
 
+def test_a_head_of_several_blocks_is_the_published_loop():
+    """y = R u + SiLU(S u), then y + SiLU(W y) block by block, each with weights of its own."""
+    deep = heads.examples(toy(1).vocab, 4, 4)[-1]
+    assert [len(blocks) for blocks in deep.more] == [2, 2, 2]
+    u, e = torch.randn(5, 4), torch.randn(5, 4)
+    for k in range(3):
+        carry, made = deep.step(k, u, e)
+        weight, bias, skip = deep.heads[k]
+        want = carry @ skip.T + torch.nn.functional.silu(carry @ weight.T + bias)
+        for into, shift in deep.more[k]:
+            want = want + torch.nn.functional.silu(want @ into.T + shift)
+        assert made.allclose(want, atol=1e-6)
+        one = replace(deep, more=()).step(k, u, e)[1]
+        assert not one.allclose(made, atol=1e-3)
+        u = carry
+    own = [t for blocks in deep.more for block in blocks for t in block]
+    assert len({t.data_ptr() for t in own}) == len(own)  # no block is another's
+
+
 def test_queries_together_are_queries_alone():
     own = some(Vocab(3, frozenset()), True)
     queries = [
@@ -363,7 +382,7 @@ def test_artefacts_come_back_as_they_were(one, tmp_path):
 
 
 def test_wrong_heads_are_told_in_one_sentence():
-    medusa, hydra, _ = heads.examples(Vocab(3, frozenset()), 4, 4)
+    medusa, hydra, *_ = heads.examples(Vocab(3, frozenset()), 4, 4)
     build = lambda name, *have: registry.build(name, Kit(toy(1), None, have))  # noqa: E731
     build("hydra", medusa, hydra)
     with pytest.raises(ValueError, match="hydra needs draft heads that read tokens: name one"):

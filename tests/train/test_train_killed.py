@@ -129,7 +129,7 @@ def test_killed_while_it_gathers_and_in_its_steps(data, tmp_path):
 
 COMMANDS = {
     kind: "heads"
-    if kind in ("medusa", "hydra", "hydra++", "clover")
+    if kind in ("medusa", "hydra", "hydra++", "hydra++-deep", "clover")
     else "probes"
     if kind in ("ppd", "lud", "hidden-transfer", "mtp")
     else "eagle"

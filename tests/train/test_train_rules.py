@@ -93,6 +93,24 @@ def test_who_reads_tokens_knows_which_way_the_text_went(kind):
     assert min(learned(kind, TWO)[0]) > 0.42
 
 
+def test_further_blocks_change_nothing_before_training_and_learn_then():
+    """Four blocks a head begin as one: the same states; and the first step moves each of them."""
+    config, weights = knows(ONE)
+    target = from_weights(config, weights)
+    shown = Shown(target, Vocab(V, frozenset()), torch.arange(V), 3, 1)
+    one, four = (KINDS[kind].start(shown) for kind in ("hydra++", "hydra++-deep"))
+    g = torch.Generator().manual_seed(0)
+    entry = torch.randn(2, LENGTH, V, generator=g)
+    window = torch.randint(V, (2, LENGTH + 3, 2), generator=g)
+    outs = [[made for made, _, _ in student(entry, window)] for student in (one, four)]
+    for a, b in zip(*outs, strict=True):
+        assert a.allclose(b, atol=1e-6)
+    sum((made * made.detach().sign()).sum() for made in outs[1]).backward()
+    model = four.model()
+    assert [len(blocks) for blocks in model.more] == [3, 3, 3]
+    assert all(weight.grad.abs().sum() > 0 for blocks in model.more for weight, _ in blocks)
+
+
 def test_who_reads_the_state_alone_does_not():
     """Of four tokens two tokens on, of eight three tokens on."""
     right = learned("medusa", TWO)[0]

@@ -317,6 +317,7 @@ class HeadsFields(OnStates):
 
     reads: bool
     layer: LayerFields | None = None
+    blocks: Annotated[int, Field(ge=1, le=64)] = 1
 
 
 class EagleFields(OnStates):

@@ -11,6 +11,8 @@ from polydec.learned import artefact
 
 Head = tuple[Tensor, Tensor, Tensor]
 """weight [H, inputs], bias [H] and skip [H, inputs]: skip u + silu(weight u + bias) of inputs u."""
+Block = tuple[Tensor, Tensor]
+"""weight [H, H] and bias [H] of a further block: x + silu(weight x + bias)."""
 Step = tuple[int, Tensor, Tensor]
 """What a query of heads is: which head, what the nodes above leave [N, C], and the nodes' embeddings [N, H]."""
 
@@ -39,6 +41,15 @@ def fresh(width: int, count: int, reads: bool, seed: int, scale: float = 0.0) ->
         noise, skip = torch.randn(2, width, size, generator=g) * scale / width**0.5
         out.append((noise, torch.zeros(width), skip + torch.eye(width, size)))
     return out
+
+
+def deep(width: int, count: int, seed: int, scale: float = 0.0) -> list[Block]:
+    """Further blocks of a head to train, which change nothing yet (or as much as `scale` says)."""
+    g = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(width, width, generator=g) * scale / width**0.5, torch.zeros(width))
+        for _ in range(count)
+    ]
 
 
 def named_head(name: str, head: Head) -> dict[str, Tensor]:

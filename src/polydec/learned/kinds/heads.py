@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from polydec.core.types import Vocab
 from polydec.formats import edge
 from polydec.formats.fields import HeadsFields
 from polydec.learned import artefact, state_layer
-from polydec.learned.head import Head, Step, fresh, merged, named_head, read_head
+from polydec.learned.head import Block, Head, Step, deep, fresh, merged, named_head, read_head
 from polydec.learned.state_layer import StateLayer, even
 from polydec.nets.query import Network
 
@@ -37,7 +37,8 @@ class Heads:
     their root mean square first.
 
     own_VH: of each head a matrix that makes its laws, and states then enter as the target's final norm leaves them (the
-    published form of Medusa); None: the target's norm and head make laws of what heads guess.
+    published form of Medusa); None: the target's norm and head make laws of what heads guess. more: of each head the blocks
+    behind its first, as many for each; none: it has one block.
     """
 
     called: ClassVar[str] = "draft heads"
@@ -52,6 +53,7 @@ class Heads:
     layer: StateLayer | None = None
     share: float = 0.0
     own_VH: Sequence[Tensor] | None = None
+    more: Sequence[Sequence[Block]] = ()
 
     @property
     def depth(self) -> int:
@@ -67,7 +69,10 @@ class Heads:
 
     @property
     def cost(self) -> float:
-        return float(sum(t.numel() for head in (*self.heads, self.own_VH or ()) for t in head))
+        blocks = [block for head in self.more for block in head]
+        return float(
+            sum(t.numel() for part in (*self.heads, *blocks, self.own_VH or ()) for t in part)
+        )
 
     @cached_property
     def network(self) -> Network | None:
@@ -95,7 +100,10 @@ class Heads:
         """Head k at nodes: what it leaves to the nodes below, and the states that it guesses."""
         weight, bias, skip = self.heads[k]
         inputs = torch.cat([carry_NC, even(embed_NH)], 1) if self.reads else carry_NC
-        return inputs, linear(inputs, skip) + silu(linear(inputs, weight, bias))
+        made = linear(inputs, skip) + silu(linear(inputs, weight, bias))
+        for into, shift in self.more[k] if self.more else ():
+            made = made + silu(linear(made, into, shift))
+        return inputs, made
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
@@ -103,8 +111,8 @@ class Heads:
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
-    """Random ones for tests: of all three kinds."""
-    return tuple(
+    """Random ones for tests: of all three kinds, and the last with heads of three blocks."""
+    plain = tuple(
         Heads(
             fresh(width, 3, reads, 5, 1.0),
             reads,
@@ -114,6 +122,7 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
         )
         for reads, layer in ((False, None), (True, None), (True, state_layer.example(width, 7)))
     )
+    return (*plain, replace(plain[-1], more=[deep(width, 2, 9 + k, 1.0) for k in range(3)]))
 
 
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
@@ -124,6 +133,9 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
     own, tensors = heads.layer, dict[str, Tensor]()
     for k, head in enumerate(heads.heads):
         tensors |= named_head(f"{k}.", head)
+    for k, blocks in enumerate(heads.more):
+        for i, (weight, bias) in enumerate(blocks):
+            tensors |= {f"{k}.more.{i}.weight": weight.float(), f"{k}.more.{i}.bias": bias.float()}
     artefact.save(
         path,
         KIND,
@@ -132,6 +144,7 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
             **about,
             "width": len(heads.heads[0][1]),
             "reads": heads.reads,
+            "blocks": 1 + (len(heads.more[0]) if heads.more else 0),
             **artefact.said_of(heads),
             "layer": None if own is None else own.fields,
         },
@@ -153,4 +166,14 @@ def load(path: str | Path) -> Heads:
             c.rates,
             layer,
             c.share,
+            None,
+            [
+                [_block(t, f"{k}.more.{i}.", c.width) for i in range(c.blocks - 1)]
+                for k in range(len(sizes) if c.blocks > 1 else 0)
+            ],
         )
+
+
+def _block(t: Mapping[str, Tensor], name: str, width: int) -> Block:
+    weight = artefact.tensor(t, KIND, name + "weight", (width, width)).float()
+    return weight, artefact.tensor(t, KIND, name + "bias", (width,)).float()

@@ -10,7 +10,7 @@ from torch import Tensor
 from polydec.core.types import Vocab
 from polydec.drafters.heads import FromHeads
 from polydec.learned import published_medusa
-from polydec.learned.head import fresh
+from polydec.learned.head import deep, fresh
 from polydec.learned.kinds import heads
 from polydec.learned.kinds.heads import Heads
 from polydec.learned.state_layer import StateLayer
@@ -18,23 +18,33 @@ from polydec.train.state_layer import Block
 from polydec.train.students import HeadStudent, Kind, Rates, Shown, Student
 
 
-def make_heads(reads: bool, layered: bool) -> Callable[[Shown], Student]:
+def make_heads(reads: bool, layered: bool, blocks: int = 1) -> Callable[[Shown], Student]:
+    """blocks: of each head; those behind the first change nothing before training."""
+
     def start(shown: Shown) -> Student:
         s = shown.target.s
 
         def make(
             t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
         ) -> Heads:
+            first = 3 * shown.levels
+            pairs = [(t[i], t[i + 1]) for i in range(first, len(t), 2)]
+            more = [pairs[i : i + blocks - 1] for i in range(0, len(pairs), max(1, blocks - 1))]
             return Heads(
-                [(t[i], t[i + 1], t[i + 2]) for i in range(0, len(t), 3)],
+                [(t[i], t[i + 1], t[i + 2]) for i in range(0, first, 3)],
                 reads,
                 vocab,
                 rates,
                 layer,
                 share,
+                None,
+                more,
             )
 
         tensors = [t for head in fresh(s.width, shown.levels, reads, shown.seed) for t in head]
+        for level in range(shown.levels):
+            for block in deep(s.width, blocks - 1, shown.seed + level):
+                tensors += block
         return HeadStudent(shown, tensors, Block(s, shown.seed) if layered else None, make)
 
     return start
@@ -71,4 +81,5 @@ KINDS = {
     "medusa-published": Kind(make_medusa_published, FromHeads, published_medusa.save),
     "hydra": Kind(make_heads(True, False), FromHeads, heads.save),
     "hydra++": Kind(make_heads(True, True), FromHeads, heads.save),
+    "hydra++-deep": Kind(make_heads(True, True, 4), FromHeads, heads.save),
 }
