@@ -27,7 +27,6 @@ POLYDEC = {
 LLAMA = """
 import sys
 
-from polydec.nets.linear import cpu_name
 from llama_cpp import Llama
 path, prompt, tokens = sys.argv[1:]
 model = Llama(path, n_ctx=2048, verbose=False)

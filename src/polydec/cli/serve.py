@@ -19,7 +19,6 @@ from polydec.base.options import shown
 from polydec.cli.generate import note
 from polydec.drafting.costs import Costs
 from polydec.methods import registry
-from polydec.request.ask import plan
 from polydec.request.loading import declared
 
 MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
@@ -174,12 +173,6 @@ def serve(
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
         raise RequestError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
-    from polydec.serve.app import create_app
-    from polydec.serve.gate import read_keys
-    from polydec.serve.limits import Limits
-    from polydec.serve.run import check_address, listen
-    from polydec.serve.run import serve as run
-
     whole("replicas", replicas, 1, 64)
     missing = [name for name in RAY_NEEDS if replicas > 1 and find_spec(name) is None]
     if missing:
@@ -187,11 +180,18 @@ def serve(
             f"replicas is {replicas}: that needs {', '.join(missing)}: pip install 'polydec[ray]'"
         )
     declared()["threads"].convert(threads)
-    registry.get(method)
+    registry.check_names(method, {})
     whole("port", port, 0, 65535)
     whole("keep", keep, 0, 1024)
     if not 0 <= drain <= 3600:
         raise RequestError(f"drain is {drain:g}: it must lie in 0 to 3600 seconds")
+    # what computes, once nothing is wrong that can be told without it
+    from polydec.serve.app import create_app
+    from polydec.serve.gate import read_keys
+    from polydec.serve.limits import Limits
+    from polydec.serve.run import check_address, listen
+    from polydec.serve.run import serve as run
+
     limits = Limits(
         max_running,
         max_waiting,
@@ -341,6 +341,8 @@ def _load(
     keep: int,
     method: str,
 ) -> api.LM:
+    from polydec.request.ask import plan
+
     lm = api.load(
         source,
         draft=draft,
