@@ -20,14 +20,16 @@ PROMPT, TOKENS = "Name two colours.", 8
 OURS = ["generate", PROMPT, "--model", "zoo:smollm2", "--max-tokens", str(TOKENS)]
 POLYDEC = {
     "`--help`": ["--help"],
+    "`methods`": ["methods"],
+    "`serve --help`": ["serve", "--help"],
     "a wrong method name": ["generate", PROMPT, "--method", "plian"],
+    "a wrong `--sample` value": ["generate", PROMPT, "--sample", "dry_base=-1"],
     f"`generate`, {TOKENS} tokens, `plain`": [*OURS, "--method", "plain"],
     f"`generate`, {TOKENS} tokens, `auto`": [*OURS, "--method", "auto"],
 }
 LLAMA = """
 import sys
 
-from polydec.nets.linear import cpu_name
 from llama_cpp import Llama
 path, prompt, tokens = sys.argv[1:]
 model = Llama(path, n_ctx=2048, verbose=False)
@@ -83,6 +85,8 @@ def main() -> None:
     print("| command | processor seconds, median | least |\n|---|---|---|")
     for name, took in runs.items():
         print(f"| {name} | {statistics.median(took):.2f} | {min(took):.2f} |")
+    if given.llama is None:
+        print("\nllama-cpp-python is not in this run: `--llama PYTHON` names a Python that has it.")
     cpu = cpu_name()
     print(
         f"\n{given.turns} turns, {cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, ",

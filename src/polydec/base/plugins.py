@@ -53,6 +53,11 @@ def found(
     return brought
 
 
+def brings(room: str) -> bool:
+    """Whether any package brings something into a room; nothing is imported for that."""
+    return bool(_points(room))
+
+
 @cache
 def _points(room: str) -> tuple[EntryPoint, ...]:
     """The entry points of a room in an order that does not depend on the installation's."""

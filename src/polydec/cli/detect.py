@@ -11,7 +11,6 @@ import typer
 from polydec import api
 from polydec.cli.generate import asked
 from polydec.cli.shown import emit
-from polydec.request.detect import detect as look
 
 
 def detect(
@@ -35,6 +34,8 @@ def detect(
     """Look for the watermark (`--sample watermark_bias=2`) in a text. A z of 4 and more is reached by 3 texts in 100,000 that
     have none."""
     given = asked(text, file)
+    from polydec.request.detect import detect as look
+
     lm = api.load(model, draft=None, ngrams=None)
     tokens = lm.checkpoint.text.encode(given, special=False)
     found = look(tokens, lm.checkpoint.lm.vocab.size, share=share, key=key, repeats=repeats)

@@ -15,13 +15,14 @@ from typer import Option
 from polydec import api
 from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
-from polydec.base.options import as_text, read
+from polydec.base.options import as_text
 from polydec.cli import prompts
 from polydec.cli.declared import check, flag, flags_of
 from polydec.cli.garbage import uncollected
 from polydec.methods import press, registry, steer
 from polydec.request import fields, loading
-from polydec.shapers.declared import Declared
+from polydec.shapers.names import check_fields
+from polydec.shapers.names import declared as sampled
 
 if TYPE_CHECKING:
     from polydec.constraints.protocols import Constraint
@@ -35,7 +36,7 @@ MODEL, SAMPLING, CONSTRAINT, OUTPUT, STEERING = (
     "Steering",
 )
 ASK, LOADING = fields.declared(), loading.declared()
-SAMPLED = {o.name: o for o in read(Declared)}
+SAMPLED = sampled()
 """The fields of a request, of loading and of sampling: what each flag is."""
 
 
@@ -185,7 +186,8 @@ class Flags:
         registry.check_names(self.method, self.options())
         if self.cache is not None:
             press.chosen(self.cache, pairs("cache-set", self.cache_set))
-        if self.bent:
+        check_fields(self.bent)
+        if self.bent:  # what only all of them together may not be, and the rules of other packages
             from polydec.shapers.sampling import Sampling
 
             Sampling(**self.bent)

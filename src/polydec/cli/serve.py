@@ -21,7 +21,6 @@ from polydec.cli.declared import flag, flags_of, shared
 from polydec.cli.generate import note
 from polydec.drafting.costs import Costs
 from polydec.methods import registry
-from polydec.request.ask import plan
 from polydec.request.loading import declared
 from polydec.serve.settings import Limits, limits, settings
 
@@ -123,18 +122,19 @@ def serve(flags: ServeFlags) -> None:
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
         raise RequestError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
-    from polydec.serve.app import create_app
-    from polydec.serve.gate import read_keys
-    from polydec.serve.run import check_address, listen
-    from polydec.serve.run import serve as run
-
     check(flags)
+    registry.check_names(flags.method, {})
     missing = [name for name in RAY_NEEDS if flags.replicas > 1 and find_spec(name) is None]
     if missing:
         raise RequestError(
             f"replicas is {flags.replicas}: that needs {', '.join(missing)}: pip install 'polydec[ray]'"
         )
-    registry.get(flags.method)
+    # what computes, once nothing is wrong that can be told without it
+    from polydec.serve.app import create_app
+    from polydec.serve.gate import read_keys
+    from polydec.serve.run import check_address, listen
+    from polydec.serve.run import serve as run
+
     allowed, lenient, local = flags.limits, flags.unknown_fields == "ignore", not flags.without_key
     origins = _origins(flags.cors or [])
     keys = read_keys(flags.api_key_file, os.environ.get(KEY))
@@ -142,9 +142,10 @@ def serve(flags: ServeFlags) -> None:
     load = partial(_load, loading=flags.loading, keep=flags.keep, method=flags.method)
     names = _named(flags.model or [LOADING["name"].default])
     trained = _trained(flags.with_ or [], names)
+    loaders = _loaders(names, trained, load)
     if flags.replicas == 1:
         app = create_app(
-            _loaders(names, trained, load),
+            loaders,
             limits=allowed,
             keys=keys,
             method=flags.method,
@@ -239,6 +240,8 @@ def _loaders(
 def _load(
     source: str, *, trained: list[str], loading: Mapping[str, Any], keep: int, method: str
 ) -> api.LM:
+    from polydec.request.ask import plan
+
     lm = api.load(source, trained=trained, **loading)
     # a request that names no method, which is checked with that
     usual = api.Ask("x", method=method)

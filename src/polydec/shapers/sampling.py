@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 
 from polydec.base import plugins
 from polydec.base.errors import RequestError
-from polydec.base.options import Option, meant, shown
+from polydec.base.options import Option, shown
 from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Reads, Words
 from polydec.models.geometry import Geometry
 from polydec.shapers._guard import Guard, Mask
 from polydec.shapers._rule import ENGINES, Rule, Setting
+from polydec.shapers.names import unknown
 from polydec.shapers.temperature import GREEDY_BELOW
 
 
@@ -50,7 +51,7 @@ def rules_here() -> Mapping[str, Rule]:
     files = (
         m.name
         for m in iter_modules(package.__path__)
-        if not m.name.startswith("_") and m.name not in ("sampling", "declared")
+        if not m.name.startswith("_") and m.name not in ("sampling", "declared", "names")
     )
     return _in_order(
         rule
@@ -117,9 +118,7 @@ class Sampling(_Fields):
         known = fields()
         for name in given:
             if name not in known:
-                raise RequestError(
-                    f"sampling has no field {shown(name)}: {meant(name, known, 'its fields')}"
-                )
+                raise unknown(name, known)
         for name, option in known.items():
             object.__setattr__(
                 self, name, option.convert(given[name]) if name in given else option.default
