@@ -83,6 +83,15 @@ def test_what_a_command_changes_is_there_to_change(name):
     assert {*command.spelled, *command.defaults, *command.helps, *command.reads} <= names
 
 
+def test_only_the_envelope_fits_and_writes_down_what_was_measured():
+    train = ROOT / "src" / "polydec" / "train"
+    sources = {p.relative_to(train): p.read_text("utf-8") for p in train.rglob("*.py")}
+    takes_it = re.compile(r"from polydec\.train\.loop import (\([^)]*|.*)\bfit\b")
+    fitting = {str(p) for p, text in sources.items() if takes_it.search(text)}
+    assert fitting == {"envelope.py"}
+    assert [str(p) for p, text in sources.items() if '"training.json"' in text] == ["envelope.py"]
+
+
 def test_flags_are_listed_without_torch():
     script = (
         "import sys\nfrom typer.main import get_command\nfrom polydec.cli import train\n"

@@ -266,7 +266,7 @@ def test_ranks_are_counted_over_the_target_s_answers_alone(model):
 
 def test_wrong_options_are_told_in_one_sentence():
     for bad, said in (
-        ({"kind": "medussa"}, "kind is 'medussa': it must be one of medusa"),
+        ({"kind": "medussa"}, "kind is 'medussa': it must be one of chimera"),
         ({"steps": 0}, "steps is 0"),
         ({"levels": 17}, "levels is 17"),
         ({"rate": 0.0}, "rate is 0.0"),

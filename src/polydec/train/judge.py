@@ -18,7 +18,6 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
-from polydec.formats import zoo
 from polydec.learned.kinds import judge as trained
 from polydec.learned.kinds.judge import Judge
 from polydec.models.lm import LM
@@ -33,7 +32,7 @@ from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Sample
 from polydec.train.specs.judge import JudgeSpec
 from polydec.train.stop_head import laws, states
-from polydec.train.target import autoregressive
+from polydec.train.target import pair
 from polydec.verifiers.match import Match
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -61,13 +60,7 @@ def train_judge(spec: JudgeSpec) -> dict[str, Any]:
 
 
 def _course(spec: JudgeSpec) -> Course:
-    name = spec.draft or zoo.default_draft(spec.target)
-    if name is None:
-        raise RequestError(
-            f"draft is none and {spec.target} has no embedded one: name the draft model"
-        )
-    point, small = autoregressive(spec.target), autoregressive(name, "draft")
-    point.lm.vocab.require_same(small.lm.vocab, "the draft")
+    point, small, name = pair(spec.target, spec.draft)
     samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
     lessons, aside, held = (learn(point.lm, small.lm, point.text, part, spec) for part in parts)

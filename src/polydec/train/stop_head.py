@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from polydec.base.errors import RequestError
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.formats import zoo
 from polydec.learned.kinds import stop_head
 from polydec.learned.kinds.stop_head import StopHead
 from polydec.models.lm import LM
@@ -23,7 +22,7 @@ from polydec.train.own_text import gather
 from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Sample
 from polydec.train.specs.stop_head import StopHeadSpec
-from polydec.train.target import autoregressive
+from polydec.train.target import pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +58,7 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
 
 
 def _course(spec: StopHeadSpec) -> Course:
-    name = spec.draft or zoo.default_draft(spec.target)
-    if name is None:
-        raise RequestError(
-            f"draft is none and {spec.target} has no embedded one: name the draft model"
-        )
-    point, small = autoregressive(spec.target), autoregressive(name, "draft")
-    point.lm.vocab.require_same(small.lm.vocab, "the draft")
+    point, small, name = pair(spec.target, spec.draft)
     samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
     lessons, aside, held = (

@@ -7,6 +7,7 @@ from typing import Any
 
 from polydec.base.edge import sentence
 from polydec.base.errors import RequestError
+from polydec.formats import zoo
 from polydec.methods.kit import CALLED, family_of
 from polydec.models import checkpoint, denoiser, inserter
 from polydec.models.checkpoint import Checkpoint
@@ -31,6 +32,17 @@ def autoregressive(name: str, field: str = "target", **how: Any) -> Checkpoint:
     point = checkpoint.load(name, **how)
     require("ar", family_of(point.lm), name, field)
     return point
+
+
+def pair(target: str, draft: str | None) -> tuple[Checkpoint, Checkpoint, str]:
+    """A target, its draft model (None: the embedded one's) and the draft's name. Raises RequestError where there is none, or
+    the two do not write the same tokens."""
+    name = draft or zoo.default_draft(target)
+    if name is None:
+        raise RequestError(f"draft is none and {target} has no embedded one: name the draft model")
+    point, small = autoregressive(target), autoregressive(name, "draft")
+    point.lm.vocab.require_same(small.lm.vocab, "the draft")
+    return point, small, name
 
 
 def family_of_config(config: Mapping[str, Any]) -> str:
