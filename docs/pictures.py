@@ -153,6 +153,27 @@ def cache() -> str:
     return card("A cache keeps what was fed; what was rejected is forgotten", 135, *parts)
 
 
+def press() -> str:
+    parts = [words(20, 30, "what the row of “today” sees", "start")]
+    parts += [box(20 + 50 * i, 44, f"block {i + 1}", AMBER, 48) for i in range(3)]
+    parts += [box(180 + 84 * i, 44, t, BLUE) for i, t in enumerate(("The", "sky", "is", "blue"))]
+    parts += [box(520, 44, "today", GREEN)]
+    parts += [words(94, 100, "older: packed,"), words(94, 118, "in few bits or few entries")]
+    parts += [words(345, 100, "one to two blocks as they are: its position alone says which")]
+    return card(
+        "A pressed cache: old entries are packed, the last ones stand as they are", 135, *parts
+    )
+
+
+def embedding() -> str:
+    parts = [words(20, 30, "states behind a layer", "start")]
+    parts += [box(20 + 84 * i, 44, t, BLUE) for i, t in enumerate(("The", "sky", "is", "blue"))]
+    parts += [arrow(346, 59, 428, 59), box(430, 44, "0.1 -0.7 …", GREEN, 100)]
+    parts += [words(387, 48, "last"), words(20, 100, "or the mean over all tokens", "start")]
+    parts += [words(430, 100, "a vector for the text", "start")]
+    return card("A vector is read out of a text: the last token's state, or the mean", 120, *parts)
+
+
 def search() -> str:
     parts = [box(20, 70, "prompt", GREY)]
     ends = (("… 42", GREEN), ("… 41", GREY), ("… 42", GREEN))
@@ -188,6 +209,8 @@ PICTURES: tuple[Callable[[], str], ...] = (
     tree,
     canvas,
     cache,
+    press,
+    embedding,
     search,
     insertion,
     routing,

@@ -1,5 +1,6 @@
 """Makes the pages of the site that nobody writes by hand, while MkDocs builds it (`make docs`): the front page from README.md,
-a page for every method and every way to steer from its CARD, one for every room of the package, and one for the examples."""
+a page for every method, every way to steer and to keep a cache from its CARD, one for every room of the package, and one for
+the examples."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 from polydec.base.options import Option
 from polydec.core.types import Exactness
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 from polydec.methods.card import Card
 
 DOCS = Path(__file__).parent
@@ -31,6 +32,7 @@ PICTURES = {
     "constraint": ("law",),
     "sampler": ("law",),
     "steering": ("law",),
+    "press": ("press",),
 }
 """How methods of a kind work, drawn by docs/pictures.py."""
 
@@ -45,6 +47,7 @@ GUIDES = {
     "constraint": "constraints",
     "sampler": "sampling",
     "steering": "steering",
+    "press": "caches",
 }
 
 PROMISES = {
@@ -54,11 +57,13 @@ PROMISES = {
     None: "It changes the law on purpose; what decodes the changed law keeps its own promise for it.",
 }
 
+FLAGS = {"steering": ("--steer", "steerings"), "press": ("--cache", "presses")}
+"""Of what goes with any method: its flag, and what lists it."""
+
 
 def page(name: str, card: Card, options: Iterable[Option]) -> str:
-    """The page of one method, or of one way to steer."""
-    steers = card.kind == "steering"
-    flag, list_them = ("--steer", "steerings") if steers else ("--method", "methods")
+    """The page of one method, or of one way to steer or to keep a cache."""
+    flag, list_them = FLAGS.get(card.kind, ("--method", "methods"))
     out = [f"# {card.title}", "", f"`{flag} {name}`: {card.summary}", ""]
     for picture in (*PICTURES[card.kind], *(("tree",) if " tree" in card.summary else ())):
         out += [f"![How it works: {picture}](../pictures/{picture}.svg)", ""]
@@ -136,6 +141,8 @@ def pages() -> dict[str, str]:
     }
     for name, module in steer.steerings().items():
         out[f"methods/steering-{name}.md"] = page(name, module.CARD, steer.options(name))
+    for name, module in press.presses().items():
+        out[f"methods/press-{name}.md"] = page(name, module.CARD, press.options(name))
     return out
 
 
@@ -191,4 +198,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         text += (
             f"\n\n## Ways to steer\n\nThey change the law, and go with any method above: {ways}.\n"
         )
+        kept = ", ".join(f"[`{n}`](methods/press-{n}.md)" for n in sorted(press.presses()))
+        text += f"\n## Ways to keep a cache\n\nThese change it, too: {kept}.\n"
     return text

@@ -1,9 +1,11 @@
 """Writes tables into the docs from the code: methods (docs/methods.md) from the CARDs, sampling fields (docs/sampling.md) from
-the rules, kinds of constraints (docs/constraints.md). `--check` only says whether they are up to date."""
+the rules, kinds of constraints (docs/constraints.md), flags of
+training (docs/training.md). `--check` only says whether they are up to date."""
 
 import sys
 from pathlib import Path
 
+from polydec.cli import training
 from polydec.constraints import asked
 from polydec.methods import registry
 from polydec.shapers import sampling
@@ -30,6 +32,11 @@ PLACES = (
         ROOT / "docs" / "sampling.md",
         BEGIN.format(what="orders", source="rules"),
         sampling.order_table,
+    ),
+    (
+        ROOT / "docs" / "training.md",
+        BEGIN.format(what="flags", source="specs"),
+        training.tables,
     ),
     (ROOT / "docs" / "constraints.md", BEGIN.format(what="brought", source="kinds"), asked.table),
 )

@@ -1,5 +1,5 @@
-"""Methods, steerings, constraints and sampling rules: every pair decodes and keeps its promise, or is refused by name before
-anything runs. The pairs come from what is registered: no list names them."""
+"""Methods, presses, steerings, constraints and sampling rules: every pair decodes and keeps its promise, or is refused by name
+before anything runs. The pairs come from what is registered: no list names them."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ import micro
 from polydec import AnyOf, Ask, Engine, JsonSchema, Lark, Regex, Sampling, SpanOf, load
 from polydec.core.types import Exactness
 from polydec.drafting.costs import Costs
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 from polydec.methods.kit import SECOND_PROMPT, Kit
 from polydec.request.ask import plan
 from polydec.request.explain import explain, instead
@@ -35,8 +35,8 @@ CONSTRAINTS = {
 
 @dataclass(frozen=True, eq=False)
 class Thing:
-    """Something that a request may ask for beside its method. kind: at most one of "steering" and of "constraint" may be asked;
-    fields: of the request; sampling: fields of its sampling."""
+    """Something that a request may ask for beside its method. kind: at most one of "press", "steering" and "constraint" may be
+    asked; fields: of the request; sampling: fields of its sampling."""
 
     kind: str
     name: str
@@ -45,7 +45,11 @@ class Thing:
 
 
 def things():
-    """Every way to steer, a constraint of each kind, every sampling rule with each of its fields away from neutral."""
+    """Every way to keep a cache and to steer, a constraint of each kind, every sampling rule with each of its fields away from
+    neutral."""
+    for name in sorted(press.presses()):
+        options = {"block": 16}  # texts are short here
+        yield Thing("press", name, {"cache": name, "cache_options": options})
     for name, module in sorted(steer.steerings().items()):
         second = {"negative_prompt": SECOND} if SECOND_PROMPT in module.CARD.needs else {}
         yield Thing("steering", name, {"steer": name, **second})
@@ -134,11 +138,17 @@ def planned(lm: LM, ask: Ask):
         return str(error)
 
 
+def called(thing: Thing) -> dict[str, Any]:
+    return {"name": thing.fields["cache"], "given": thing.fields["cache_options"]}
+
+
 def legal(lm: LM, method: str, *parts: Thing) -> bool:
     """By what the parts say of themselves: a method must find what it needs in what is made of the model; a finite constraint
     ends where it ends, so no least length goes with it."""
     kinds = {t.kind: t for t in parts}
     law = lm.checkpoint.lm
+    if "press" in kinds:
+        law = law.pressed(press.build(**called(kinds["press"]))[0])
     if "steering" in kinds:
         law = plan(lm, ask("plain", kinds["steering"]), measure=Costs).steering.law(
             lm, lm.ids(PROMPT, raw=True)

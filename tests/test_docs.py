@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import polydec
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +53,8 @@ def test_every_method_has_a_page_with_its_paper_its_options_and_its_promise(meth
     cards = {f"methods/{n}.md": (m, registry.options(n)) for n, m in registry.recipes().items()}
     for name, module in steer.steerings().items():
         cards[f"methods/steering-{name}.md"] = module, steer.options(name)
+    for name, module in press.presses().items():
+        cards[f"methods/press-{name}.md"] = module, press.options(name)
     assert method_pages.keys() == cards.keys()
     for path, (module, options) in cards.items():
         text, card = method_pages[path], module.CARD

@@ -227,9 +227,15 @@ class Shell:
         if not self.real:
             arguments = [re.sub(r"^(.*=)?zoo:smollm2$", r"\1zoo:tiny", a) for a in arguments]
         name = arguments[0] if arguments[0] != "train" else " ".join(arguments[:2])
-        more = " ".join([SMALL.get(name, ""), *(v for k, v in INSTEAD.items() if k in arguments)])
+        told = "--repeat" in arguments  # by a certificate, which says all else
+        more = " ".join(
+            [
+                "" if told else SMALL.get(name, ""),
+                *(v for k, v in INSTEAD.items() if k in arguments),
+            ]
+        )
         arguments = [a for a in arguments if a not in DROPPED] + shlex.split(more)
-        if name in NEEDS_MODEL and "--model" not in arguments and not self.real:
+        if name in NEEDS_MODEL and not {"--model", "--repeat"} & {*arguments} and not self.real:
             arguments += ["--model", "zoo:tiny"]
         self.patch.setattr(sys, "argv", ["polydec", *arguments])
         self.patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))

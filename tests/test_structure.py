@@ -10,7 +10,7 @@ import pytest
 
 import polydec
 from polydec.core.types import Exactness
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 
 ROOT = Path(polydec.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)
@@ -34,7 +34,7 @@ FLOORS = (
     {"models"},
     {"learned"},
     {*ROLES, "methods"},
-    {"recipes", "steering", "request"},
+    {"recipes", "steering", "presses", "request"},
     {"api"},
     {"train"},
     {"bench"},
@@ -228,6 +228,36 @@ def test_steerings(key):
 def test_names_of_steerings_belong_to_one():
     cards = [m.CARD for m in steer.steerings().values()]
     assert len(steer.names()) == sum(
+        len({c.name, *c.aliases, *filter(None, [c.arxiv])}) for c in cards
+    )
+
+
+@pytest.mark.parametrize("key", press.presses())
+def test_presses(key):
+    module = press.presses()[key]
+    card, path = module.CARD, Path(module.__file__)
+    assert (
+        card.name == key == path.stem.replace("_", "-")
+        and card.kind == "press"
+        and card.family == "ar"
+    )
+    assert all((card.title, card.summary, card.source, card.reduces_to, card.home))
+    assert "block" in {o.name for o in press.options(key)}
+    body = [
+        n
+        for n in ast.parse(path.read_text("utf-8")).body
+        if not isinstance(n, (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign))
+    ]
+    assert [n.name for n in body] == ["build"], f"{key}: a press is a CARD and build, nothing else"
+    made, _ = press.build(key)
+    assert is_dataclass(made) and made.__dataclass_params__.frozen and made.called == key
+    for promise in ("Exact:", "Reduces to:"):
+        assert promise in (type(made).__doc__ or ""), f"{key}: no line {promise!r}"
+
+
+def test_names_of_presses_belong_to_one():
+    cards = [m.CARD for m in press.presses().values()]
+    assert len(press.names()) == sum(
         len({c.name, *c.aliases, *filter(None, [c.arxiv])}) for c in cards
     )
 

@@ -1,16 +1,20 @@
 """Hierarchical drafting: what a drafted token costs the draft model where it drafts for itself (Token Recycling's trees,
-prompt lookup) against the plain chain of equal length, greedy; tokens per pass of the target should stay."""
+prompt lookup, and EAGLE-2's with `--eagle DIR`, a layer that was trained for the draft model) against the plain chain of equal
+length, greedy; tokens per pass of the target should stay."""
 
 from __future__ import annotations
 
 from drafted import Run, answer, questions, ratio
 from seen import arguments, interval, model, per_pass, report
 
+from polydec.drafters.eagle import FromEagle
 from polydec.drafters.hierarchical import Hierarchical
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
+from polydec.learned import artefacts
 from polydec.policies.fixed import Fixed
+from polydec.trees.best_first import BestFirst
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
@@ -26,6 +30,7 @@ def main() -> None:
     parser = arguments(
         __doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=96, depth=6, nodes=7
     )
+    parser.add_argument("--eagle", help="a directory that `polydec train eagle` made of the draft")
     args = parser.parse_args()
     lm = model(args, "default")
     settings = {
@@ -41,6 +46,14 @@ def main() -> None:
             Fixed(args.depth),
         ),
     }
+    if args.eagle:
+        layer = artefacts.read(args.eagle)
+        inner = FromEagle(artefacts.bound(layer, lm.small()), BestFirst(4))
+        settings["over EAGLE-2"] = (
+            lambda d: Hierarchical(d, inner, Match(), args.depth, args.nodes),
+            Exact(),
+            Fixed(args.depth),
+        )
     got: dict[str, list[Run]] = {name: [] for name in settings}
     for prompt in questions(lm, args):
         for name, setting in settings.items():

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import product
+from math import log
 
 import pytest
 import torch
@@ -76,6 +77,78 @@ def test_a_wide_beam_finds_the_best_path(eos):
         assert got == best
         early += len(best) < 4
     assert bool(early) == (eos >= 0)
+
+
+class Table:
+    """Of a corpus what follows three contexts."""
+
+    rows = {(1,): [(0.6, 3), (0.4, 2)], (0, 1): [(1.0, 3)], (3,): [(0.5, 0), (0.2, 4)]}  # noqa: RUF012
+
+    def levels(self, tokens):
+        out = []
+        for n in (1, 2):
+            if len(tokens) < n or tuple(tokens[-n:]) not in self.rows:
+                break
+            out.append(self.rows[tuple(tokens[-n:])])
+        return out
+
+    def share(self, x, context, size):
+        for scale, n in ((1.0, 2), (0.4, 1)):
+            known = n == 1 or context[1:] in self.rows
+            for chance, follower in self.rows.get(context[2 - n :], ()) if known else ():
+                if follower == x:
+                    return scale * chance
+        return 0.16 / size
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("known", [0.3, 1.0])
+def test_a_corpus_is_read_beside_the_text(known, seed):
+    """The best of all paths by the formula, with a table of three contexts; at 1 the text so far decides nothing."""
+    text, seen, model = (0, 1, 2, 0, 1, 4, 0, 1), Counter(), ToyDenoiser(Chain(seed, 5))
+    for i in range(1, 9):
+        seen.update(tuple(text[i - n : i]) for n in range(4) if n <= i)
+    laws = torch.stack([Chain(seed, 5).law((*text, *(None,) * 3), i) for i in range(8, 11)])
+    logp = laws.log_softmax(-1)
+    config = Diffusion(model, 0.5, 1.0, 5, 1000, Table(), known)
+    plain = Diffusion(model, 0.5, 1.0, 5, 1000)
+
+    def score(path):
+        total = 0.0
+        for i, x in enumerate(path):
+            context = (*text, *path[:i])[-2:]
+            q = (1 - known) * plain._share(x, context, seen)
+            q += known * Table().share(x, context, model.vocab.size)
+            total += 0.5 * float(logp[i, x]) + 0.5 * log(q)
+        return total
+
+    assert proposed(config, text, 3) == max(product(range(5), repeat=3), key=score)
+    assert proposed(config, text, 3) != proposed(plain, text, 3) or known < 1 or seed
+
+
+def test_a_draft_says_where_its_likeliest_tokens_end():
+    """Whatever path is taken: the policy's averages go by that, as published."""
+    said = 0
+    for seed in range(12):
+        chain, text = Chain(seed, 4, 2.0), (0, 1, 2)
+        raw = [int(chain.law((*text, *(None,) * 6), i).argmax()) for i in range(3, 9)]
+        want = raw.index(3) if 3 in raw else 6
+        config = Diffusion(ToyDenoiser(chain, 3), 0.2, ends=True)
+        guess = config.open(text, None)
+        draft = run([guess.propose(2, 3, Budget(6, 6), Rng.of(0))])[0]
+        assert draft.natural == want
+        said += want != len(draft) - 1
+        state = Average(1, 8, 3, 0.5).observe((6, 4.0, 2.0), draft, Verdict((), 2))
+        assert state[1:] == (2.0 + 0.5 * want, 1.0)
+        bare = run(
+            [
+                Diffusion(ToyDenoiser(chain, 3))
+                .open(text, None)
+                .propose(2, 3, Budget(6, 6), Rng.of(0))
+            ]
+        )[0]
+        assert bare.natural is None
+    assert said
 
 
 def test_a_long_text_and_blocks_bound_the_draft():

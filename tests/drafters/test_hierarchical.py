@@ -2,11 +2,14 @@
 
 import pytest
 
+import polydec
+from polydec.base.errors import MissingError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run
-from polydec.core.types import Draw, Reads, Want
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.drafters.eagle import FromEagle
 from polydec.drafters.hierarchical import Hierarchical
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
@@ -14,13 +17,16 @@ from polydec.drafters.nothing import Nothing
 from polydec.drafters.recycling import Recycling
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
+from polydec.learned.kinds import eagle
 from polydec.policies.confidence import Confidence
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_decoder, check_law
 from polydec.testing.check_drafter import check_drafter
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
+from polydec.trees.best_first import BestFirst
 from polydec.trees.chain import Chain
 from polydec.trees.static import Static
 from polydec.verifiers.coupled import Coupled
@@ -33,7 +39,13 @@ INNER = {
     "recycling": Recycling(2, 4),
     "model": FromModel(toy(93, cost=0.01), Chain()),
     "tree": FromModel(toy(93, cost=0.01), Static((2, 1))),
+    "eagle": FromEagle(eagle.examples(toy(1).vocab, 4, 4)[0], BestFirst(2)),
 }
+
+
+def layer(size):
+    """EAGLE's trees for a toy of so many tokens, which ends nowhere."""
+    return FromEagle(eagle.examples(toy(1, size, eos=-1).vocab, 4, 4)[0], BestFirst(2))
 
 
 def greedy(target):
@@ -139,6 +151,133 @@ def test_what_a_shaper_sees_of_the_small_model_is_the_true_text():
     run([rounds()])
 
 
+def chain_by_hand(small, inner, text, length, least, levels, nodes):
+    """The published loop, greedy, with nothing kept: the small model's chain behind a text, and the inner trees."""
+    chain, trees = [], []
+    while len(chain) < least:
+        here = (*text, *chain)
+        guess = inner.open(here, small.open(here))
+        size = Budget(min(levels, length - len(chain) - 1), nodes)
+
+        async def one(here=here, guess=guess, size=size):
+            scores = await guess.session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True))
+            guess.learn(
+                Draft.chain(here[0], here[1:-1]),
+                scores,
+                Verdict(tuple(range(1, len(here) - 1)), here[-1], prompt=True),
+            )
+            tree = await guess.propose(here[-1], len(here), size, Rng.of(0))
+            session = small.open(here)
+            return tree, Match().verify(tree, await session.score(tree, Want()), Rng.of(0), 0)
+
+        tree, verdict = run([one()])[0]
+        trees.append(tree.token)
+        chain += verdict.tokens(tree)
+    return chain, trees
+
+
+@pytest.mark.parametrize("least", [None, 1, 3])
+def test_an_eagle_layer_reads_the_small_models_states_alone(least):
+    """Chain and inner trees are those of the published loop, run anew from the whole text. Behind a chain that was accepted
+    whole the small model first writes one token without a tree, as its last token and the next root have no states yet."""
+    size, length, levels, nodes = 8, 6, 3, 4
+    small, inner = greedy(toy(5, size, eos=-1, cost=0.1)), layer(size)
+    how = Hierarchical(small, inner, Match(), levels, nodes, least)
+    text = [0, 1, 2, 0, 1]
+    guess = how.open(tuple(text), None)
+    assert guess.want == Want(law=Reads.NOTHING)  # of the target's states it wants none
+
+    async def propose(n):
+        return await guess.propose(text[-1], len(text), Budget(length, length), Rng.of(n))
+
+    whole = False
+    for n, keep in enumerate((9, 0, 2, 9, 9, 1, 9, 0)):
+        draft = run([propose(n)])[0]
+        seen = [s.draft.token for s in guess._steps]
+        first = []
+        if whole:  # one plain step
+            at = tuple(text)
+            first = list(chain_by_hand(small, inner, at, 1, 1, 0, 0)[0])
+            assert seen.pop(0) == (text[-1],)
+        rest, trees = chain_by_hand(
+            small,
+            inner,
+            (*text, *first),
+            length - len(first),
+            (least or length) - len(first),
+            levels,
+            nodes,
+        )
+        assert list(draft.token[1:]) == first + rest and seen == trees
+        keep = min(keep, len(draft) - 1)
+        whole = keep == len(draft) - 1
+        bonus = (draft.token[min(keep + 1, len(draft) - 1)] + 1) % size
+        twin = guess.fork(None)
+        for one in (guess, twin):
+            one.learn(draft, None, Verdict(tuple(range(1, 1 + keep)), bonus))  # no row is looked at
+        guess.close()
+        guess = twin
+        text += [*draft.token[1 : 1 + keep], bonus]
+
+
+def test_an_eagle_layer_changes_no_token():
+    size = 8
+    small = greedy(toy(5, size, eos=-1, cost=0.1))
+    for seed in range(5):
+        prompt = (0, 1, seed % size)
+        chain = propose(Hierarchical(small, layer(size), Match(), 3, 8), prompt, Budget(6, 6))
+        plain = propose(Hierarchical(small, Nothing(), Match(), 0), prompt, Budget(6, 6))
+        assert chain.token == plain.token
+
+
+def test_a_layer_that_was_trained_for_the_draft_is_loaded_beside_it(tmp_path):
+    """It reads states of the draft's width, which is not the target's; without that draft it fits nothing."""
+    lm = polydec.load("zoo:tiny", draft="zoo:tiny-draft")
+    eagle.save(tmp_path, eagle.examples(lm.draft.lm.vocab, 48, 48)[0], {})
+    given = polydec.load("zoo:tiny", draft="zoo:tiny-draft", trained=[str(tmp_path)])
+    how = {"method": "specmquant", "options": {"eagle": True}}
+    plain, ours = (polydec.generate(given, "One day", max_tokens=12, **more) for more in ({}, how))
+    assert ours.choices[0].text == plain.choices[0].text
+    with pytest.raises(ValueError, match="trained for states of width 48: this target's have 192"):
+        polydec.load("zoo:tiny", draft="none", trained=[str(tmp_path)])
+
+
+def test_specmquant_takes_the_layer_that_was_trained_for_the_draft():
+    target, small = toy(1, 5, eos=-1), toy(2, 5, eos=-1, cost=0.1)
+    own = eagle.examples(small.vocab, 4, 4)[0]
+    other = eagle.examples(toy(1, 6).vocab, 4, 4)[0]  # for whoever has six tokens
+    decoder, _ = build(
+        "specmquant", target, small, {"eagle": True, "least": 2}, artefacts=(other, own)
+    )
+    assert decoder.drafter.inner.weights is own and decoder.drafter.least == 2
+    assert build("specmquant", target, small)[1]["eagle"] is False
+    with pytest.raises(MissingError, match="there is no eagle: name one"):
+        build("specmquant", target, small, {"eagle": True})
+
+
+@pytest.mark.parametrize("least", [1, 2, 4])
+def test_a_chain_may_end_before_it_is_longest(least):
+    """As published: it grows while it is shorter than `least`, and keeps what the last tree gave beyond that."""
+    small = greedy(toy(5, 6, eos=-1))
+    lengths = set()
+    for seed in range(6):
+        prompt = (0, 1, 2, seed % 6, 0, 1, 2)
+        chain = propose(
+            Hierarchical(small, Lookup(2, 1), Match(), 3, 3, least), prompt, Budget(8, 8)
+        )
+        whole = propose(Hierarchical(small, Lookup(2, 1), Match(), 3, 3), prompt, Budget(8, 8))
+        assert chain.token == whole.token[: len(chain)] and least < len(chain) <= least + 4
+        lengths.add(len(chain) - 1)
+    check_law(
+        lambda t, d: Speculative(
+            t, Hierarchical(d, Recycling(2, 3), Match(), 2, 3, least), Exact(), Fixed(3)
+        ),
+        laws=2,
+        length=3,
+        shapings=("plain",),
+    )
+
+
 def test_the_small_model_makes_fewer_passes_than_tokens():
     small = greedy(toy(5, 8, eos=-1, cost=0.1))
     decoder = Speculative(
@@ -183,6 +322,7 @@ def test_greedy_tokens_are_weighed_where_that_is_asked():
 
 def test_any_inner_drafter():
     check_drafter(Hierarchical(toy(91, cost=0.1), INNER["model"], Exact(), 2, 2))
+    check_drafter(Hierarchical(toy(91, cost=0.1), INNER["eagle"], Match(), 2, 2))
 
 
 class Wrong(Hierarchical):
@@ -221,6 +361,11 @@ def test_a_small_model_that_forgets_to_rewind_is_caught():
 def test_one_clear_sentence(field, value, most):
     with pytest.raises(ValueError, match=f"{field} is {value}: it must lie in 0 to {most}"):
         Hierarchical(toy(1), Nothing(), Match(), **{field: value})
+
+
+def test_a_chain_of_no_tokens_is_refused():
+    with pytest.raises(ValueError, match="least is 0: it must lie in 1 to 64"):
+        Hierarchical(toy(1), Nothing(), Match(), least=0)
 
 
 def test_an_empty_budget_proposes_nothing():

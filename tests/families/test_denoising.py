@@ -1,5 +1,6 @@
 """The denoising loop: its reductions, its statistics, its batches, and what its contract catches."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
@@ -13,7 +14,7 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import Edited
-from polydec.core.types import Edit, Exactness
+from polydec.core.types import Draft, Edit, Exactness, Want
 from polydec.families.diffusion.denoising import Denoising
 from polydec.families.diffusion.endings import Predicted, Whole
 from polydec.families.diffusion.events import Unmasked
@@ -23,6 +24,8 @@ from polydec.families.diffusion.joint import JointDenoising
 from polydec.families.diffusion.stats import DenoiseStats
 from polydec.families.diffusion.types import Look, best, entropy, filled, gaps, quota
 from polydec.learned.kinds import filter as filters
+from polydec.methods import registry
+from polydec.methods.kit import Kit
 from polydec.refreshes import exact
 from polydec.refreshes.blockwise import Blockwise
 from polydec.refreshes.delayed import Delayed
@@ -55,6 +58,7 @@ from polydec.unmaskers.entropy import Entropy
 from polydec.unmaskers.entropy_threshold import EntropyThreshold
 from polydec.unmaskers.factor import Factor
 from polydec.unmaskers.filtered import Filtered
+from polydec.unmaskers.in_order import InOrder
 from polydec.unmaskers.left_to_right import LeftToRight
 from polydec.unmaskers.local import Local
 from polydec.unmaskers.margin import Margin
@@ -587,6 +591,71 @@ def test_free_drafts_write_what_the_base_writes_in_fewer_passes(unmasker, own):
     assert saved > 20
 
 
+@pytest.mark.parametrize("own", [0, 4])
+@pytest.mark.parametrize("threshold", [2.0, 0.6])
+def test_eager_drafts_go_over_the_end_of_a_block(own, threshold):
+    """The same text; blocks of two hold no four guesses, and those behind them do."""
+    passes = [0, 0, 0]
+    for seed in range(8):
+        for shapers in ((), (Greedy(),)):
+            model = ToyDenoiser(Chain(seed, 5, 2.0, free=seed % 2 == 0), 4, own)
+            base = Denoising(model, Threshold(threshold), exact(own), 2, shapers)
+            outs = [
+                prompted(d, seed) for d in (base, FreeDrafts(base, 4), FreeDrafts(base, 4, True))
+            ]
+            assert len({o.token_ids for o in outs}) == 1
+            passes = [n + o.stats.passes for n, o in zip(passes, outs, strict=True)]
+    assert passes[2] < 0.8 * passes[1] < passes[0]
+
+
+def test_eager_drafts_of_independent_laws_fill_four_a_pass():
+    """Whatever the blocks; one canvas a pass is the base, text and passes."""
+    base = Denoising(ToyDenoiser(Chain(2, 5, 2.0, free=True)), Threshold(2), Full(), 2, (Greedy(),))
+    out = prompted(FreeDrafts(base, 4, True), 0)
+    assert out.stats.passes == 5 and out.stats.unmasked == 14  # 1, then 4, 4, 4 and 1
+    assert prompted(FreeDrafts(base, 1, True), 0).stats == prompted(base, 0).stats
+    with pytest.raises(ValueError, match="eager is set beside a cache"):
+        build("freedave", base.denoiser, None, {"eager": True, "cache": 2})
+    with pytest.raises(ValueError, match="look at their block alone"):
+        FreeDrafts(replace(base, unmasker=EarlyCommit(Confidence(), 1, 1, 1)), 4, True)
+
+
+@pytest.mark.parametrize("threshold", [2.0, 0.7, 0.4])
+def test_free_drafts_against_a_reference(threshold):
+    """The published loop on one block: nested drafts of one more of the surest tokens each; the furthest draft that is what
+    the draft before it leads to stands, and its laws give the next drafts."""
+
+    def step(chain, canvas, laws):
+        sure = {i: float(p_V.max()) for i, p_V in laws.items() if canvas[i] is None}
+        first = max(sure, key=sure.get)
+        chosen = {first, *(i for i, c in sure.items() if c >= threshold)}
+        return tuple(int(laws[i].argmax()) if i in chosen else x for i, x in enumerate(canvas))
+
+    def laws_of(chain, canvas):
+        return {
+            i: chain.law(canvas, i).exp() / chain.law(canvas, i).exp().sum() for i in gaps(canvas)
+        }
+
+    for seed in range(6):
+        chain, drafts, passes = Chain(seed, 5, 2.0), 4, 1
+        laws = laws_of(chain, (*PROMPT, *(None,) * 14))
+        canvas = step(chain, (*PROMPT, *(None,) * 14), laws)
+        while gaps(canvas):
+            some = [canvas]
+            while len(some) < drafts and gaps(new := step(chain, some[-1], laws)):
+                some.append(new)
+            seen, passes, at = [laws_of(chain, c) for c in some], passes + 1, 0
+            while True:
+                laws, target = seen[at], step(chain, some[at], seen[at])
+                if target not in some[at + 1 :]:
+                    break
+                at = some.index(target)
+            canvas = target
+        base = Denoising(ToyDenoiser(chain), Threshold(threshold), Full(), 0, (Greedy(),))
+        out = prompted(FreeDrafts(base, drafts), seed)
+        assert (out.token_ids, out.stats.passes) == (canvas[3:], passes), seed
+
+
 def test_guesses_are_of_use_only_where_laws_hang_together():
     """Independent positions: every guess stands. A guess is of the unmasker's own making and costs no pass."""
     base = Denoising(ToyDenoiser(Chain(2, 5, 2.0, free=True)), Confidence(), Full(), 0, (Greedy(),))
@@ -871,6 +940,48 @@ def test_what_each_rule_feeds():
     ]
 
 
+@pytest.mark.parametrize("handed", [False, True])
+@pytest.mark.parametrize("threshold", [2.0, 0.7])
+@pytest.mark.parametrize("begin", [3, 8])
+def test_fast_dllm_v2_against_a_reference(begin, threshold, handed):
+    """The published loop, greedy: the first token of a block from what stands before it, then its parts from the left, in
+    passes over the whole block while a part begins with a gap and in passes over the part from then on."""
+    own, part, prompt = 8, 4, (0, 1, 0, 1, 0, 1, 0, 1)[:begin]
+    for seed in range(6):
+        chain, fed = Chain(seed, 5, 2.0), []
+        canvas, stored = [*prompt, *(None,) * 18], 0
+
+        def sure(canvas, i, chain=chain):
+            p_V = chain.law(tuple(canvas[: i // own * own + own]), i).softmax(-1)
+            return float(p_V.max()), int(p_V.argmax())
+
+        while None in canvas:
+            first = canvas.index(None)
+            low, high = first // own * own, min(first // own * own + own, len(canvas))
+            if handed and first == low:
+                fed.append((stored, high))
+                canvas[first], stored = sure(canvas, first)[1], low
+            for start in range(low, high, part):
+                stop, held = min(start + part, high), False
+                while None in canvas[start:stop]:
+                    whole = not held or canvas[start] is None
+                    fed.append((stored, high) if whole else (max(start, begin), stop))
+                    held, stored = True, low
+                    odds = {i: sure(canvas, i) for i in range(start, stop) if canvas[i] is None}
+                    best = max(odds, key=lambda i: odds[i][0])
+                    for i, (c, x) in odds.items():
+                        if i == best or c >= threshold:
+                            canvas[i] = x
+        options = {"threshold": threshold, "block": part, "rerun": True, "handed": handed}
+        kit = Kit(ToyDenoiser(chain, -1, own), shapers=(Greedy(),))
+        decoder = registry.build("fast-dllm-v2", kit, options)[0]
+        events = []
+        out = run([answer_one(decoder, Request(prompt, 18), on=events.append)])[0]
+        assert out.token_ids == tuple(canvas[begin:])
+        assert [e.fed for e in events if isinstance(e, Unmasked)] == fed
+        assert out.stats.passes == len(fed)
+
+
 @pytest.mark.parametrize("every", [1, 3, 8])
 def test_a_kept_prompt_is_fed_once(every):
     """dKV-Cache-Prefill and -PD: what Delayed feeds without the prompt, but for the first pass, which feeds it."""
@@ -920,7 +1031,8 @@ def test_what_is_fed_by_its_definition(step):
 
         now, begin = (canvas, before, block, step), (canvas, None, block, step)
         assert list(Delayed(every).feed(*now)) == (all_ if whole else sorted({*left, *written}))
-        near = [i for i in left if i >= block.start][: 1 + width]
+        turn = gaps(canvas, block.start, block.stop)
+        near = [i for i in left if i >= block.start][: 1 + width] if turn else []
         assert list(Window(width, every).feed(*now)) == (
             all_ if whole else sorted({*near, *written})
         )
@@ -931,6 +1043,59 @@ def test_what_is_fed_by_its_definition(step):
             assert list(rule.feed(*now)) == (all_ if again else all_[first:])
         for rule in (Delayed(every), Window(width, every), Frozen(), Frozen(False)):
             assert list(rule.feed(*begin)) == all_
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_window_lies_around_the_gaps_whose_turn_comes(count):
+    """dKV-Cache-Greedy by its card: what was written last, what is written now, and of the gaps around each of these the
+    nearest, left and right by turns."""
+    dice, bound = Random(count), 0
+    for _ in range(200):
+        before, canvas, block = canvases(dice)
+        width, rank = dice.randint(0, 4), tuple(dice.random() for _ in canvas)
+        written = [i for i, x in enumerate(canvas) if x is not None and before[i] is None]
+        now = sorted(gaps(canvas, block.start, block.stop), key=lambda i: rank[i])[:count]
+        want = {*written, *now}
+        for at in now:
+            left = [i for i in range(at - 1, block.start - 1, -1) if canvas[i] is None]
+            right = [i for i in range(at + 1, len(canvas)) if canvas[i] is None]
+            turns, taken = [left, right], []
+            while len(taken) < width and (left or right):
+                side = turns.pop(0)
+                turns.append(side)
+                if side:
+                    taken.append(side.pop(0))
+            want.update(taken)
+        got = Window(width, 99, count, rank).feed(canvas, before, block, 3)
+        assert list(got) == sorted(want)
+        assert len(got) <= len(written) + count * (1 + width)
+        bound += len(got) == len(written) + count * (1 + width)
+    assert bound
+
+
+def test_an_order_that_is_drawn_is_known_before_it_is_needed():
+    """Every pass fills the gap of its block whose turn it is; each order of a block is as likely as any other; and where all is
+    fed every time, orders are all that differs from the one from the left."""
+
+    def order(seed, every=9, **options):
+        decoder = build(
+            "dkv-cache-greedy",
+            ToyDenoiser(Chain(3, 5)),
+            None,
+            {"every": every, "block": 3, "width": 0, **options},
+        )[0]
+        events = []
+        run([answer_one(decoder, Request(PROMPT, 6, seed=seed), on=events.append)])
+        writes = [[p for p, _ in e.edit.write] for e in events if isinstance(e, Edited)]
+        return tuple(tuple(w) for w in writes if w)
+
+    assert order(0) == tuple((i,) for i in range(3, 9))
+    seen = Counter(order(seed, shuffled=True)[:3] for seed in range(600))
+    assert len(seen) == 6 and all(60 < n < 140 for n in seen.values())
+    assert all({p for w in o for p in w} == {3, 4, 5} for o in seen)
+    assert [len(w) for w in order(1, shuffled=True, count=2)] == [2, 1, 2, 1]
+    assert order(1, shuffled=True)[:2] != ((3,), (4,))
+    check_unmasker(InOrder(1, tuple(Random(3).random() for _ in range(40))))
 
 
 @pytest.mark.parametrize("steps", [0, 2, 4, 8])
@@ -1030,6 +1195,70 @@ def test_a_guide_decides_how_much_is_written(own):
         assert bold.token_ids == blocks.token_ids and bold.stats.passes == blocks.stats.passes
         some = prompted(Guided(base, guide, top=2), seed)
         assert bold.stats.passes <= some.stats.passes <= 14
+
+
+@pytest.mark.parametrize(
+    "rule, allowed",
+    [
+        ({"top": 1}, lambda p_V, x: x == p_V.index(max(p_V))),
+        ({"top": 0, "least": 0.1}, lambda p_V, x: p_V[x] >= 0.1),
+        ({"top": 2}, lambda p_V, x: sum(p > p_V[x] for p in p_V) < 2),
+        (
+            {"top": 2, "relative": 0.5},
+            lambda p_V, x: sum(p > p_V[x] for p in p_V) < 2 and p_V[x] >= 0.5 * max(p_V),
+        ),
+        ({"top": 0, "relative": 0.3}, lambda p_V, x: p_V[x] >= 0.3 * max(p_V)),
+    ],
+    ids=["deterministic", "threshold", "top-k", "top-k relative", "relative"],
+)
+def test_what_a_guide_accepts_is_as_published(rule, allowed):
+    """Of drafts of all kinds the first token that the published test refuses ends what stands."""
+    dice, lengths = Random(0), set()
+    base = Denoising(ToyDenoiser(Chain(0, 5)), LeftToRight(), Full(), 0)
+    for seed in range(60):
+        guide = toy(seed, 6, sharp=1.5)
+        tokens = [dice.randrange(6) for _ in range(5)]
+
+        async def scored(guide=guide, tokens=tokens):
+            session = guide.open(PROMPT)
+            return await session.score(Draft.chain(PROMPT[-1], tokens[:-1]), Want())
+
+        scores = run([scored()])[0]
+        rows = [scores.row(j).exp().tolist() for j in range(5)]
+        want = next((j for j, x in enumerate(tokens) if not allowed(rows[j], x)), 5)
+        assert Guided(base, guide, **rule).accepted(scores, tokens, rng()) == want
+        lengths.add(want)
+    assert len(lengths) > 1
+
+
+def test_a_guide_accepts_by_chance_as_often_as_a_token_is_likely():
+    guide = toy(3, 5, sharp=0.7)
+
+    async def scored():
+        return await guide.open(PROMPT).score(Draft.chain(PROMPT[-1], ()), Want())
+
+    scores = run([scored()])[0]
+    base = Denoising(ToyDenoiser(Chain(0, 5)), LeftToRight(), Full(), 0)
+    how = Guided(base, guide, top=0, chance=True)
+    for x in range(5):
+        p = float(scores.row(0)[x].exp())
+        times = sum(how.accepted(scores, [x], Rng.of(seed)) for seed in range(2000))
+        assert abs(times / 2000 - p) < 4 * (p * (1 - p) / 2000) ** 0.5
+    often = replace(how, top=1)  # and among the likeliest, as the other tests
+    assert sum(often.accepted(scores, [x], Rng.of(0)) for x in range(5)) <= 1
+
+
+@pytest.mark.parametrize("rule", [{"relative": 0.5}, {"chance": True}, {"least": 0.2}], ids=str)
+def test_a_guide_that_accepts_less_takes_more_passes(rule):
+    fewer = more = 0
+    for seed in range(8):
+        base = Denoising(ToyDenoiser(Chain(seed, 4, 2.0)), LeftToRight(), Full(), 0)
+        guide = toy(seed, 5, eos=4)
+        out = prompted(Guided(base, guide, top=0, **rule), seed)
+        fewer += prompted(Guided(base, guide, top=0), seed).stats.passes
+        more += out.stats.passes
+        assert out == prompted(Guided(base, guide, top=0, **rule), seed)
+    assert fewer == 8 < more < 8 * 14
 
 
 def test_a_guide_reads_the_text_that_stands():

@@ -1,7 +1,8 @@
 """Rounds of proposals that are judged and shown: what they reduce to, what is shown, and when they end."""
 
+import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -11,10 +12,14 @@ from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
 from polydec.families.search.best_of import BestOf
+from polydec.families.search.judging import ByText
 from polydec.families.search.refine import Refine
 from polydec.families.search.rollouts import Rollouts
+from polydec.learned.kinds.reward import TextReward
+from polydec.models.lm import LM
 from polydec.policies.fixed import Fixed
 from polydec.testing.examples import artefacts
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
 from rollouts_reference import law, tries, valued
@@ -169,6 +174,54 @@ def test_answers_that_were_seen_are_not_judged_again():
     target = toy(2, 2, sharp=6.0)  # it hardly ever says another thing
     stats = answer(Refine(plain(target), reward(target), 8, 4), 1).stats
     assert 4 <= stats.judged < 12
+
+
+def by_text(target, judge):
+    return ByText(TextReward(judge).chance, target.vocab.words)
+
+
+def test_any_function_of_texts_may_judge():
+    """One round is the first of the best of its draws, by the function; more rounds are never worse by it; and what a text is
+    worth does not hang on the model's states."""
+
+    def judge(text):
+        return sum(int(x) for x in text.split()) % 7 / 6 if text.strip() else 0.0
+
+    def worth(r, target):
+        kept = [x for x in r.token_ids if x not in target.vocab.eos]
+        return (
+            judge(target.vocab.words.decode(kept))
+            if target.vocab.words
+            else judge(" ".join(map(str, kept)))
+        )
+
+    better = 0
+    for seed in range(12):
+        target = toy(seed, 5, sharp=0.4)
+        target = LM(target.network, replace(target.vocab, words=None))
+        texts = by_text(target, judge)
+        one, many = (
+            answer(Refine(plain(target), None, rounds, 3, text=texts), seed) for rounds in (1, 5)
+        )
+        assert one.score <= many.score and many.score in (worth(many, target), 0.0)
+        better += many.score > one.score
+        assert many.stats.judged >= one.stats.judged
+    assert better > 2
+
+
+def test_a_classifier_judges_by_its_probability():
+    even = TextReward(lambda text: 3.0, True)
+    assert even.chance("x") == pytest.approx(1 / (1 + math.exp(-3.0)))
+    assert TextReward(lambda text: -1e9, True).chance("x") == pytest.approx(0.0)
+    assert [TextReward(lambda text, v=v: v).chance("") for v in (-2, 0.4, 7)] == [0.0, 0.4, 1.0]
+    target = toy(1, 5)
+    kit = (TextReward(lambda text: 0.5), reward(target))
+    assert build("iterative-agent-decoding", target, artefacts=kit)[0].reward is None
+    assert build("iterative-agent-decoding", target, artefacts=kit[1:])[0].text is None
+    with pytest.raises(ValueError, match="needs a process reward model"):
+        build("iterative-agent-decoding", target)
+    with pytest.raises(ValueError, match="reward is None"):
+        Refine(plain(target), None)
 
 
 def test_bad_fields():

@@ -1,6 +1,7 @@
 """A tree of sub-questions: what it reduces to, what its chances are, which words an answer has."""
 
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
+from polydec.families.search.passages import Passages
 from polydec.families.search.thought_tree import (
     CHECK,
     Thought,
@@ -182,6 +184,76 @@ def test_an_answer_stands_behind_the_cue():
     assert r.token_ids[1:3] == (4, 4) or r.token_ids[:2] == (4, 4)
 
 
+def test_passages_are_ranked_by_their_formula():
+    """BM25, word by word as it is published; what has no word of the question is never read."""
+    texts = (
+        "the cat sat on the mat",
+        "a dog and a cat and a cat",
+        "birds fly over the wide sea in the cold of the night",
+        "cat",
+        "nothing here",
+    )
+    told, question = [re.findall(r"\w+", t) for t in texts], "Where is THE cat?"
+    mean = sum(map(len, told)) / len(told)
+
+    def score(words):
+        total = 0.0
+        for q in ("where", "is", "the", "cat"):
+            n = sum(q in other for other in told)
+            rare = math.log(1 + (len(told) - n + 0.5) / (n + 0.5))
+            f = words.count(q)
+            total += rare * f * 2.2 / (f + 1.2 * (1 - 0.75 + 0.75 * len(words) / mean))
+        return total
+
+    want = [score(words) for words in told]
+    some = Passages(texts)
+    assert some.scores(question) == pytest.approx(want)
+    order = sorted(range(5), key=lambda i: -want[i])
+    assert some.best(question, 9) == [texts[i] for i in order if want[i]] and want[4] == 0
+    assert some.best(question, 2) == [texts[i] for i in order[:2]]
+    assert Passages(()).best(question, 2) == [] == some.best("zebra", 2)
+
+
+def telling(seed):
+    target = toy(seed, 10, sharp=0.3)
+    pieces = ("ada", "bo", " ", "x", "y", "\n", "=", "?", "yes", ".")
+    return LM(target.network, replace(target.vocab, words=Letters(pieces, frozenset({9}))))
+
+
+def test_a_sub_question_reads_its_passages_and_answers_itself():
+    """Behind the step stand the lines that have its word, then the cue of its own answer, then the likeliest tokens up to the
+    end of a line; the bank has the words that were read."""
+    ada, bo = (0, 2, 3, 5), (1, 2, 4, 5)  # "ada x" and "bo y"
+    read = {0: ada, 3: ada, 1: bo, 4: bo}
+    seen, own = Counter(), 0
+    for seed in range(40):
+        target = telling(seed)
+        fields = {"longest": 1, "most": 2, "passages": ("bo y", "ada x"), "own": "="}
+        tree = ThoughtTree(plain(target), 1, 1, 1, **fields)
+        r = answer(tree, seed, 16, ignore_eos=True)
+        step, *rest = r.token_ids
+        lines = read.get(step, ())
+        seen[bool(lines)] += 1
+        assert tuple(rest[: len(lines)]) == lines and rest[len(lines)] == 6
+        said = rest[len(lines) + 1 :]
+        before, greedy = (*PROMPT, step, *lines, 6), []
+        while len(greedy) < 2 and 5 not in greedy:
+
+            async def row(text=(*before, *greedy), target=target):
+                return (await target.open(text).score(Draft.chain(text[-1]), Want())).row(0)
+
+            greedy.append(int(run([row()])[0].argmax()))
+        assert said[: len(greedy)] == greedy
+        own += len(set(greedy))
+    assert seen[True] > 3 and seen[False] > 3 and own > 40
+    short = answer(ThoughtTree(plain(telling(0)), 1, 1, 1, **fields), 0, 4, ignore_eos=True)
+    assert len(short.token_ids) == 4 and 6 not in short.token_ids[1:2]  # no room: nothing is read
+    assert build("stoc-tot", telling(0), None, {"passages": "bo y\\nada x\\n"})[0].passages == (
+        "bo y",
+        "ada x",
+    )
+
+
 def test_bad_fields():
     for fields, said in (
         ({"steps": 0}, "steps is 0: it must lie in 1 to 64"),
@@ -191,6 +263,9 @@ def test_bad_fields():
         ({"cue": "xyz"}, "cue is 'xyz': the model's tokenizer cannot spell it"),
         ({"cue": "ab", "language": Everything(3)}, "leaves no room for it"),
         ({"check": "ab"}, "cannot spell yes and no"),
+        ({"passages": ("xyz",)}, "passages holds 'xyz': the model's tokenizer cannot spell it"),
+        ({"own": "ab", "language": Everything(3)}, "leaves no room for them"),
+        ({"found": 0}, "found is 0"),
     ):
         with pytest.raises(ValueError, match=said):
             ThoughtTree(plain(toy(0)), **fields)

@@ -13,16 +13,24 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 from polydec.families.diffusion.denoising import Denoising
 from polydec.families.diffusion.valued import Valued
+from polydec.families.diffusion.worths import Finished, Foretold, Likely, Near, OfText
+from polydec.learned.kinds import value as values
+from polydec.learned.kinds.reward import TextReward
 from polydec.refreshes import exact
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.testing.check_unmasker import PROMPT, check_canvas_decoder
 from polydec.testing.enumerate import distance, law_of
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.testing.toy_canvas import Chain, ToyDenoiser
 from polydec.unmaskers.at_random import AtRandom
 from polydec.unmaskers.left_to_right import LeftToRight
 from polydec.unmaskers.threshold import Threshold
+
+
+def by(judge):
+    return Finished(Likely(judge))
 
 
 def said(decoder, seed, length=8):
@@ -51,14 +59,16 @@ def worth(judge, tokens):
 
 def test_its_contract():
     check_canvas_decoder(
-        lambda d: Valued(Denoising(d, AtRandom(), exact(d.block), 3), toy(1, d.vocab.size), 3, 0.5)
+        lambda d: Valued(
+            Denoising(d, AtRandom(), exact(d.block), 3), by(toy(1, d.vocab.size)), 3, 0.5
+        )
     )
 
 
 def test_a_block_causal_model_is_tried_up_to_its_own_block():
     for seed in range(3):
         base = Denoising(ToyDenoiser(Chain(seed, 4, 2.0), -1, 4), AtRandom(), exact(4), 3)
-        assert len(said(Valued(base, toy(seed, 4, eos=9), 3), seed, 14).token_ids) == 14
+        assert len(said(Valued(base, by(toy(seed, 4, eos=9)), 3), seed, 14).token_ids) == 14
 
 
 @pytest.mark.parametrize("unmasker", [AtRandom(), AtRandom(2), Threshold(0.6)], ids=str)
@@ -66,13 +76,13 @@ def test_one_edit_is_the_base_token_for_token(unmasker):
     for seed in range(8):
         for shapers in ((), (Temperature(0.7),)):
             base = Denoising(ToyDenoiser(Chain(seed, 5, 2.0), 4), unmasker, exact(0), 4, shapers)
-            one, want = said(Valued(base, toy(seed, 5), 1), seed), said(base, seed)
+            one, want = said(Valued(base, by(toy(seed, 5)), 1), seed), said(base, seed)
             assert (one.token_ids, one.stats) == (want.token_ids, want.stats)
 
 
 def test_edits_that_are_the_same_are_not_tried():
     base = Denoising(ToyDenoiser(Chain(2, 5, 2.0), 4), LeftToRight(), exact(0), 0, (Greedy(),))
-    assert said(Valued(base, toy(2, 5), 4), 0).stats == said(base, 0).stats
+    assert said(Valued(base, by(toy(2, 5)), 4), 0).stats == said(base, 0).stats
 
 
 @pytest.mark.parametrize("eos", [-1, 1])
@@ -90,13 +100,13 @@ def test_the_law_of_two_tries(heat, eos):
             share = 1 / (1 + exp((value[b] - value[a]) / heat)) if heat else float(best == a)
             want[a] += p * share
             want[b] += p * (1 - share)
-        got = law(Valued(base, judge, 2, heat))
+        got = law(Valued(base, by(judge), 2, heat))
         assert distance(got, want) < 1e-9 and distance(got, first) > 1e-3
 
 
 def test_a_judge_that_hardly_counts_leaves_the_law():
     base = Denoising(ToyDenoiser(Chain(1, 2), -1), AtRandom(), exact(0), 0)
-    assert distance(law(base), law(Valued(base, toy(1, 2, eos=9), 2, 1e9))) < 1e-6
+    assert distance(law(base), law(Valued(base, by(toy(1, 2, eos=9)), 2, 1e9))) < 1e-6
 
 
 def test_more_tries_give_what_the_judge_likes():
@@ -104,7 +114,9 @@ def test_more_tries_give_what_the_judge_likes():
     for tries in (1, 2, 8):
         some = [
             Valued(
-                Denoising(ToyDenoiser(Chain(seed, 4), -1), AtRandom(), exact(0), 0), judge, tries
+                Denoising(ToyDenoiser(Chain(seed, 4), -1), AtRandom(), exact(0), 0),
+                by(judge),
+                tries,
             )
             for seed in range(12)
         ]
@@ -116,3 +128,72 @@ def test_more_tries_give_what_the_judge_likes():
 
 def test_the_best_is_taken_at_no_heat():
     assert Valued(None, None, 3).taken(torch.tensor([-2.0, -1.0, -1.0]), None) == 1  # type: ignore
+
+
+def test_a_length_pulls():
+    """What the reward says, less the pull for each token too many or too few; the end is none."""
+    for eos in (-1, 0):
+        model = ToyDenoiser(Chain(2, 4), eos)
+
+        async def worths(wanted, model=model):
+            judge = Near(OfText(len), wanted, 0.5).open(PROMPT, model.vocab)
+            await judge.ready()
+            return [await judge.worth(x) for x in ((1,), (1, 2, 3), (1, 2, 0))]
+
+        plain, near = (run([worths(n)])[0] for n in (0, 2))
+        assert plain == [1.0, 5.0, 3.0 if eos == 0 else 5.0]  # "1", "1 2 3" and "1 2 0"
+        assert near == [0.5, 4.5, 3.0 if eos == 0 else 4.5]
+
+
+def test_a_function_of_texts_is_what_decides():
+    """Of all that could be drawn the edits that it likes become more, the more tries there are."""
+
+    def liked(text):
+        return text.split().count("1")
+
+    means = []
+    for tries in (1, 4, 16):
+        texts = [
+            said(
+                build(
+                    "svdd-reward",
+                    ToyDenoiser(Chain(s, 4), -1),
+                    None,
+                    {"tries": tries},
+                    artefacts=(TextReward(liked),),
+                )[0],
+                s,
+            ).token_ids
+            for s in range(12)
+        ]
+        means.append(sum(t.count(1) for t in texts))
+    assert means[0] < means[1] < means[2]
+
+
+def test_a_value_network_sees_the_canvas_alone():
+    """The law of two tries at the last gap by enumeration: the network's value of the filled canvas, which asks no model."""
+    for seed in range(3):
+        model = ToyDenoiser(Chain(seed, 2), -1)
+        base = Denoising(model, LeftToRight(1), exact(0), 0)
+        value = values.examples(model.vocab, 4, 4)[0]
+        first, want = law(base), defaultdict(float)
+        for a, b in product(first, repeat=2):
+            p, (u, v) = first[a] * first[b], (value((*PROMPT, *x)) for x in (a, b))
+            share = 1 / (1 + exp((v - u) / 0.3))
+            want[a] += p * share
+            want[b] += p * (1 - share)
+        decoder = Valued(base, Foretold(value), 2, 0.3)
+        assert distance(law(decoder), want) < 1e-6 and distance(law(decoder), first) > 1e-3
+        assert said(decoder, 0).stats.fed == said(base, 0).stats.fed
+
+
+def test_a_value_is_of_gaps_as_of_nothing_and_of_its_own_canvas():
+    """Its batches say what single canvases say, and no gap is a token."""
+    net = values.examples(ToyDenoiser(Chain(0, 5)).vocab, 4, 4)[0]
+    canvases = [(0, 1, None, 3), (0, 1, None), (2, None, None, None, 4)]
+    token_BT = torch.full((3, 5), -1)
+    for i, c in enumerate(canvases):
+        token_BT[i, : len(c)] = torch.tensor([-1 if x is None else x for x in c])
+    said_B = net.values(token_BT, torch.tensor([4, 3, 5]))
+    assert said_B.tolist() == pytest.approx([net(c) for c in canvases], rel=1e-3)
+    assert len({round(net(c), 6) for c in (*canvases, (0, 1, 0, 3))}) == 4

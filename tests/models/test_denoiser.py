@@ -535,6 +535,70 @@ def test_an_autoregressive_model_is_refused(tmp_path, lm):
         Engine(ar).submit("The fox", infill="a[[2]]b")
 
 
+def answered(lm, question, method, **options):
+    engine = Engine(lm)
+    asked = engine.submit(question, method=method, options=options, max_tokens=24, ignore_eos=True)
+    return engine.run([asked])[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("cache", [1, 2])
+def test_guesses_share_what_a_block_keeps(dtype, cache):
+    """freedave on kept keys and values writes what fast-dllm writes on them, and feeds less than without them."""
+    lm, fed = load("zoo:diffusion", draft=None, dtype=dtype, threads=1), [0, 0]
+    for question in ("pick: 498034", "count: 518508", "table: 4", "on: 4"):
+        options = {"threshold": 2.0, "block": 8, "cache": cache}
+        want = answered(lm, question, "fast-dllm", **options)
+        got = answered(lm, question, "freedave", **options, drafts=4)
+        assert got.choices[0].token_ids == want.choices[0].token_ids
+        assert got.metrics["target_passes"] < want.metrics["target_passes"]
+        whole = answered(lm, question, "freedave", threshold=2.0, block=8, drafts=4)
+        fed = [n + o.metrics["positions_fed"] for n, o in zip(fed, (got, whole), strict=True)]
+    assert not lm.checkpoint.lm.nbytes  # every twin gave back what it held
+    assert fed[0] < (0.8, 0.6)[cache - 1] * fed[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("name", ["zoo:diffusion", "zoo:block-diffusion"])
+def test_twins_of_a_board_go_their_own_ways(name, dtype):
+    """Each says what a board of its own would say after the same passes, whichever of them writes first."""
+    model = load(name, draft=None, dtype=dtype, threads=1).checkpoint.lm
+    dice = torch.Generator().manual_seed(0)
+    known = [int(x) for x in torch.randint(5, 60, (150,), generator=dice)]
+    start = (*known, *(None,) * 10)
+    canvases = [(*known, *(None,) * i, 7 + i, *(None,) * (9 - i)) for i in range(4)]
+    feed = range(144, 160)
+
+    def rows(canvas):
+        return [i for i in feed if canvas[i] is None]
+
+    async def forked():
+        board = model.open(160, 150)
+        await board.score(start, rows(start), range(160))
+        boards = [board, *(board.fork() for _ in canvases[1:])]
+        pairs = [*zip(boards, canvases)]
+        out = {
+            i: await pairs[i][0].score(c, rows(c), feed) for i, c in [*enumerate(canvases)][::-1]
+        }
+        again = [await b.score(c, rows(c), feed) for b, c in pairs]
+        for b in boards:
+            b.close()
+        return [out[i] for i in range(4)], again
+
+    async def alone():
+        out = []
+        for canvas in canvases:
+            board = model.open(160, 150)
+            await board.score(start, rows(start), range(160))
+            out.append(await board.score(canvas, rows(canvas), feed))
+            board.close()
+        return out
+
+    (first, again), want = run([forked()])[0], run([alone()])[0]
+    for a, b, c in zip(first, again, want, strict=True):
+        assert torch.equal(a, c) and torch.equal(b, c)
+
+
 @pytest.mark.parametrize(
     "method", ["fast-dllm", "freedave", "guided-diffusion", "dkv-cache", "ccd"]
 )

@@ -1,10 +1,14 @@
 """What is refused is refused before it costs anything, and /health answers while requests are read."""
 
+import gc
 import json
 import logging
 import socket
+import subprocess
+import sys
 import threading
 import time
+import weakref
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -329,3 +333,75 @@ def test_freed_memory_is_given_back_while_requests_come(lm, monkeypatch):
         assert not given.wait(0.2), "nobody has asked for anything"
         client.post("/tokenize", json={"prompt": "The fox"})
         assert given.wait(20)
+
+
+class Knot:
+    """Something that knows itself."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_what_knows_itself_is_given_back_as_well(lm, monkeypatch):
+    """Python looks for it when there are many such things, however large they are."""
+    monkeypatch.setattr(memory, "EVERY", 0.02)
+    gone = threading.Event()
+    with house.served({"tiny": lambda: lm}) as served, served.client() as client:
+        assert gc.get_freeze_count(), "what is loaded stays, and nobody looks for garbage in it"
+        gc.disable()
+        try:
+            knot = Knot()
+            weakref.finalize(knot, gone.set)
+            del knot
+            client.post("/tokenize", json={"prompt": "The fox"})
+            assert gone.wait(20)
+        finally:
+            gc.enable()
+
+
+def test_a_refused_request_is_forgotten_at_once(http):
+    """An error and the frame that waited for it knew one another, so all messages stayed."""
+    said = [{"role": "user", "content": "The old river"}] * 3001
+    gc.collect()
+    gc.disable()
+    try:
+        refused(http, {"messages": said, "max_tokens": 1}, "/v1/chat/completions")
+        end = time.monotonic() + 5  # the server's threads may still be about it
+        while (found := kept(3001)) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not found
+    finally:
+        gc.enable()
+
+
+def kept(count):
+    """How many lists of so many messages there are, beside the test's own, whose messages are one."""
+    return sum(
+        type(x) is list and len(x) == count and type(x[0]) is dict and x[0] is not x[1]
+        for x in gc.get_objects()
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another C library has no arenas")
+def test_all_threads_share_an_arena():
+    program = """
+import ctypes, threading
+from polydec.serve.memory import one_arena
+one_arena()
+c = ctypes.CDLL(None)
+together = threading.Barrier(8)
+def take():
+    together.wait()
+    for _ in range(100):
+        c.malloc(10_000)
+    together.wait()
+threads = [threading.Thread(target=take) for _ in range(8)]
+for t in threads: t.start()
+for t in threads: t.join()
+c.malloc_stats()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if "Arena 0:" not in done.stderr:
+        pytest.skip("another C library")
+    assert "Arena 1:" not in done.stderr

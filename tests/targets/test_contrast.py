@@ -12,6 +12,7 @@ from polydec.contrasts.difference import Difference
 from polydec.contrasts.gated import Gated, sureness
 from polydec.contrasts.language import Language
 from polydec.contrasts.mixture import Mixture
+from polydec.contrasts.product import Product
 from polydec.contrasts.steered import Steered, calibrated, direction
 from polydec.core.decoder import answer_one
 from polydec.core.law import divergence, normalise
@@ -116,6 +117,7 @@ RULES = {
     "uscd": (Gated(Difference(1.5, 0.5, 0.1), 0.5), uscd(0.5)),
     "svdecode": (Steered(4.0, 0.3), svd(4.0, 0.3)),
     "mixture": (Mixture(0.3), lambda p, q: {v: 0.7 * p[v] + 0.3 * q[v] for v in p}),
+    "product": (Product(0.3), lambda p, q: {v: p[v] ** 0.7 * q[v] ** 0.3 for v in p}),
 }
 
 
@@ -134,6 +136,8 @@ RULES = {
         (Steered(1000.0, 0.0), True),
         (Mixture(0.3), True),
         (Mixture(1.0), True),
+        (Product(0.3), True),
+        (Product(1.0), True),
         (Language(2.0), True),
         (Language(100.0, 0.0, 0.2), False),
     ],
@@ -159,6 +163,7 @@ def test_every_rule_is_checked():
         (lambda: Gated(Adaptive(), 3.0), "threshold is 3.0"),
         (lambda: Steered(-1.0), "strength is -1.0"),
         (lambda: Mixture(1.5), "share is 1.5: it must lie in 0 to 1"),
+        (lambda: Product(-0.5), "share is -0.5: it must lie in 0 to 1"),
         (lambda: Language(-1.0), "scale is -1.0"),
         (lambda: Contrast(toy(1), (), Adaptive()), "others has 0 laws: the rule Adaptive mixes 1"),
         (

@@ -393,7 +393,7 @@ def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained, written
     losses = []
     for steps in (1, 60):
         spec = FilterSpec(
-            str(tmp_path),
+            str(tmp_path / str(steps)),
             str(trained[0]),
             ("copy",),
             each=6,
@@ -403,8 +403,8 @@ def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained, written
             written=written,
         )
         losses.append(train_filter(spec)["loss"])
-    assert losses[1] < 0.9 * losses[0] and filters.load(tmp_path).written == written
-    lm = load(str(trained[0]), trained=[str(tmp_path)])
+    assert losses[1] < 0.9 * losses[0] and filters.load(tmp_path / "60").written == written
+    lm = load(str(trained[0]), trained=[str(tmp_path / "60")])
     engine = Engine(lm)
     done = engine.run([engine.submit("copy: 123123", method="learn2pd", max_tokens=12)])[0]
     assert done.method["name"] == "learn2pd"

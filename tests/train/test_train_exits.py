@@ -129,12 +129,28 @@ def small(root, tmp_path_factory):  # noqa: F811
 
 def test_train_from_a_start_with_early_exits_and_a_sorted_draft_of_it(root, small, tmp_path):  # noqa: F811
     out = train_lm(
-        spec(root, tmp_path / "b", shape=None, start=small, layers=4, depths=Depths(1.0, 0.1))
+        spec(
+            root,
+            tmp_path / "b",
+            shape=None,
+            start=small,
+            layers=4,
+            early_exit=1.0,
+            layer_dropout=0.1,
+        )
     )
     assert load(str(tmp_path / "b")).lm.network.layers == 4 and out["steps"] == 8
     with pytest.raises(ValueError, match="belongs to another run"):
         train_lm(
-            spec(root, tmp_path / "b", shape=None, start=small, layers=4, depths=Depths(0.5, 0.1))
+            spec(
+                root,
+                tmp_path / "b",
+                shape=None,
+                start=small,
+                layers=4,
+                early_exit=0.5,
+                layer_dropout=0.1,
+            )
         )
     made = train_sorted(
         SortedSpec(

@@ -62,6 +62,22 @@ def test_at_threshold_1_the_text_is_plain_and_below_it_more_is_accepted():
     )
 
 
+def test_what_the_judge_kept_is_counted_apart():
+    """As many as a walk over the text by the target alone finds: accepted tokens that it would not have written."""
+    law, small = (Shaped(toy(s, 6, eos=-1, cost=c), Greedy()) for s, c in ((3, 1.0), (4, 0.1)))
+    for bias in (-1.0, 1.0):  # a judge that likes nothing, and one that likes everything
+        kit = Kit(law, small, (Judge(torch.zeros(4), torch.tensor(bias), law.vocab),))
+        decoder = registry.build("judge-decoding", kit, {"depth": 4})[0]
+        got = run([answer_one(decoder, Request((0, 1), 24))])[0]
+        session = law.open((0, 1))
+        scores = run([session.score(Draft.chain(1, got.token_ids[:-1]), Want())])[0]
+        other = sum(scores.argmax(i) != x for i, x in enumerate(got.token_ids))
+        said = got.stats.metrics()
+        assert got.stats.judged == other == said.get("judged", 0) and (other > 0) == (bias > 0)
+        if other:
+            assert said["judged_share"] == other / got.stats.accepted
+
+
 @pytest.mark.parametrize(
     "answer, other, alike",
     [

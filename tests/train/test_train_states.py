@@ -21,11 +21,12 @@ from polydec.learned.state_layer import even
 from polydec.models import checkpoint, sources
 from polydec.train import states
 from polydec.train.kinds import KINDS
+from polydec.train.kinds.eagle3 import quarters_of
 from polydec.train.network import Llama, from_weights
 from polydec.train.own_text import Lessons
 from polydec.train.selfplay import Sample
 from polydec.train.states import StatesSpec, train_states
-from polydec.train.students import Shown, quarters_of
+from polydec.train.students import Shown
 
 TEXT = (5, 6, 7, 8, 30, 31, 9, 40, 41, 12, 50, 61, 7, 70)
 
@@ -220,7 +221,7 @@ def test_who_guesses_right_is_shown_nothing(right, model, monkeypatch):
 
 def test_a_window_is_trained_as_it_drafts(model, monkeypatch):
     """LongSpec's, where the text is longer than it."""
-    monkeypatch.setattr("polydec.train.longspec.WINDOW", 3)
+    monkeypatch.setattr("polydec.train.kinds.longspec.WINDOW", 3)
     test_what_is_trained_is_what_drafts("longspec", model)
 
 

@@ -25,6 +25,8 @@ from polydec.testing.examples import head
 from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.train import stop_head as training
+from polydec.train.loop import fit
+from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Sample
 from polydec.train.stop_head import Lessons, StopHeadSpec, train_stop_head
 from polydec.trees.chain import Chain
@@ -169,10 +171,10 @@ def test_training_tells_tokens_apart(tmp_path):
     y = torch.sigmoid(3 * x[:, 0])
     for tied in (False, True):
         network = training.Head(stop_head.fresh(6, 2, tied, 0), tied)
-        training.fit(
+        fit(
             network,
             lambda step: (training.weighted_bce(network.head().logits(x), y, 6.0), 4000),  # noqa: B023
-            training.Schedule(150, 1e-2, decay=1.0),
+            Schedule(150, 1e-2, decay=1.0),
         )
         found = training.judge(network.head(), Lessons(x, y), 6.0)
         assert found["loss"] < 0.8 * found["loss_of_constant"] and found["ranked"] > 0.9

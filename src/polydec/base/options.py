@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from operator import ge, gt, le, lt
 from reprlib import Repr
 from types import UnionType
@@ -184,19 +185,39 @@ class Formerly:
 
 @dataclass(frozen=True)
 class As:
-    """How a value is read, where the annotated type is wider: Annotated[str | Sequence[str], As(tuple[str, ...]), "stops"]."""
+    """How a value is read, where the annotated type is wider or says too little: Annotated[str | Sequence[str],
+    As(tuple[str, ...]), "stops"]."""
 
     type: Any
+
+
+class Names:
+    """Words in one text, which commas part. As(Names) reads a tuple[str, ...] so, where a text alone would be one entry."""
+
+
+@dataclass(frozen=True)
+class PythonOnly:
+    """Marks a field that is set from Python and has no flag on the command line."""
+
+
+@dataclass(frozen=True)
+class ReadApart:
+    """Marks a field of a type of its own, whose text the command reads."""
+
+
+REQUIRED = inspect.Parameter.empty
+"""The default of a field that must be given."""
 
 
 @dataclass(frozen=True)
 class Option:
     """One parameter that a user sets.
 
-    type: int, float, bool, str, tuple[int, ...], tuple[str, ...], Mapping[int, float] or Mapping[str, Any], or one of these
-    with None; object: a value of several forms, which somebody else looks at; default: of that type;
-    help: one line without a full stop; limits: all of them hold for a value (for each entry of a tuple, each value of a
-    mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood as well.
+    type: int, float, bool, str, tuple[int, ...], tuple[float, ...], tuple[str, ...], Names, Mapping[int, float] or
+    Mapping[str, Any], or one of these with None; object: a value of several forms, which somebody else looks at; default: of
+    that type; help: one line without a full stop; limits: all of them hold for a value (for each entry of a tuple, each value
+    of a mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood as well;
+    python_only: it has no flag on the command line.
     """
 
     name: str
@@ -206,6 +227,7 @@ class Option:
     limits: tuple[Limit, ...] = ()
     note: str = ""
     formerly: str = ""
+    python_only: bool = False
 
     @property
     def form(self) -> Any:
@@ -217,7 +239,7 @@ class Option:
     @property
     def kind(self) -> type:
         """The type without None and without what it holds: int, float, bool, str, tuple or collections.abc.Mapping."""
-        return get_origin(self.form) or self.form
+        return tuple if self.form is Names else get_origin(self.form) or self.form
 
     @property
     def optional(self) -> bool:
@@ -332,13 +354,49 @@ def option(name: str, hint: Any, default: Any) -> Option:
         raise TypeError(
             f'option {name} needs a default and a line of help: Annotated[int, Within(0, 64), "what it is"] = 3'
         )
+    return _whole_declaration(out)
+
+
+@cache
+def fields(spec: Any) -> tuple[Option, ...]:
+    """The fields of a dataclass that says what a command does. Unlike the options of `read` one may be REQUIRED, and one that
+    is PythonOnly may be of any type.
+
+    Raises TypeError for a field without help, or one with a flag and a type that options do not know.
+    """
+    hints = get_type_hints(spec, include_extras=True)
+    return tuple(
+        _field(p.name, hints[p.name], p.default)
+        for p in inspect.signature(spec).parameters.values()
+    )
+
+
+def _field(name: str, hint: Any, default: Any) -> Option:
+    out = _declared(name, hint, default)
+    if not out.help:
+        raise TypeError(
+            f'field {name} needs a line of help: Annotated[int, Within(0, 64), "what it is"]'
+        )
+    apart = any(isinstance(x, ReadApart) for x in _unfold(hint)[1])
+    return out if apart or out.python_only or default is REQUIRED else _whole_declaration(out)
+
+
+def keep_ranges(spec: Any) -> None:
+    """Raise RequestError for the first field of a dataclass that lies outside of what it declares. Values stay as they are."""
+    for field in fields(cast(Any, type(spec))):
+        if field.limits:
+            field.convert(getattr(spec, field.name))
+
+
+def _whole_declaration(out: Option) -> Option:
+    """The same option. Raises TypeError where its type is unknown or its default not legal."""
     if out.form not in _READ:
         raise TypeError(
-            f"option {name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
-            "tuple[str, ...], Mapping[int, float], Mapping[str, Any], or one of these with None"
+            f"option {out.name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
+            "tuple[float, ...], tuple[str, ...], Names, Mapping[int, float], Mapping[str, Any], or one of these with None"
         )
     try:
-        out.convert(default)
+        out.convert(out.default)
     except ValueError as e:
         raise TypeError(f"the default of an option is not legal: {e}") from None
     return out
@@ -359,6 +417,7 @@ def _declared(name: str, hint: Any, default: Any) -> Option:
         tuple(x for x in extras if isinstance(x, _LIMITS)),
         next((x.text for x in extras if isinstance(x, Note)), ""),
         next((x.name for x in extras if isinstance(x, Formerly)), ""),
+        any(isinstance(x, PythonOnly) for x in extras),
     )
 
 
@@ -379,7 +438,7 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return ",".join(map(str, cast(tuple[int, ...], value)))
+        return ",".join(map(str, cast(tuple[Any, ...], value)))
     if isinstance(value, Mapping):
         return ",".join(f"{k}:{v}" for k, v in cast(Mapping[int, float], value).items())
     return str(value)
@@ -459,13 +518,18 @@ def _word(value: Any) -> str:
     return value
 
 
-def _wholes(value: Any) -> tuple[int, ...]:
-    if isinstance(value, str):
-        return tuple(_whole(x) for x in _parts(value)[: ENTRIES + 1])
-    entries = _several(value)
-    if any(isinstance(x, str) for x in entries):
-        raise RequestError
-    return tuple(_whole(x) for x in entries)
+def _list_of(read_one: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """How a tuple of numbers is read. A text within a list is no number."""
+
+    def read_all(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            return tuple(read_one(x) for x in _parts(value)[: ENTRIES + 1])
+        entries = _several(value)
+        if any(isinstance(x, str) for x in entries):
+            raise RequestError
+        return tuple(read_one(x) for x in entries)
+
+    return read_all
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -473,6 +537,12 @@ def _texts(value: Any) -> tuple[str, ...]:
     if not all(isinstance(x, str) and 1 <= len(x) <= LETTERS for x in entries):
         raise RequestError
     return entries
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    entries = _parts(value) if isinstance(value, str) else _several(value)
+    words = [_word(x).strip() for x in entries]
+    return tuple(word for word in words if word)
 
 
 def _several(value: Any) -> tuple[Any, ...]:
@@ -536,7 +606,9 @@ _SPOKEN: dict[Any, str] = {
     bool: "true or false",
     str: "a word",
     tuple[int, ...]: "whole numbers such as 2,1,1",
+    tuple[float, ...]: "numbers such as 10,8,6",
     tuple[str, ...]: f"texts of 1 to {LETTERS} characters",
+    Names: "words such as this,that",
     Mapping[int, float]: "numbers by token id such as 5:1.5,7:-2",
     Mapping[str, Any]: "values by name",
     object: "",
@@ -546,8 +618,10 @@ _READ: dict[Any, Callable[[Any], Any]] = {
     float: _number,
     bool: _truth,
     str: _word,
-    tuple[int, ...]: _wholes,
+    tuple[int, ...]: _list_of(_whole),
+    tuple[float, ...]: _list_of(_number),
     tuple[str, ...]: _texts,
+    Names: _names,
     Mapping[int, float]: _by_token,
     Mapping[str, Any]: _by_name,
     object: _itself,
@@ -558,9 +632,11 @@ _SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
     bool: lambda each: {"type": "boolean"},
     str: lambda each: {"type": "string", **each},
     tuple[int, ...]: lambda each: {"type": "array", "items": {"type": "integer", **each}},
+    tuple[float, ...]: lambda each: {"type": "array", "items": {"type": "number", **each}},
     tuple[str, ...]: lambda each: {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string", **each}}]
     },
+    Names: lambda each: {"type": "array", "items": {"type": "string", **each}},
     Mapping[str, Any]: lambda each: {"type": "object"},
     object: lambda each: {},
     Mapping[int, float]: lambda each: {

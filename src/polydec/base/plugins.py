@@ -5,9 +5,10 @@ A package says in its own metadata what it has, as an entry point whose group is
     [project.entry-points."polydec.methods"]
     echo = "my_package.echo"
 
-The module has what a file of that room has: a recipe or a steering its CARD and `build`, a sampling rule its RULE, a kind of
-constraint its KIND, a mechanism its class. The rooms are "methods", "steerings", "shapers", "constraints", and the folders of
-mechanisms ("drafters", "trees", and so on).
+The module has what a file of that room has: a recipe, a steering or a press its CARD and `build`, a sampling rule its RULE,
+a kind of constraint its KIND, what is trained its KIND, `load` and class, a training its COMMAND, a drafter on states its
+KINDS, a mechanism its class. The rooms are "methods", "steerings", "presses", "shapers", "constraints", "learned", "training",
+"students", and the folders of mechanisms ("drafters", "trees", and so on).
 """
 
 from __future__ import annotations
@@ -78,8 +79,22 @@ def with_rule(module: Any, name: str) -> Any:
 
 
 def with_kind(module: Any, name: str) -> Any:
-    """A kind of constraint: what a module calls KIND, of that name."""
+    """a kind of constraint: what a module calls KIND, of that name."""
     return _called("KIND", module, name)
+
+
+def with_artefact(module: Any, name: str) -> Any:
+    """What is trained: a module whose KIND has that name, with a `load` and the class of what it loads."""
+    loads = callable(getattr(module, "load", None))
+    classed = any(
+        isinstance(x, type) and x.__dict__.get("kind") == name for x in vars(module).values()
+    )
+    return module if loads and classed and _called("KIND", module, name) is not None else None
+
+
+def with_command(module: Any, name: str) -> Any:
+    """A training: what a module calls COMMAND, of that name."""
+    return _called("COMMAND", module, name)
 
 
 def _called(constant: str, module: Any, name: str) -> Any:

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.api import LM, Prompt, generate
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.shapers.sampling import Sampling, build_shapers
-from polydec.targets.shaped import Shaped
-
-NEAR_TIE = 1e-3
+from polydec.api import LM, Ask, Prompt, generate
+from polydec.bench.certificate import digest
+from polydec.bench.places import Places
+from polydec.bench.shapes import gaps, is_tie, spread, ungreedy
+from polydec.request.ask import plan
+from polydec.shapers.sampling import Sampling
 
 
 @dataclass(frozen=True)
 class Comparison:
     """equal: the same tokens. Else `at` is the first position that differs (0 is the first generated token), `plain` and
-    `method` the tokens there, `gap` by how much log-probability plain decoding's two candidates differ: a near-tie below
-    1e-3, where rounding may decide, a fault above."""
+    `method` the tokens there, `place` the pass of the method that wrote it; `gap` is by how much log-probability plain
+    decoding's two candidates differ, `noise` the largest difference that other shapes of passes make to that gap. tie: the gap
+    lies within the noise, so that rounding may decide. digest: of the method's tokens, for whoever repeats it."""
 
     equal: bool
     tokens: int
@@ -27,16 +27,14 @@ class Comparison:
     plain: int | None = None
     method: int | None = None
     gap: float | None = None
+    noise: float | None = None
+    tie: bool = False
+    place: str = ""
+    digest: str = ""
 
     @property
     def verdict(self) -> str:
-        return (
-            "equal"
-            if self.equal
-            else "near-tie"
-            if self.gap is not None and self.gap < NEAR_TIE
-            else "fault"
-        )
+        return "equal" if self.equal else "near-tie" if self.tie else "fault"
 
 
 def compare(
@@ -48,46 +46,24 @@ def compare(
     sampling: Sampling,
     max_tokens: int,
     raw: bool = False,
-    order: str = "vllm",
     **more: Any,
 ) -> Comparison:
     """Both sides greedy, in one process. more: what else both requests hold, such as a constraint or stop strings."""
-    common: dict[str, Any] = {
-        "sampling": sampling,
-        "max_tokens": max_tokens,
-        "raw": raw,
-        "order": order,
-        **more,
-    }
+    common: dict[str, Any] = {"sampling": sampling, "max_tokens": max_tokens, "raw": raw, **more}
+    watch = Places()
     plain = generate(lm, prompt, method="plain", **common).token_ids
-    ours = generate(lm, prompt, method=method, options=options, **common).token_ids
+    ours = generate(lm, prompt, method=method, options=options, on=watch, **common).token_ids
     if plain == ours:
-        return Comparison(True, len(plain))
+        return Comparison(True, len(plain), digest=digest(ours))
     at = next(
         (i for i, (a, b) in enumerate(zip(plain, ours)) if a != b), min(len(plain), len(ours))
     )
     a, b = (ids[at] if at < len(ids) else None for ids in (plain, ours))
-    text = (*lm.ids(prompt, raw=raw), *plain[:at])
-    gap = None if a is None or b is None else _gap(lm, text, len(plain[:at]), sampling, order, a, b)
-    return Comparison(False, len(plain), at, a, b, gap)
-
-
-def _gap(
-    lm: LM, text: tuple[int, ...], generated: int, sampling: Sampling, order: str, a: int, b: int
-) -> float:
-    """Difference of two tokens' log-probabilities under the shaped law before its last step, the argmax. (A constraint that
-    allows both leaves it as it is.)"""
-    model = lm.checkpoint.lm
-    shapers = build_shapers(
-        sampling, order=order, eos=model.vocab.eos, words=model.vocab.words, geometry=model.geometry
-    )[:-1]
-    prompt = text[: len(text) - generated]
-
-    async def score() -> tuple[float, ...]:
-        session = Shaped(model, *shapers).open(prompt)
-        await session.prefill(Want())
-        session.commit(text[len(prompt) - 1 : -1])
-        return (await session.score(Draft.chain(text[-1]), Want())).logp(0, (a, b))
-
-    one, other = run([score()])[0]
-    return abs(one - other)
+    place = str(watch.at(0, at) or "")
+    if a is None or b is None:
+        return Comparison(False, len(plain), at, a, b, place=place, digest=digest(ours))
+    made = plan(lm, Ask(prompt, method="plain", **common))
+    decoder: Any = made.decoder
+    found = gaps(ungreedy(decoder.target), made.request.prompt, plain[:at], a, b)
+    gap, noise = min(map(abs, found)), spread(found)
+    return Comparison(False, len(plain), at, a, b, gap, noise, is_tie(found), place, digest(ours))

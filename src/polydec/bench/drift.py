@@ -20,18 +20,23 @@ from polydec.families.diffusion.types import Canvas
 from polydec.methods import registry
 from polydec.shapers.sampling import Sampling, build_shapers
 
+STALE = 1e-4
+"""Nats by which a pass that feeds everything may differ from a fresh one: rounding."""
+
 
 @dataclass(frozen=True)
 class Drift:
     """Over the laws that a method looked at: nats is the divergence KL(uncached || cached), its mean and largest value; moved:
     the share of laws whose likeliest token was another; rows: how many laws; passes: of the method, without those that
-    compare."""
+    compare; stale: the first pass (from 1) that fed everything and yet gave laws of something kept, against every cache's own
+    definition."""
 
     rows: int
     nats: float
     most: float
     moved: float
     passes: int
+    stale: int | None = None
 
 
 def drift(
@@ -60,16 +65,26 @@ def drift(
         float(nats_N.max()),
         float(torch.cat(watched.moved).double().mean()),
         len(watched.nats),
+        next(
+            (
+                i
+                for i, (nats_R, all_) in enumerate(zip(watched.nats, watched.whole), 1)
+                if all_ and float(nats_R.max()) > STALE
+            ),
+            None,
+        ),
     )
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A denoiser whose boards compare each pass with one that feeds everything; nats, moved: what was found, pass by pass."""
+    """A denoiser whose boards compare each pass with one that feeds everything; nats, moved: what was found, pass by
+    pass; whole: whether a pass fed everything."""
 
     denoiser: Denoiser
     nats: list[Tensor] = field(default_factory=list[Tensor])
     moved: list[Tensor] = field(default_factory=list[Tensor])
+    whole: list[bool] = field(default_factory=list[bool])
     family: ClassVar[str] = "diffusion"
     layers: ClassVar[int] = 0
 
@@ -113,11 +128,15 @@ class WatchedBoard:
         self._watched.nats.append(
             terms_RV.masked_fill(true_RV == float("-inf"), 0.0).sum(-1).clamp(min=0.0)
         )
+        self._watched.whole.append(list(feed) == list(range(stop)))
         self._watched.moved.append(true_RV.argmax(-1) != got_RV.argmax(-1))
         return got_RV
 
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
         return await self._board.read(canvas, feed)
+
+    def fork(self) -> WatchedBoard:
+        return WatchedBoard(self._watched, self._board.fork(), self._prompt)
 
     def close(self) -> None:
         self._board.close()

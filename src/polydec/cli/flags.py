@@ -19,7 +19,7 @@ from polydec.base.options import as_text, read
 from polydec.cli import prompts
 from polydec.cli.declared import check, flag, flags_of
 from polydec.cli.garbage import uncollected
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 from polydec.request import fields, loading
 from polydec.shapers.declared import Declared
 
@@ -78,7 +78,15 @@ class Flags:
     cache_dtype: str | None = _loaded("cache_dtype")
     device: str = _loaded("device")
     threads: int | None = _loaded("threads")
+    cache: str | None = _asked("cache", MODEL)
+    cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
     raw: bool = _asked("raw", MODEL)
+    source: str | None = _asked("source", MODEL, type=str | None)
+    source_file: Annotated[
+        Path | None, Option(help="read the source from this file", rich_help_panel=MODEL)
+    ] = None
+    units: str = _asked("units", MODEL)
+    covers: int = _asked("covers", MODEL)
     max_tokens: int | None = _asked("max_tokens", SAMPLING)
     min_tokens: int | None = _sampled("min_tokens")
     temperature: float | None = _sampled("temperature")
@@ -175,6 +183,8 @@ class Flags:
         """Raise RequestError for a method, an option of it or a rule of sampling that no model could honour: said before one is
         loaded, which takes seconds."""
         registry.check_names(self.method, self.options())
+        if self.cache is not None:
+            press.chosen(self.cache, pairs("cache-set", self.cache_set))
         if self.bent:
             from polydec.shapers.sampling import Sampling
 
@@ -204,7 +214,7 @@ class Flags:
         return {**given, **more}
 
     def sampling(self, lm: api.LM) -> Sampling:
-        return lm.sampling(**self.bent)
+        return lm.in_units(self.units, self.covers).sampling(**self.bent)
 
     @cached_property
     def constraint(self) -> Constraint | None:
@@ -227,6 +237,16 @@ class Flags:
 
         return one(given)
 
+    @cached_property
+    def written_from(self) -> str | None:
+        """What an encoder-decoder model writes from; None: nothing beside the prompt. Raises RequestError where it is given
+        twice, or holds something else than text."""
+        if self.source_file is None:
+            return None if self.source is None else whole_text(self.source, "source")
+        if self.source is not None:
+            raise RequestError("source and --source-file are both given: give one of them")
+        return prompts.read_text(self.source_file)
+
     def request(self, lm: api.LM) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
         given = {
@@ -234,8 +254,16 @@ class Flags:
             for name, one in flags_of(Flags, "request").items()
             for value in (getattr(self, name),)
         }
-        beside = {"sampling": self.sampling(lm), "constraint": self.constraint}
-        return {**given, **beside, "options": self.options()}
+        beside = {
+            "sampling": self.sampling(lm),
+            "constraint": self.constraint,
+            "source": self.written_from,
+        }
+        named = {
+            "options": self.options(),
+            "cache_options": pairs("cache-set", self.cache_set),
+        }
+        return {**given, **beside, **named}
 
 
 @dataclass(frozen=True)

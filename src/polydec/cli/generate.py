@@ -46,8 +46,10 @@ def generate(
     steered: Steered = Steered(),  # noqa: B008
 ) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
-    text = asked(prompt, prompt_file)
-    if not text.strip():
+    sourced = flags.written_from is not None
+    alone = sourced and prompt is None and prompt_file is None
+    text = "" if alone else asked(prompt, prompt_file)
+    if not alone and not text.strip():
         raise RequestError("prompt is empty: give a text of at least one character")
     if shots is not None and exemplars is None:
         raise RequestError(
@@ -173,15 +175,16 @@ def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
 def report(answer: api.Completion) -> None:
     """One line of figures on standard error."""
     m: dict[str, Any] = answer.metrics
+    unit = f"{answer.unit}s"
     speed = (
-        f"{m['tokens_per_second']:.1f} tokens/s" if m["tokens_per_second"] else "too short to time"
+        f"{m['tokens_per_second']:.1f} {unit}/s" if m["tokens_per_second"] else "too short to time"
     )
     ended = f" ({m['steered_tokens']} tokens to end in time)" if m.get("steered_tokens") else ""
     each = (
-        f"{m['tokens_per_pass']:.2f} tokens a pass, " if m["tokens_per_pass"] else ""
+        f"{m['tokens_per_pass']:.2f} {unit} a pass, " if m["tokens_per_pass"] else ""
     )  # of some passes
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
-        f"{answer.method['name']} ({answer.method['guarantee']}): {answer.usage['completion_tokens']} tokens, {speed}, "
+        f"{answer.method['name']} ({answer.method['guarantee']}): {answer.usage['completion_tokens']} {unit}, {speed}, "
         f"{each}first token after {m['time_to_first_token']:.2f} s, "
         f"{answer.finish_reason}{ended}, {m['kernel']}",
         style="dim",

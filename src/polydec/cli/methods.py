@@ -13,7 +13,7 @@ from rich.table import Table
 
 from polydec.base.errors import PolydecError
 from polydec.cli.shown import emit_drawn
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 from polydec.methods.catalogue import holding
 from polydec.methods.studies import STUDIES
 
@@ -90,8 +90,8 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
 
 
 def elsewhere(words: str) -> list[dict[str, str]]:
-    """What is no method and speaks of these words: ways to steer, rules of sampling, systems that are always on or have a
-    command of their own."""
+    """What is no method and speaks of these words: ways to steer, ways to keep a cache, rules of sampling, systems that are
+    always on or have a command of their own."""
     ways = [
         {
             "name": name,
@@ -100,6 +100,15 @@ def elsewhere(words: str) -> list[dict[str, str]]:
             "where": f"--steer {name}",
         }
         for name in steer.STEERINGS.search(words)
+    ]
+    caches = [
+        {
+            "name": name,
+            "kind": "press",
+            "title": press.get(name).CARD.title,
+            "where": f"--cache {name}",
+        }
+        for name in press.PRESSES.search(words)
     ]
     shapers = registry.mechanisms("shapers")
     pages = {key: inspect.getdoc(inspect.getmodule(kind)) or "" for key, kind in shapers.items()}
@@ -124,7 +133,7 @@ def elsewhere(words: str) -> list[dict[str, str]]:
         }
         for name in holding(words, said)
     ]
-    return [*ways, *rules, *studies]
+    return [*ways, *caches, *rules, *studies]
 
 
 def found(words: str) -> tuple[list[str], list[dict[str, str]]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -13,33 +15,36 @@ from rich.console import Console
 from rich.progress import track
 
 from polydec import api
-from polydec.base.edge import printable
+from polydec.base import files
+from polydec.base.edge import printable, sentence, whole
 from polydec.base.errors import RequestError
+from polydec.bench import certificate
+from polydec.bench.apart import Apart, Distances, distances
 from polydec.bench.certify import Comparison, compare
-from polydec.bench.drift import drift
+from polydec.bench.drift import Drift, drift
+from polydec.bench.masked import Held, held
+from polydec.bench.sampled import SEEDS, Findings, sampled
+from polydec.bench.searched import Audit, audit
 from polydec.cli import asking, prompts
 from polydec.cli.declared import shared
-from polydec.cli.flags import BENT, LOADED, Flags
+from polydec.cli.flags import BENT, LOADED, Flags, Steered
 from polydec.cli.shown import cell, emit
+from polydec.core.types import Exactness
 from polydec.methods import registry
 from polydec.methods.kit import family_of
-from polydec.request import machine
+from polydec.request.ask import plan
 
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
-ENDED = {
-    "order",
-    "stop",
-    "stop_token_id",
-    "ignore_eos",
-    "regex",
-    "json_schema",
-    "grammar",
-    "choice",
-    "span_of",
-    "constraint_",
-    "finish",
-}
+CONSTRAINED = {"regex", "json_schema", "grammar", "choice", "span_of", "constraint_"}
+ENDED = {"order", "stop", "stop_token_id", "ignore_eos", "finish", *CONSTRAINED}
 """Flags that say which texts there may be and where they end."""
+IN_FILES = ("json_schema", "grammar", "span_of")
+"""Flags that name a file, whose text a certificate holds."""
+APART = {"method", "options", "raw", "seed", "n", "logprobs", "prompt_logprobs"}
+"""Fields of a request that are given by themselves, or by the evidence that is gathered."""
+SEARCHES = ("search", "rollouts", "routing")
+SAMPLES, MOST = 32, 1024
+"""Texts of a prompt that are drawn where nobody says how many, and the most."""
 
 
 @shared
@@ -52,88 +57,340 @@ def verify(
         int | None, typer.Option(help="of running text: tokens of a prompt")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="use the first prompts only")] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            help=f"above temperature 0: texts that are drawn behind each prompt, 4 to {MOST}; default: {SAMPLES}"
+        ),
+    ] = None,
+    certificate_: Annotated[
+        Path | None,
+        typer.Option(
+            "--certificate", help="write the certificate (what --json prints) to this file"
+        ),
+    ] = None,
+    repeat: Annotated[
+        Path | None,
+        typer.Option(help="do what this certificate says was done, and compare the verdicts"),
+    ] = None,
+    steered: Steered = Steered(),  # noqa: B008
 ) -> None:
-    """Compare a method's greedy text with plain decoding, token for token; of a masked-diffusion model, the laws of a kept
-    cache with those of passes over the whole canvas. Exit code 1 where a fault is found."""
-    method = flags.method
-    registry.get(method)
+    """Certify that a method keeps its promise. At temperature 0: its text is plain decoding's, token for token. Above it: what
+    it draws follows the model's law, by tests that say what they would have caught. An approximate method's distance from that
+    law is measured; a search's scores and ledger are computed again; of a constraint every answer and the masked law; of a
+    masked-diffusion model the laws of a kept cache. Exit code 1 where a fault is found."""
+    if repeat is not None:
+        given = (data, prompt_tokens, limit, samples)
+        if any(x is not None for x in given):
+            raise RequestError(
+                "verify --repeat does not take --data, --prompt-tokens, --limit or --samples: the certificate has them"
+            )
+        flags.only("verify --repeat", {"json_"})
+        with TemporaryDirectory() as folder:
+            old = certificate.read(repeat)
+            was = again(old, Path(folder), flags.json_)
+            done = run(was.flags, was.rows, was.samples, was.steered)
+            finish(done, was.flags, certificate_, old)
+        return
+    registry.get(flags.method)
     flags.only("verify", {*TAKEN, *ENDED})
-    if flags.temperature:
-        raise RequestError(
-            f"temperature is {flags.temperature}: verify compares greedy texts, so it must be 0"
-        )
+    if samples is not None:
+        whole("samples", samples, 4, MOST)
+        if not flags.temperature:
+            raise RequestError(
+                f"samples is {samples}: at temperature 0 there is one text, so give --temperature or leave it out"
+            )
+    steered.request()
     lm = flags.load()
     rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
-    request = {
-        "sampling": replace(flags.sampling(lm), temperature=0.0),
-        "max_tokens": flags.max_tokens or 128,
+    finish(run(flags, rows, samples, steered, lm), flags, certificate_)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a certificate says was asked for."""
+
+    flags: Flags
+    rows: Sequence[prompts.Row]
+    samples: int | None
+    steered: Steered
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was found: a certificate's own fields, and the lines that say it."""
+
+    verdict: str
+    place: str
+    content: Mapping[str, Any]
+    lines: Sequence[str]
+
+
+def run(
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    samples: int | None,
+    steered: Steered,
+    lm: api.LM | None = None,
+) -> Done:
+    """Check all of the request, then gather the evidence that the method's promise asks for."""
+    lm = flags.load() if lm is None else lm
+    drawn = bool(flags.temperature)
+    request: dict[str, Any] = {k: v for k, v in flags.request(lm).items() if k not in APART} | {
+        "sampling": replace(flags.sampling(lm), temperature=flags.temperature or 0.0),
+        "max_tokens": flags.max_tokens or (16 if drawn else 128),
     }
     if family_of(lm.checkpoint.lm) == "diffusion":
         flags.only("verify, of a masked-diffusion model,", TAKEN)
-        return drifts(lm, method, rows, request, flags)
-    request = {
-        k: v for k, v in flags.request(lm).items() if k not in ("method", "options", "raw")
-    } | request
-    asking.check(
-        lm,
-        ((r.prompt, flags.raw or r.raw) for r in rows),
-        (("plain", {}), (method, flags.options())),
-        **request,
-    )
+        if drawn:
+            raise RequestError(
+                f"temperature is {flags.temperature}: of a masked-diffusion model verify compares laws, so leave it out"
+            )
+        found = drifts(lm, flags, rows, request)
+    else:
+        request |= steered.request()
+        asking.check(
+            lm,
+            ((r.prompt, flags.raw or r.raw) for r in rows),
+            (("plain", {}), (flags.method, flags.options())),
+            **request,
+        )
+        found = decoded(lm, flags, rows, request, samples or SAMPLES, drawn)
+    seeds = [flags.seed + i for i in range(min(SEEDS, samples or SAMPLES) if drawn else 1)]
+    asked = [{"prompt": r.prompt, "raw": r.raw, "workload": r.workload} for r in rows]
+    head = certificate.head(lm, stored(flags, steered), seeds)
+    content = {
+        **head,
+        "verdict": found.verdict,
+        "place": found.place,
+        "samples": samples,
+        "asked": asked,
+        **found.content,
+    }
+    return replace(found, content=content)
+
+
+def decoded(
+    lm: api.LM,
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    request: Mapping[str, Any],
+    samples: int,
+    drawn: bool,
+) -> Done:
+    """Of a model that continues texts: by what the method promises, and by what of."""
+    method, options = flags.method, flags.options()
+    pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
+    first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
+    made = plan(lm, first)
+    promise, kind = made.decoder.exactness, made.card.kind
+    about = {"method": method, "decodes": made.method, "promise": promise.value}
+    if kind in SEARCHES:
+        audited = audit(lm, pairs, method, options, seed=flags.seed, **request)
+        done = Done(
+            audited.verdict, audited.place, {"search": audited.to_json()}, _audited(audited)
+        )
+    elif promise is Exactness.APPROXIMATE or (drawn and promise is Exactness.ARGMAX):
+        far = distances(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
+        done = Done(far.verdict, far.place, {"distance": far.to_json()}, _distances(far))
+    elif drawn:
+        tested = sampled(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
+        done = Done(tested.verdict, tested.place, {"law": tested.to_json()}, _findings(tested))
+    else:
+        done = greedy(lm, flags, rows, request)
+    if request.get("constraint") is not None:
+        inside = held(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
+        done = Done(
+            _worse(done.verdict, inside.verdict),
+            done.place if done.verdict == "fault" else inside.place or done.place,
+            {**done.content, "constraint": inside.to_json()},
+            [*done.lines, *_held(inside)],
+        )
+    return replace(done, content={**about, **done.content})
+
+
+def _worse(one: str, other: str) -> str:
+    order = ("measured", "keeps it", "near-tie", "fault")
+    return max(one, other, key=order.index)
+
+
+def greedy(
+    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], request: Mapping[str, Any]
+) -> Done:
+    """The greedy text against plain decoding's, prompt by prompt; each is shown as it is compared."""
     found = list[Comparison]()
     if not flags.json_:
         emit(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
     try:
         for r in track(rows, "comparing", console=Console(stderr=True), transient=True):
+            raw = flags.raw or r.raw
             found.append(
-                compare(lm, r.prompt, method, flags.options(), **request, raw=flags.raw or r.raw)
+                compare(
+                    lm, r.prompt, flags.method, flags.options(), raw=raw, seed=flags.seed, **request
+                )
             )
             if not flags.json_:
                 emit(line(lm, r, found[-1]))
-    finally:  # also of what was compared before a failure or Ctrl-C
+    except BaseException:  # what was compared before a failure or Ctrl-C is said all the same
         if found:
-            publish(lm, method, rows, found, flags)
-    raise typer.Exit(1 if any(c.verdict == "fault" for c in found) else 0)
+            done = _compared(lm, flags, rows, found)
+            emit(json.dumps(done.content) if flags.json_ else "\n".join(done.lines))
+        raise
+    return _compared(lm, flags, rows, found)
+
+
+def _compared(
+    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], found: Sequence[Comparison]
+) -> Done:
+    counts = {v: sum(c.verdict == v for c in found) for v in ("equal", "near-tie", "fault")}
+    verdict = next((v for v in ("fault", "near-tie") if counts[v]), "keeps it")
+    worst = [(i, c) for i, c in enumerate(found, 1) if c.verdict == verdict]
+    place = "" if verdict == "keeps it" else f"prompt {worst[0][0]}, token {worst[0][1].at}"
+    if place and worst[0][1].place:
+        place += f", {worst[0][1].place}"
+    said = ", ".join(f"{n} {v}" for v, n in counts.items())
+    content = {
+        "counts": counts,
+        "prompts": [
+            {"prompt": r.key[:80], "verdict": c.verdict, **vars(c)} for r, c in zip(rows, found)
+        ],
+    }
+    lines = [f"{flags.method} on {printable(lm.name)} ({lm.checkpoint.kernel}): {said}"]
+    return Done(verdict, place, content, lines)
 
 
 def drifts(
-    lm: api.LM, method: str, rows: Sequence[prompts.Row], request: Mapping[str, Any], flags: Flags
-) -> None:
+    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], request: Mapping[str, Any]
+) -> Done:
     """How far the laws of a masked-diffusion model's cache are from those without one."""
-    name = registry.of_model(method, "diffusion")
+    name = registry.of_model(flags.method, "diffusion")
+    common = {k: request[k] for k in ("sampling", "max_tokens")}
     asking.check(
-        lm, ((r.prompt, flags.raw or r.raw) for r in rows), ((name, flags.options()),), **request
+        lm, ((r.prompt, flags.raw or r.raw) for r in rows), ((name, flags.options()),), **common
     )
     found = [
         drift(
-            lm, r.prompt, name, flags.options(), **request, raw=flags.raw or r.raw, seed=flags.seed
+            lm, r.prompt, name, flags.options(), **common, raw=flags.raw or r.raw, seed=flags.seed
         )
         for r in track(rows, "comparing", console=Console(stderr=True), transient=True)
     ]
-    if flags.json_:
-        emit(
-            json.dumps(
-                {
-                    "model": lm.name,
-                    "method": name,
-                    "prompts": [{"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, found)],
-                }
-            )
-        )
-        return
-    emit(DRIFT.format("prompt", "laws", "passes", "KL, nats", "largest", "other token"))
-    for r, d in zip(rows, found):
-        emit(
-            DRIFT.format(
-                cell(r.key, 60).plain,
-                d.rows,
-                d.passes,
-                f"{d.nats:.2e}",
-                f"{d.most:.2e}",
-                f"{d.moved:.1%}",
-            )
-        )
+    stale = next((i for i, d in enumerate(found, 1) if d.stale is not None), None)
+    verdict = "fault" if stale else "keeps it" if all(d.most < 1e-6 for d in found) else "measured"
+    place = (
+        f"prompt {stale}, pass {found[stale - 1].stale}: everything was fed and the laws are those of a kept cache"
+        if stale
+        else ""
+    )
+    content = {
+        "method": name,
+        "prompts": [{"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, found)],
+    }
+    lines = [DRIFT.format("prompt", "laws", "passes", "KL, nats", "largest", "other token")]
+    lines += [_drift(r, d) for r, d in zip(rows, found)]
+    return Done(verdict, place, content, lines)
 
+
+def finish(
+    done: Done, flags: Flags, path: Path | None, old: Mapping[str, Any] | None = None
+) -> None:
+    """Say what was found, write it where that is asked for, and end with the exit code."""
+    content, lines = dict(done.content), list(done.lines)
+    lines.append(f"verdict: {done.verdict}" + (f" ({printable(done.place)})" if done.place else ""))
+    if old is not None:
+        same = old["verdict"] == done.verdict
+        content["repeats"] = {
+            "machine": old["machine"],
+            "verdict": old["verdict"],
+            "same_verdict": same,
+            "same_texts": _digests(old) == _digests(content),
+        }
+        texts = "the same texts" if content["repeats"]["same_texts"] else "other texts"
+        lines.append(
+            f"the certificate says: {printable(str(old['verdict']))[:40]}; {texts} here "
+            f"(it is of {printable(str(old['machine']))[:200]})"
+        )
+    if path is not None:
+        files.replace(path, lambda at: Path(at).write_text(json.dumps(content) + "\n", "utf-8"))
+    emit(json.dumps(content) if flags.json_ else "\n".join(lines))
+    raise typer.Exit(1 if done.verdict == "fault" else 0)
+
+
+def _digests(content: Mapping[str, Any]) -> list[Any]:
+    law, rows = content.get("law"), content.get("prompts")
+    if isinstance(law, dict):
+        return [law.get("digest")]
+    return [r.get("digest") for r in rows if isinstance(r, dict)] if isinstance(rows, list) else []
+
+
+# What is kept of a request, and how it comes back
+
+
+def stored(flags: Flags, steered: Steered) -> dict[str, Any]:
+    """The flags that are not at their defaults, files as their texts."""
+    out = dict[str, Any]()
+    for one in (flags, steered):
+        for field in dataclasses.fields(one):
+            value = getattr(one, field.name)
+            if value not in (field.default, []) and field.name != "json_":
+                out[field.name] = value
+    for name in IN_FILES:
+        if name in out:
+            out[name] = prompts.read_text(out[name])
+    return out
+
+
+def again(old: Mapping[str, Any], folder: Path, json_: bool) -> Asked:
+    """What a certificate asks for. Raises RequestError with one sentence where it asks for what `verify` does not take."""
+    what, flags = "certificate: flags", dict(old["flags"])
+    mine = {f.name for f in dataclasses.fields(Steered)}
+    for name, value in flags.items():
+        if name not in {*TAKEN, *ENDED, *mine} - {"json_"}:
+            raise RequestError(sentence(f"{what} has {name!r}, which verify does not take"))
+        plain = isinstance(value, (str, int, float, bool))
+        if not plain and not (isinstance(value, list) and _plain(value)):  # pyright: ignore[reportUnknownArgumentType]
+            raise RequestError(sentence(f"{what}: {name} is a {type(value).__name__}"))
+    for name in IN_FILES:
+        if name in flags:
+            at = folder / name
+            at.write_text(str(flags[name]), "utf-8")
+            flags[name] = at
+    rows = [
+        prompts.row(
+            json.dumps({"prompt": r.get("prompt"), "category": r.get("workload")}),
+            i,
+            Path("certificate"),
+            "",
+            None,
+            None,
+        )
+        if isinstance(r, dict)
+        else prompts.Row("", "")
+        for i, r in enumerate(old["asked"], 1)
+    ]
+    rows = [
+        replace(row, raw=bool(r["raw"])) if isinstance(r, dict) and r.get("raw") else row
+        for row, r in zip(rows, old["asked"])
+    ]
+    if not rows:
+        raise RequestError("certificate: asked is empty: it must hold the prompts")
+    samples = old.get("samples")
+    if samples is not None:
+        if type(samples) is not int:
+            raise RequestError("certificate: samples is no whole number")
+        whole("samples", samples, 4, MOST)
+    try:
+        made = Flags(**{k: v for k, v in flags.items() if k not in mine}, json_=json_)
+        steered = Steered(**{k: v for k, v in flags.items() if k in mine})
+    except (TypeError, AttributeError) as error:
+        raise RequestError(sentence(f"{what} cannot be read: {error}")) from None
+    return Asked(made, rows, samples, steered)
+
+
+def _plain(values: Iterable[object]) -> bool:
+    return all(isinstance(x, (str, int)) for x in values)
+
+
+# How it reads
 
 DRIFT = "{:60}  {:>6}  {:>6}  {:>9}  {:>9}  {:>11}"
 LINE = "{:60}  {:8}  {:>6}  {:>7}  {}"
@@ -147,33 +404,78 @@ def line(lm: api.LM, row: prompts.Row, c: Comparison) -> str:
     ).rstrip()
 
 
-def publish(
-    lm: api.LM, method: str, rows: Sequence[prompts.Row], found: Sequence[Comparison], flags: Flags
-) -> None:
-    """The sum of it, or all of it as JSON, on standard output."""
-    counts = {v: sum(c.verdict == v for c in found) for v in ("equal", "near-tie", "fault")}
-    if flags.json_:
-        emit(
-            json.dumps(
-                {
-                    "machine": machine.describe(lm.network),
-                    "model": lm.name,
-                    "method": method,
-                    "kernel": lm.checkpoint.kernel,
-                    "counts": counts,
-                    "prompts": [
-                        {"prompt": r.key[:80], "verdict": c.verdict, **vars(c)}
-                        for r, c in zip(rows, found)
-                    ],
-                }
-            )
-        )
-    else:
-        emit(
-            f"{method} on {printable(lm.name)} ({lm.checkpoint.kernel}): "
-            + ", ".join(f"{n} {v}" for v, n in counts.items())
-        )
-
-
 def _show(lm: api.LM, token: int | None) -> str:
     return "end" if token is None else repr(lm.checkpoint.text.decode([token]))
+
+
+def _drift(row: prompts.Row, d: Drift) -> str:
+    return DRIFT.format(
+        cell(row.key, 60).plain,
+        d.rows,
+        d.passes,
+        f"{d.nats:.2e}",
+        f"{d.most:.2e}",
+        f"{d.moved:.1%}",
+    )
+
+
+def _findings(found: Findings) -> list[str]:
+    cost = {side: f"{c['passes']:.0f} passes" for side, c in found.cost.items()}
+    return [
+        f"{found.tokens} tokens of {found.texts} texts against the laws behind them, and {found.texts} of plain decoding's",
+        *(f"  {t.name:11} p = {t.p:.2g}  {t.where}".rstrip() for t in found.tests),
+        f"would have caught, nine times of ten: {found.power}",
+        f"cost: {cost['method']} of the method, {cost['plain']} of plain decoding",
+    ]
+
+
+def _distances(found: Distances) -> list[str]:
+    how = {
+        "laws": "from the laws of both",
+        "samples": "from what was drawn: at least so much",
+        "greedy texts": "greedy: the share of tokens that are not plain decoding's choice",
+    }[found.by]
+    return [
+        f"{found.tokens} tokens of {found.texts} texts, {how}; 95 % intervals",
+        FAR.format("tokens", "KL, nats a token", "total variation", "less likely by, nats"),
+        *(
+            _apart(f"{p.first}-{p.last}" if p.first < p.last else str(p.first), p)
+            for p in found.positions
+        ),
+        _apart("all", found.all),
+    ]
+
+
+FAR = "{:>8}  {:>26}  {:>24}  {:>26}"
+
+
+def _apart(name: str, p: Apart) -> str:
+    kl = "-" if p.kl is None or p.kl_interval is None else f"{p.kl:.4f} ({_between(p.kl_interval)})"
+    return FAR.format(
+        name,
+        kl,
+        f"{p.tv:.4f} ({_between(p.tv_interval)})",
+        f"{p.surprise:.3f} ({_between(p.surprise_interval)})",
+    )
+
+
+def _between(interval: Sequence[float]) -> str:
+    return f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+
+def _audited(found: Audit) -> list[str]:
+    return [
+        f"{found.answers} answers: {found.scored} scores and {found.logprobs} log-probabilities computed again, "
+        f"at most {found.apart:.1e} nats off",
+        f"ledger: {found.booked['positions']} positions booked, {found.ran['positions']} fed; {found.ran['passes']} passes ran",
+    ]
+
+
+def _held(found: Held) -> list[str]:
+    known = f"{found.valid} valid, {found.invalid} not" + (
+        f", {found.unjudged} that nothing else here can judge" if found.unjudged else ""
+    )
+    return [
+        f"constraint: {found.finished} of {found.answers} answers came to an end: {known}; {found.rows} masked laws computed "
+        f"again, at most {found.apart:.1e} nats off"
+    ]

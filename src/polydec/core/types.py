@@ -107,7 +107,7 @@ class Vocab:
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A token tree: guesses of how the text goes on. Every field but the last two has one entry a node.
+    """A token tree: guesses of how the text goes on. Every field but the last three has one entry a node.
 
     Node 0 is the root. It is the last token of the text, and it is not in the cache yet.
 
@@ -120,6 +120,8 @@ class Draft:
     state: of probes, what is fed in place of the token's embedding (H). enter: the index of the layer that these states enter;
     layers below do not run there. Nodes with a state stand behind all others. adapter: what changes the target's matrices
     at the rows of nodes with a state, and at no others (see nets/gated.py); None: nothing does.
+    natural: how many tokens the proposer took for the right length, whatever it proposed; policies alone read it. None: it does
+    not say.
     """
 
     token: tuple[int, ...]
@@ -131,6 +133,7 @@ class Draft:
     state: tuple[Tensor | None, ...] | None = None
     enter: int = 0
     adapter: Any = None
+    natural: int | None = None
 
     @staticmethod
     def certain(

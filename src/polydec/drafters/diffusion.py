@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log
 
 from torch import Tensor
@@ -17,6 +17,7 @@ from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.families.diffusion.protocols import Denoiser
+from polydec.learned.kinds.ngrams import NGrams
 
 BACK_OFF = 0.4
 """What a shorter context's share counts where the longer one has not seen the token."""
@@ -34,12 +35,15 @@ class Diffusion:
 
     denoiser: of the target's vocabulary; weight: 0 to 1; mass: of a law's likeliest tokens as few are kept as have this
     probability together, 0 to 1; top: at most so many, at least 1 (an EOS is kept in any case); beam: paths, at least 1.
+    corpus: a table of what follows tokens in some text, which counts `known` of q, 0 to 1, and the text so far the rest. ends:
+    a draft says how many of the gaps' likeliest tokens stand before the first end (`Draft.natural`), whatever path is taken.
 
     Where the text is longer than the denoiser's context its end is read. A block-causal denoiser drafts to the end of a block.
 
     Exact: law, under any exact verifier: the path is certain, whatever it was chosen for.
     Reduces to: the likeliest token of each gap for weight = 1 and top = 1; `nothing` for a budget of 0.
-    Source: DiffuSpec (2025), causal-consistency path search. There q is a 3-gram model of a corpus, and scores are added up.
+    Source: DiffuSpec (2025), causal-consistency path search. There q is a 3-gram model of a corpus alone, and scores are added
+    up.
     """
 
     denoiser: Denoiser
@@ -47,9 +51,12 @@ class Diffusion:
     mass: float = 0.8
     top: int = 15
     beam: int = 3
+    corpus: NGrams | None = None
+    known: float = 0.0
+    ends: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("weight", "mass"):
+        for name in ("weight", "mass", "known"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
         for name in ("top", "beam"):
@@ -98,7 +105,25 @@ class Diffusion:
     def _score(
         self, token: int, logp: float, context: tuple[int, ...], seen: Counter[tuple[int, ...]]
     ) -> float:
-        return self.weight * logp + (1 - self.weight) * log(self._share(token, context, seen))
+        share = self._share(token, context, seen)
+        if self.corpus is not None:
+            share += self.known * (self._follows(self.corpus, token, context) - share)
+        return self.weight * logp + (1 - self.weight) * log(share)
+
+    def _follows(self, corpus: NGrams, token: int, context: tuple[int, ...]) -> float:
+        """The token's share behind the context in the corpus, as `_share` has it of the text."""
+        levels, scale = corpus.levels(context), BACK_OFF ** len(context)
+        for n, row in reversed(list(enumerate(levels, 1))):
+            for chance, follower in row:
+                if follower == token and chance:
+                    return chance * BACK_OFF ** (len(context) - n)
+        return scale / self.denoiser.vocab.size
+
+    def before_end(self, logp_RV: Tensor) -> int:
+        """How many of the gaps' likeliest tokens stand before the first end."""
+        likeliest = [int(x) for x in logp_RV.argmax(-1)]
+        ends = self.denoiser.vocab.eos
+        return next((i for i, x in enumerate(likeliest) if x in ends), len(likeliest))
 
     def _share(self, token: int, context: tuple[int, ...], seen: Counter[tuple[int, ...]]) -> float:
         """How often the token stood behind the context, of all that did; of a shorter context where it never did."""
@@ -147,10 +172,10 @@ class DiffusionGuess(Guess):
             logw_RV = await board.score(canvas, range(len(known), len(canvas)), range(len(canvas)))
         finally:
             board.close()
-        return Draft.chain(
-            root,
-            self.config.path(self.config.levels(normalise(logw_RV)), self.text[-2:], self.seen),
-        )
+        config, logp_RV = self.config, normalise(logw_RV)
+        path = config.path(config.levels(logp_RV), self.text[-2:], self.seen)
+        natural = config.before_end(logp_RV) if config.ends else None
+        return replace(Draft.chain(root, path), natural=natural)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.read(verdict.tokens(draft))

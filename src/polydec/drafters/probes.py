@@ -12,6 +12,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters._states import StateLaws
+from polydec.drafting.state_trees import StateTree
 from polydec.families.ar.protocols import Tree
 from polydec.families.ar.types import Budget, Verdict
 from polydec.learned.kinds.probes import Probes
@@ -23,9 +24,11 @@ class FromProbes:
     laws of the next draft, one a level; no pass but the target's runs. Tokens never see a probe, and no probe is ever
     accepted.
 
-    probes: the trained embeddings; tree: which nodes are drawn of their laws; rows: tokens and probes that are fed beside
-    the root, 1 to 1024, as far as the budget has nodes. Where they do not suffice, the probes go that are least likely to be
-    asked.
+    probes: the trained embeddings; tree: which nodes are drawn of their laws; rows: tokens and probes that are fed beside the
+    root, 1 to 1024, as far as the budget has nodes. Where they do not suffice,
+    the probes go that are least likely to be asked. by_state: what is fed where the last accepted token had no probe, one, and
+    so on (drafting/state_trees.py), and who grows it, in the place of `tree`; none: always the same tree. Where the budget cuts
+    such a tree, its probes are chosen as without.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at rows 1, and in the first round.
@@ -35,6 +38,7 @@ class FromProbes:
     probes: Probes
     tree: Tree
     rows: int = 24
+    by_state: tuple[tuple[StateTree, Tree], ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.rows <= 1024:
@@ -60,22 +64,30 @@ class ProbesGuess:
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
-        draft, known = Draft.chain(root), self.state_LH
+        draft, known, config = Draft.chain(root), self.state_LH, self.config
+        plan, tree = None, config.tree
+        if config.by_state:
+            plan, tree = config.by_state[0 if known is None else len(known)]
         if known is not None:
             room = replace(
                 budget,
                 depth=min(budget.depth, len(known)),
-                nodes=min(budget.nodes, self.config.rows),
+                nodes=min(budget.nodes, config.rows),
             )
             laws = LevelLaws(known, self.session)
-            draft = await self.config.tree.grow(laws, root, position, room, rng)
-        return await self._with_probes(draft, budget)
+            draft = await tree.grow(laws, root, position, room, rng)
+        return await self._with_probes(draft, budget, plan)
 
-    async def _with_probes(self, draft: Draft, budget: Budget) -> Draft:
+    async def _with_probes(self, draft: Draft, budget: Budget, plan: StateTree | None) -> Draft:
         """The draft, and behind its nodes as many probes as there is room for."""
         probes, n = self.config.probes, len(draft)
         room = min(budget.nodes, self.config.rows) + 1 - n
-        counts, state = allotted(draft, probes.rates, room, budget.depth), None
+        whole = plan is not None and len(plan.paths) == n - 1 and sum(plan.probes) <= room
+        if plan is not None and whole:
+            counts = [min(x, budget.depth - d) for x, d in zip(plan.probes, draft.depth)]
+        else:
+            counts = allotted(draft, probes.rates, room, budget.depth)
+        state = None
         if probes.maps is not None:
             layers = self.session.part(range(probes.enter)) if probes.enter else None
             if layers is None:

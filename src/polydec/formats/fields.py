@@ -167,6 +167,23 @@ class GGUFText(Strict):
     chat_template: str | None = None
 
 
+class AdapterFields(Strict):
+    """adapter_config.json, as PEFT writes it."""
+
+    peft_type: str
+    base_model_name_or_path: Annotated[str, Field(min_length=1, max_length=4096)]
+    lora_alpha: Positive = 8
+    use_rslora: Flag = None
+    use_dora: Flag = None
+    use_qalora: Flag = None
+    use_bdlora: Flag = None
+    fan_in_fan_out: Flag = None
+    alpha_pattern: dict[str, Any] | None = None
+    layer_replication: list[Any] | None = None
+    alora_invocation_tokens: list[Any] | None = None
+    bias: str | None = None
+
+
 class NGramFields(Strict):
     """config.json of an n-gram table; tokens are 16 bits wide, and the largest stands for none."""
 
@@ -236,6 +253,21 @@ class FilterFields(Strict):
     block: Annotated[int, Field(ge=1, le=4096)]
     hidden: Annotated[int, Field(ge=0, le=1 << 16)] = 0
     written: bool = False
+
+
+class RewardFields(Strict):
+    """config.json of a classifier of texts."""
+
+    size: Annotated[int, Field(ge=1, le=1 << 20)]
+    order: Annotated[int, Field(ge=1, le=8)]
+
+
+class ValueFields(Strict):
+    """config.json of a value network."""
+
+    width: Annotated[int, Field(ge=1, le=1 << 14)]
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: str
 
 
 class StepRewardFields(Strict):

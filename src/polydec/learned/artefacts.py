@@ -9,6 +9,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+from polydec.base import plugins
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.formats import edge, zoo
@@ -17,14 +18,17 @@ from polydec.learned import kinds as learned
 
 
 class Modules(Mapping[str, Any]):
-    """The module that reads each kind. One whose file is named for its kind is imported alone."""
+    """The module that reads each kind, those of other packages included (`plugins.py`). One whose file is named for its kind is
+    imported alone."""
 
     files = tuple(m.name for m in iter_modules(learned.__path__))
 
     @cached_property
     def _all(self) -> dict[str, Any]:
         every = (import_module(f"{learned.__name__}.{file}") for file in self.files)
-        return {module.KIND.name: module for module in every}
+        own = {module.KIND.name: module for module in every}
+        what = "KIND of that name with its class and a load"
+        return own | plugins.found("learned", own, plugins.with_artefact, what)
 
     def __getitem__(self, kind: str) -> Any:
         if (file := kind.replace("-", "_")) in self.files:

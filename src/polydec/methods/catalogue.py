@@ -1,4 +1,5 @@
-"""What is found by the files of a folder: published methods, ways to steer. Each file has a CARD and a `build`."""
+"""What is found by the files of a folder: published methods, ways to steer, ways to keep a cache. Each file has a CARD and a
+`build`."""
 
 from __future__ import annotations
 

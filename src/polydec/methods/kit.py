@@ -15,6 +15,7 @@ if (
     TYPE_CHECKING
 ):  # every card is read with this module, and a list of methods loads nothing that computes
     from polydec.constraints.protocols import Language
+    from polydec.families.ar.protocols import Drafter
     from polydec.families.diffusion.protocols import Denoiser
     from polydec.families.insertion.protocols import Inserter
 
@@ -68,7 +69,8 @@ class Kit:
     slot's law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts
     that the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may
     take together, None: it is not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
-    place of `small` when a method first asks for it, as loading one takes a while."""
+    place of `small` when a method first asks for it, as loading one takes a while; source: what the model reads beside the
+    text (an encoder's input), none where it reads nothing."""
 
     target: Target
     small: Target | None = None
@@ -81,6 +83,15 @@ class Kit:
     context: int | None = None
     read: list[Artefact] = field(default_factory=list[Artefact])
     later: Callable[[], Target | None] | None = None
+    source: tuple[int, ...] = ()
+
+    def seen(self, drafter: Drafter) -> Drafter:
+        """A drafter that copies, to which the text begins with what the model reads beside it."""
+        if not self.source:
+            return drafter
+        from polydec.families.ar.with_source import WithSource
+
+        return WithSource(drafter, self.source)
 
     @property
     def family(self) -> str:
@@ -125,6 +136,12 @@ class Kit:
         if self.draft is None:
             raise MissingError("there is no draft model: name one (--draft)")
         return self.draft
+
+    @property
+    def of_draft(self) -> Kit:
+        """The kit with the draft model in the target's place: its `need` gives what was trained for the draft model. Raises
+        MissingError where there is none."""
+        return replace(self, target=self.drafting, small=None, later=None)
 
     def find(self, kind: type[A]) -> A | None:
         """An artefact of this type that fits the models; None where there is none."""
@@ -289,15 +306,17 @@ class Blocks:
 class Trained:
     """An artefact of a kind. kind: the name of one that `polydec train` makes, whose type is looked up when a kit is checked (a
     list of methods loads none), or a type; called: what a user must have, None: what the type says; which: of several of the
-    kind, those that will do."""
+    kind, those that will do; instead: the name of another kind that does as well, and is taken where there is one."""
 
     kind: str | type[Artefact]
     called: str | None = None
     which: Callable[[Any], bool] = any_one
+    instead: str | None = None
 
     @property
     def name(self) -> str:
-        return self.kind if isinstance(self.kind, str) else self.kind.kind
+        kind = self.kind if isinstance(self.kind, str) else self.kind.kind
+        return kind if self.instead is None else f"{kind} or {self.instead}"
 
     @property
     def wanted(self) -> type[Artefact]:
@@ -307,9 +326,16 @@ class Trained:
 
     def fits(self, one: Artefact) -> bool:
         """Whether this artefact will do."""
-        return isinstance(one, self.wanted) and self.which(one)
+        return (isinstance(one, self.wanted) and self.which(one)) or self._does(one)
+
+    def _does(self, one: Artefact) -> bool:
+        from polydec.learned.artefacts import type_of
+
+        return self.instead is not None and isinstance(one, type_of(self.instead))
 
     def check(self, kit: Kit, method: str) -> None:
+        if any(map(self._does, kit.artefacts)):
+            return
         kind = self.wanted
         if not any(self.fits(x) for x in kit.artefacts):
             raise MissingError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -11,26 +11,29 @@ from typing import Any
 import torch
 
 from polydec import native as cpu
-from polydec.base.errors import PolydecError, RequestError
+from polydec.base.errors import FileError, PolydecError, RequestError
 from polydec.base.options import check
 from polydec.core.types import Vocab
-from polydec.formats import edge
+from polydec.formats import edge, seq2seq
+from polydec.formats.adapters import Adapted
 from polydec.formats.architectures import FAMILIES
 from polydec.models import denoiser, inserter
 from polydec.models.denoiser import Masked
 from polydec.models.inserter import Insertion
 from polydec.models.lm import LM
 from polydec.models.options import CacheDtype, Compute, Dtype, Quantize, Threads
+from polydec.models.sourced import Sourced
 from polydec.models.sources import Source, open_source
+from polydec.nets.seq2seq import build as build_seq2seq
 from polydec.nets.transformer import Transformer
 from polydec.text.tokenizer import Text
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model. lm: its law, an LM, a Masked or an Insertion; generation: the content of generation_config.json; dtype
-    and kernel: what it computes with; path: where its files lie; why: what keeps the native step from serving it, "" where it
-    does."""
+    """A loaded model. lm: its law, an LM, a Masked, an Insertion or a Sourced; generation: the content of
+    generation_config.json; dtype and kernel: what it computes with; path: where its files lie; why: what keeps the native step
+    from serving it, "" where it does; unit: what its law writes at a time, "token" or "byte"."""
 
     name: str
     lm: Any
@@ -40,6 +43,7 @@ class Checkpoint:
     kernel: str
     path: str
     why: str = ""
+    unit: str = "token"
 
 
 class Deferred:
@@ -149,7 +153,7 @@ def load(
         f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else ""
     )
     with edge.reading(f"{name} cannot be loaded"):
-        lm = _model(network, vocab, source.config)
+        lm = _model(network, vocab, source)
     return Checkpoint(
         name, lm, source.text, source.generation, network.dtype, kernel, source.path, why
     )
@@ -173,8 +177,11 @@ def load_draft(
     return load(name, dtype=dtype, device=device, threads=threads, opened=opened)
 
 
-def _model(network: Any, vocab: Vocab, config: Mapping[str, Any]) -> LM | Masked | Insertion:
+def _model(network: Any, vocab: Vocab, source: Source) -> LM | Masked | Insertion | Sourced:
     """What the network is, by a config that `denoiser.read` has made ours."""
+    config = source.config
+    if seq2seq.is_seq2seq(config):
+        return Sourced(network.encoder, network, vocab, network.config.start)
     if inserter.is_inserter(config):
         return Insertion(network, vocab, inserter.mark_of(config))
     if denoiser.is_masked(config):
@@ -230,8 +237,16 @@ def _network(
     if native is not None:
         return native, ""
     kind = "auto" if dtype == "torch" else dtype
+    if seq2seq.is_seq2seq(source.config):
+        config = seq2seq.read(source.config, source.generation)
+        return build_seq2seq(config, source.weights, dtype=kind, device=device), why
     if llama:
         return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
+    if isinstance(source.weights, Adapted):
+        raise FileError(
+            f"{source.path} is an adapter of a {source.config['model_type']}, which transformers runs here: merge both with "
+            "PEFT, and name the result"
+        )
     from polydec.nets import hf  # transformers takes seconds to import
 
     return hf.load(source.path, dtype=kind, device=device, tensors=len(source.weights)), why

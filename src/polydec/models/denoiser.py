@@ -80,12 +80,17 @@ class Masked:
                 f"the canvas has {length} positions: the model's context holds {self.network.context}"
             )
         board = MaskedBoard(self)
-        self._boards.add(board)
+        self.watch(board)
         return board
+
+    def watch(self, board: MaskedBoard) -> None:
+        """Count the bytes of this board's cache, too, as long as it lives."""
+        self._boards.add(board)
 
 
 class MaskedBoard:
-    """The cache holds a slot for each position that was fed; a pass writes those that it feeds."""
+    """The cache holds a slot for each position that was fed; a pass writes those that it feeds. Twins share entries until
+    one of them writes there."""
 
     def __init__(self, model: Masked) -> None:
         self._model = model
@@ -98,6 +103,7 @@ class MaskedBoard:
         self._stage(len(canvas), feed)
         # under a shifted head the positions that speak of the rows are computed anew, too
         fed = sorted({*feed, *(r - 1 for r in rows)}) if back else feed
+        self.cache.claim(fed[0])  # it may be read by a twin
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
         at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
@@ -111,6 +117,7 @@ class MaskedBoard:
         model = self._model
         self._stage(len(canvas), feed)
         fed = sorted({*feed, *(p - 1 for p in feed if p)}) if model.shifted else feed
+        self.cache.claim(fed[0])
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
         at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
@@ -136,6 +143,12 @@ class MaskedBoard:
         if new:
             self.cache.stage(range(-1, len(new) - 1))
             self.cache.commit(range(len(new)))
+
+    def fork(self) -> MaskedBoard:
+        twin = MaskedBoard(self._model)
+        twin.cache = None if self.cache is None else self.cache.fork()
+        self._model.watch(twin)
+        return twin
 
     def close(self) -> None:
         self.cache = None

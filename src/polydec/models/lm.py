@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
@@ -19,6 +19,7 @@ from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.models.geometry import Geometry
 from polydec.models.parts import PartSession, SkipSession
 from polydec.nets.cache import nbytes
+from polydec.nets.press import Press
 from polydec.nets.query import Answer, Network, Query, Run
 from polydec.nets.scores import LogitScores, exits_of, picked
 
@@ -28,16 +29,32 @@ LEAST = 32
 """Tokens that a prompt must have in common with a live session's text for their cache entries to be shared."""
 
 
+PRESSES = 4
+"""Ways to press a cache of which kept texts stay, where no session is live under them."""
+
 PROMPT = 16
 """Tokens without a row that is asked for, from which on a query is a prompt's."""
 
 
 class LM:
     """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
-    caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once."""
+    caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once.
+    press: how old keys and values are kept, None: as they are; it decides the law. beside: what all texts of this law are
+    written from, None: nothing."""
 
-    def __init__(self, network: Network, vocab: Vocab, *, chunk: int = 256, keep: int = 0) -> None:
-        self.network, self.vocab, self.chunk, self.keep = network, vocab, chunk, keep
+    def __init__(
+        self,
+        network: Network,
+        vocab: Vocab,
+        *,
+        chunk: int = 256,
+        keep: int = 0,
+        press: Press | None = None,
+        beside: Beside | None = None,
+    ) -> None:
+        self.network, self.vocab, self.chunk, self._keep = network, vocab, chunk, keep
+        self.press, self.beside = press, beside
+        self._under = dict[Press, LM]()  # the same network over pressed caches
         self._kept: list[
             tuple[tuple[int, ...], Any]
         ] = []  # oldest first: the text of each cache, and the cache
@@ -70,7 +87,44 @@ class LM:
     @property
     def nbytes(self) -> int:
         """Bytes of all cache entries, of live sessions and of kept texts; what they share counts once."""
-        return nbytes([*(s.cache for s in self.live), *(cache for _, cache in self._kept)])
+        kept = [*self._kept, *(some for one in self._under.values() for some in one._kept)]
+        return nbytes([*(s.cache for s in self.live), *(cache for _, cache in kept)])
+
+    @property
+    def keep(self) -> int:
+        return self._keep
+
+    @keep.setter
+    def keep(self, count: int) -> None:
+        self._keep = count
+        for one in self._under.values():
+            one.keep = count
+
+    def pressed(self, press: Press) -> LM:
+        """The law of this network over caches that are pressed. Its sessions are live here, too, as they share passes with
+        others; what they hold they share among themselves only. Raises RequestError where the network cannot read such
+        caches."""
+        if not getattr(self.network, "presses", False):
+            raise RequestError(
+                f"cache is {press.called}: what runs this model (the compiled step, or transformers) reads caches as they are; "
+                "load it on the torch path (--dtype torch)"
+            )
+        if press not in self._under:
+            self.network.new_cache(press)
+            busy = {session.law.press for session in self.live}
+            idle = [k for k in self._under if k not in busy]
+            for old in idle[: max(0, len(self._under) - PRESSES + 1)]:
+                del self._under[old]
+            self._under[press] = LM(
+                self.network,
+                self.vocab,
+                chunk=self.chunk,
+                keep=self.keep,
+                press=press,
+                beside=self.beside,
+            )
+            self._under[press].live = self.live
+        return self._under[press]
 
     def open(self, prompt: Sequence[int]) -> LMSession:
         """Raises RequestError where a token is outside the vocabulary or the prompt leaves no room in the context."""
@@ -103,13 +157,21 @@ class LM:
         for session in self.live:
             n = min(session.filled, _common(session.text, text))
             if (
-                n >= LEAST
+                session.law is self
+                and n >= LEAST
                 and n > most
                 and (self.network.tree or self.network.rollback or n == session.cache.length)
             ):
                 best, most, at = session.cache, n, -1
         if best is None:
-            return self.network.new_cache()
+            cache = (
+                self.network.new_cache()
+                if self.press is None
+                else self.network.new_cache(self.press)
+            )
+            if self.beside is not None:
+                cache.beside = self.beside
+            return cache
         return (
             self._kept.pop(at)[1] if at >= 0 and most == len(self._kept[at][0]) else best.fork(most)
         )
@@ -118,6 +180,23 @@ class LM:
         """Called by a session that closes: the newest `keep` texts stay."""
         if self.keep and cache.length:
             self._kept = [*self._kept, (text[: cache.length], cache)][-self.keep :]
+
+
+class Beside(Protocol):
+    """What the texts of a law are written from; caches point at it."""
+
+    @property
+    def peers(self) -> int:
+        """How many sequences share the network's passes."""
+        ...
+
+    async def ready(self) -> None:
+        """Read it, where it has not been read or was given back."""
+        ...
+
+    def evict(self) -> None:
+        """Give back what was read of it."""
+        ...
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -210,11 +289,17 @@ class LMSession:
 
     @property
     def peers(self) -> int:
-        return max(1, len(self._lm.live))
+        beside = self._lm.beside
+        return max(1, len(self._lm.live) if beside is None else beside.peers)
 
     @property
     def cache(self) -> Any:
         return self._cache
+
+    @property
+    def law(self) -> LM:
+        """Whose session it is."""
+        return self._lm
 
     @property
     def text(self) -> Sequence[int]:
@@ -231,6 +316,7 @@ class LMSession:
         return self._lm.network.layers
 
     async def prefill(self, want: Want) -> LogitScores:
+        await self._ready()
         self._settle()
         self._check(None, want)
         answers: list[Answer] = []
@@ -256,13 +342,20 @@ class LMSession:
                 else ()
             )
             answer = await self._feed(stop, asked, want)
+            self._shed()
             if asked:
                 answers.append(answer)
         return LogitScores(
             answers, exits_of(answers, self._lm.network.head) if want.exits else None
         )
 
+    async def _ready(self) -> None:
+        """What texts are written from has been read."""
+        if self._lm.beside is not None:
+            await self._lm.beside.ready()
+
     async def score(self, draft: Draft, want: Want) -> LogitScores:
+        await self._ready()
         scores = await self._score(draft, want)
         if self.owner is not None and self.owner.held is not None:
             await Pause()  # the engine wants the memory of this request back
@@ -507,6 +600,12 @@ class LMSession:
             self._forget(length)
         elif len(self._cache.parent) != len(self._staged):
             self._cache.keep((), range(len(self._staged)))
+        self._shed()
+
+    def _shed(self) -> None:
+        """Of a pressed cache give back what is not read any more."""
+        if self._lm.press is not None:
+            self._cache.shed(self.filled)
 
     def _drop(self) -> None:
         """Nothing is staged any more."""
@@ -517,10 +616,11 @@ class LMSession:
     def _forget(self, length: int) -> None:
         """Nothing is staged, and only so many entries are cached."""
         self._drop()
-        gone = self._cache.length - length
+        before = self._cache.length
+        self._cache.truncate(min(before, length))  # a pressed one may forget more
+        gone = before - self._cache.length
         if gone > 0:
             self._lag = self._lag[: max(0, len(self._lag) - gone)]
-        self._cache.truncate(min(self._cache.length, length))
         if (
             self._skipped is not None
             and not self._evicted
@@ -701,6 +801,10 @@ class LMSession:
         self._settle()
         if self._skipped is not None and not self._evicted:
             self._evicted = self._cache.length
+        if self._lm.beside is not None and all(
+            one.owner is self.owner for one in self._lm.live
+        ):  # nobody else is reading it
+            self._lm.beside.evict()
         tree, skips = self._tree, self._skips
         self._forget(0)
         self._tree, self._skips = tree, skips

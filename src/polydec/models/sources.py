@@ -18,7 +18,7 @@ from torch import Tensor
 from polydec.base import files
 from polydec.base.errors import FileError
 from polydec.base.heard import warn
-from polydec.formats import edge, fields, zoo
+from polydec.formats import adapters, edge, fields, zoo
 from polydec.formats.gguf import GGUF
 from polydec.formats.tensor_files import Borrowing, open_weights
 from polydec.text.gguf_text import generation_defaults, read_text
@@ -42,14 +42,17 @@ class Source:
 
 def open_source(name: str, opened: dict[Path, Source] | None = None) -> Source:
     """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
-    comes from there, and the embedding table where there is none here (a draft model shares its target's). opened: by their
-    paths, GGUF files that somebody has opened; those that are opened here are put into it."""
+    comes from there, and the embedding table where there is none here (a draft model shares its target's). A directory with an
+    adapter_config.json names the checkpoint whose weights it changes. opened: by their paths, GGUF files that somebody has
+    opened; those that are opened here are put into it."""
     return _open(name, BASES, {} if opened is None else opened)
 
 
 def _open(name: str, bases: int, opened: dict[Path, Source]) -> Source:
     path = find(name)
     with edge.reading(str(path)):
+        if adapters.here(path):
+            return _open_adapter(path, bases, opened)
         if not path.is_file():
             return _open_directory(path, bases, opened)
         if path not in opened:
@@ -63,6 +66,19 @@ def _open_gguf(path: Path) -> Source:
     generation = generation_defaults(file, text.eos)
     edge.check(fields.Generation, generation, str(path))
     return Source(str(path), file.config, file, text, text.fingerprint, generation)
+
+
+def _open_adapter(path: Path, bases: int, opened: dict[Path, Source]) -> Source:
+    adapter = adapters.read(path)
+    if not bases:
+        raise FileError(f"{path}: adapters stand behind one another, more than {BASES} times")
+    base = _open(adapter.base, bases - 1, opened)
+    if isinstance(base.weights, GGUF):
+        raise FileError(
+            f"{path} changes {adapter.base}, a GGUF file, whose blocks stay as they are: name the checkpoint that "
+            f"it was made of in {adapters.CONFIG}"
+        )
+    return replace(base, path=str(path), weights=adapters.Adapted(base.weights, adapter))
 
 
 def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Source:
@@ -110,7 +126,7 @@ def find(name: str) -> Path:
         return zoo.resolve(name)
     path = edge.at_home(name)
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not (path / "config.json").is_file() and not adapters.here(path):
             raise FileError(f"{name} is a directory without a config.json: it holds no checkpoint")
         return path
     if path.is_file():
@@ -134,7 +150,7 @@ def find(name: str) -> Path:
                 f"and the Hugging Face Hub did not give it: {why}"
             )
         ) from None
-    if not (found / "config.json").is_file():
+    if not (found / "config.json").is_file() and not adapters.here(found):
         raise FileError(
             f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint"
         )

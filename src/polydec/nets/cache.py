@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.nets.memory import empty
+from polydec.nets.press import Chunk, Packed, Press, sealed, settled
 
 BLOCK = 128
 """Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
@@ -51,12 +52,34 @@ class Cache:
 
     Entries below `start` lie in storage of other caches (`shared`, in order), the rest in `kv`, which only this cache
     writes. A fork copies nothing; who writes first where the other reads copies less than one block.
+
+    With a press (nets/press.py) whole blocks of old entries are there once more, packed: `packed` has those of every layer.
+    Entries below `base` are there packed only. The first axis is the layers' then, the second has keys, values and, for a press
+    that asks, queries.
+
+    beside: what the sequence reads beside its own text (an encoder's output); forks share it. None: nothing.
     """
 
-    __slots__ = ("_own", "address", "capacity", "kv", "length", "parent", "shared", "start")
+    __slots__ = (
+        "_own",
+        "address",
+        "base",
+        "beside",
+        "capacity",
+        "kv",
+        "length",
+        "packed",
+        "parent",
+        "press",
+        "shared",
+        "start",
+    )
 
-    def __init__(self, kv: Tensor, length: int = 0) -> None:
+    def __init__(self, kv: Tensor, length: int = 0, press: Press | None = None) -> None:
+        self.beside: Any = None
         self.length, self.parent, self.shared = length, list[int](), tuple[Lease, ...]()
+        self.press, self.base = press, 0
+        self.packed = tuple(list[Packed | None]() for _ in range(0 if press is None else len(kv)))
         self._hold(Storage(kv))
 
     def _hold(self, own: Storage) -> None:
@@ -81,8 +104,9 @@ class Cache:
         return first
 
     def reserve(self, need: int) -> None:
-        """Room for so many entries in all, which are about to come: a long text does not move on its way then."""
-        if need > self.start + self.capacity:
+        """Room for so many entries in all, which are about to come: a long text does not move on its way then. One that is
+        packed on its way never needs it at once."""
+        if need > self.start + self.capacity and self.press is None:
             self._move(self.end, need)
 
     def claim(self, first: int) -> None:
@@ -109,25 +133,37 @@ class Cache:
         self.parent = [new.get(parent[j], -1) for j in stay] if stay else []
 
     def truncate(self, length: int) -> None:
-        """Forget what is staged and every committed slot from `length` on. 0 gives all memory back."""
+        """Forget what is staged and every committed slot from `length` on. 0 gives all memory back. Where entries that rows
+        behind `length` see are there packed only, all are forgotten."""
         if not 0 <= length <= self.length:
             raise RequestError(
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
             )
+        length = self._whole(length)
         self.length, self.parent = length, []
+        self._unpack(length)
         if not length:
-            self.shared = ()
+            self.shared, self.base = (), 0
             self._hold(Storage(self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1])))
 
     def fork(self, length: int | None = None) -> Cache:
-        """A twin that reads the same entries; with `length` the first committed ones only, nothing staged."""
+        """A twin that reads the same entries; with `length` the first committed ones only (none, where rows behind them see
+        some that are there packed only), nothing staged."""
+        length = None if length is None else self._whole(length)
         stop = self.end if length is None else length
         twin = Cache(
             self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]),
             self.length if length is None else length,
+            self.press,
         )
-        twin.parent = list(self.parent) if length is None else []
+        twin.parent, twin.base = (
+            list(self.parent) if length is None else [],
+            self.base if stop else 0,
+        )
+        twin.packed = tuple(list(some) for some in self.packed)
+        twin._unpack(twin.length)
         twin.shared, twin.start = self._read(stop), stop
+        twin.beside = self.beside
         return twin
 
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:
@@ -140,13 +176,86 @@ class Cache:
 
     def entries(self) -> Tensor:
         """All of them, committed and staged, side by side: a view where nothing is shared, else a copy."""
-        some = [t for _, t in self.pieces(0, self.end)]
+        some = [t for _, t in self.pieces(self.base, self.end)]
         return some[0] if len(some) == 1 else torch.cat([*some, self.kv[..., :0, :]], -2)
 
     def layer(self, i: int, stop: int) -> Tensor:
         """The entries below `stop` of one item of the first axis: a view where they lie in one storage, else a copy."""
         some = [t[i] for _, t in self.pieces(0, stop)]
         return some[0] if len(some) == 1 else torch.cat([*some, self.kv[i, ..., :0, :]], -2)
+
+    def chunk(self, layer: int, at: Chunk) -> Packed:
+        """What is packed of a block of one layer; packed now where it was not yet."""
+        k, path = at
+        assert self.press is not None
+        some = self.packed[layer]
+        if k < len(some):
+            one = some[k]
+            assert one is not None, f"block {k} was given back"
+            return one
+        while not path and len(some) < k:
+            self.chunk(layer, (len(some), ()))
+        size, length = self.press.block, self.length
+        kv = self._block(layer, k * size, path)[:2]
+        behind = self._block(layer, (k + 1) * size, path) if self.press.asks else None
+        before = None
+        if k and not self.press.lasting:
+            ready = k - 1 < settled(length, self.press)
+            before = self.chunk(
+                layer, (k - 1, () if ready else path[: (k + self.press.asks) * size - length])
+            )
+        one = self.press.pack(k, kv, behind, before)
+        if not path:
+            some.append(one)
+        return one
+
+    def _block(self, layer: int, first: int, path: Sequence[int]) -> Tensor:
+        """Entries of one layer at a block's positions, from `first` on; path: the slots of those that are staged."""
+        assert self.press is not None
+        stop = first + self.press.block
+        some = [t[layer] for _, t in self.pieces(first, min(stop, self.length))]
+        if path and stop > self.length:
+            staged = torch.cat([t[layer] for _, t in self.pieces(self.length, self.end)], -2)
+            slots = path[max(0, first - self.length) : stop - self.length]
+            some.append(
+                staged.index_select(
+                    -2, torch.tensor([s - self.length for s in slots], device=self.kv.device)
+                )
+            )
+        return some[0] if len(some) == 1 else torch.cat(some, -2)
+
+    def shed(self, filled: int) -> None:
+        """Give back old entries that every layer has packed, but for one block that a short rewind may ask for; filled: how
+        many committed entries have passed every layer. Only between passes, which look at where entries lie."""
+        if self.press is None:
+            return
+        count = min(min(map(len, self.packed)), sealed(filled, self.press) - 1)
+        base = count * self.press.block
+        if base <= self.base:
+            return
+        if not self.press.lasting:
+            for some in self.packed:
+                some[: count - 1] = [None] * (count - 1)
+        self.shared = tuple(lease for lease in self.shared if lease.stop > base)
+        if self.start < base:
+            left = self.kv[..., base - self.start : self.end - self.start, :]
+            size = left.shape[-2] + self.press.block
+            kv = empty((*left.shape[:-2], size, left.shape[-1]), left.dtype, left.device)
+            kv[..., : left.shape[-2], :] = left
+            self._hold(Storage(kv, base))
+        self.base = base
+
+    def _whole(self, length: int) -> int:
+        """So many entries, where all that rows behind them see is there; else none."""
+        missing = (
+            self.press is not None and sealed(length, self.press) * self.press.block < self.base
+        )
+        return 0 if missing else length
+
+    def _unpack(self, length: int) -> None:
+        """Forget what was packed of entries from `length` on."""
+        for some in self.packed if self.press is not None else ():
+            del some[settled(length, self.press) :]  # pyright: ignore[reportArgumentType]
 
     @property
     def nbytes(self) -> int:
@@ -162,7 +271,7 @@ class Cache:
         """Leases of the entries below `stop`."""
         out = list[Lease]()
         for lease in self.shared:
-            first = out[-1].stop if out else 0
+            first = out[-1].stop if out else self.base
             if first < stop:
                 out.append(lease if lease.stop <= stop else Lease(lease.of, stop))
         if self.start < stop and self.capacity:
@@ -176,9 +285,10 @@ class Cache:
         if self.start <= base and need <= self.start + self.capacity and first >= own.sealed:
             return
         alone = not self.shared and not own.leases
-        start = 0 if alone else base // BLOCK * BLOCK
-        size, least = need - start, GROWTH if alone else BLOCK
-        if alone and self.capacity:
+        start = self.base if alone else max(self.base, base // BLOCK * BLOCK)
+        grows = alone and self.press is None  # a pressed cache stays short
+        size, least = need - start, GROWTH if grows else BLOCK
+        if grows and self.capacity:
             size = max(size, self.capacity + max(least, self.capacity // 4))
         size = -(-size // least) * least
         kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
@@ -201,6 +311,7 @@ def nbytes(caches: Iterable[Stored]) -> int:
     for cache in caches:
         if isinstance(cache, Cache):
             seen |= {id(s): s.kv.nbytes for s in cache.storage}
+            seen |= {id(p): p.nbytes for some in cache.packed for p in some if p is not None}
         else:
             total += cache.nbytes
     return total + sum(seen.values())

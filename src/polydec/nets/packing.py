@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from polydec.nets import masks
+from polydec.nets.cache import Cache
+from polydec.nets.press import Chunk, view
 from polydec.nets.query import Query, Run, groups
 
 LONG = 32  # rows from which attention over blocks beats plain products
@@ -70,6 +72,25 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
+class Unpack:
+    """The same of a pressed cache: blocks that lie packed go into `packed`, which stands before the rest."""
+
+    cache: Cache
+    layer: int
+    chunks: Sequence[Chunk]
+    packed: Tensor
+    into: list[Tensor]
+    out: list[Tensor]
+
+    def __call__(self) -> None:
+        assert self.cache.press is not None
+        if self.chunks:
+            some = [self.cache.chunk(self.layer, c) for c in self.chunks]
+            self.cache.press.fill(some, self.packed)
+        torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """One query in the flat batch. asks and query [kv heads, group, m, head]: where its queries stand, and scratch for
     them; out [kv heads, group * m, head] and gathers [kv heads, group, m, head]: what they gather, and where that goes;
@@ -81,7 +102,7 @@ class Span:
     out: Tensor
     gathers: Tensor
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
-    gather: Sequence[Gather]
+    gather: Sequence[Gather | Unpack]
     cap: float | None
     sinks: Sequence[Tensor] | None
 
@@ -134,7 +155,7 @@ class Single:
     columns: Tensor
     out: Tensor
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
-    gather: Sequence[Gather]
+    gather: Sequence[Gather | Unpack]
     cap: float | None
     sinks: Sequence[Tensor] | None
 
@@ -256,7 +277,10 @@ def attention(
             at = q.slots[i] - q.cache.start
             slots = kv[..., at : at + stop - i, :].unbind(0)
             fresh.append(new[:, :, i:stop])
-            write.append([slots[i] for i in p.layers])
+            write.append([slots[i][:2] for i in p.layers])
+            if slots[0].shape[0] > 2:  # a press reads the queries, too
+                fresh.append(asks[:, :, i:stop].transpose(0, 1))
+                write.append([slots[i][2:] for i in p.layers])
         layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal, block)
         if m == 1:
             query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
@@ -287,8 +311,10 @@ def _layers(
     windows: Sequence[int | None],
     causal: bool,
     block: int,
-) -> tuple[list[tuple[Tensor, Tensor, Reach]], list[Gather]]:
+) -> tuple[list[tuple[Tensor, Tensor, Reach]], Sequence[Gather | Unpack]]:
     m, cache = len(q), q.cache
+    if getattr(cache, "press", None) is not None:
+        return _pressed(q, position, layers, heads)
     kv, stop = cache.kv, q.first + m
     seen = None
     if causal and not (m == 1 and masks.is_chain(cache.parent[: stop - min(cache.length, stop)])):
@@ -320,6 +346,34 @@ def _layers(
             keys = part[:, 0] if m == 1 else part[:, 0].transpose(-1, -2)
             used[width] = keys.unbind(0), part[:, 1].unbind(0), reach
     return [(used[w][0][i], used[w][1][i], used[w][2]) for i, w in zip(layers, reaches)], gather
+
+
+def _pressed(
+    q: Query, position: list[int], layers: tuple[int, ...], heads: Heads
+) -> tuple[list[tuple[Tensor, Tensor, Reach]], list[Unpack]]:
+    """The same over a pressed cache: a layer's packed blocks and the entries behind them are laid side by side, each in its
+    turn in one place. A block is packed when the pass is in its layer, where all entries before any row have been written."""
+    cache, m, stop, kv = q.cache, len(q), q.first + len(q), q.cache.kv
+    seen = view(cache.press, position, q.first, cache.length, cache.parent, kv)
+    behind = seen.packed
+    size = behind + stop - seen.first
+    one = kv.new_empty(2, *kv.shape[2:-2], size, kv.shape[-1])
+    pieces = [(behind + at - seen.first, t[:, :2]) for at, t in cache.pieces(seen.first, stop)]
+    into = [one[..., at : at + t.shape[-2], :] for at, t in pieces]
+    unpack = [
+        Unpack(cache, i, seen.chunks, one[..., :behind, :], into, [t[i] for _, t in pieces])
+        for i in layers
+    ]
+    mask, keys = seen.mask, one[0] if m == 1 else one[0].transpose(-1, -2)
+    if m >= LONG:
+        reach = Reach(0, None, None, mask)
+    elif m == 1:
+        scores = kv.new_empty(heads.kv, size, heads.group)
+        reach = Reach(0, scores, *((None, None) if mask is None else (scores, mask.T)))
+    else:
+        scores = kv.new_empty(heads.kv, heads.group * m, size)
+        reach = Reach(0, scores, scores.view(heads.kv, heads.group, m, -1), mask)
+    return [(keys, one[1], reach) for _ in layers], unpack
 
 
 def _reach(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from polydec.base.errors import FileError
+from polydec.base.errors import FileError, RequestError
 from polydec.core.types import Reads
 from polydec.formats import architectures as families
 from polydec.formats.architectures import Config
@@ -29,6 +29,7 @@ from polydec.nets.gated import Adapter, Gate
 from polydec.nets.linear import Kernel, Linear, cpu_kernel, cuda_kernel
 from polydec.nets.memory import empty
 from polydec.nets.packing import Heads, Packed, attention, pack, passes
+from polydec.nets.press import Press
 from polydec.nets.query import Answer, Query, bounded
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
@@ -110,7 +111,7 @@ class Transformer:
     """
 
     tree = rollback = True
-    partial = adapts = grouped = True
+    partial = adapts = grouped = presses = True
 
     def __init__(
         self, config: Config, parts: Mapping[str, Any], kernel: Kernel, limit: int = 512
@@ -222,14 +223,23 @@ class Transformer:
         pages.collapse(pages.without(pages.regions(), before))
         return Transformer(c, parts, kernel)
 
-    def new_cache(self) -> Cache:
-        """An empty cache [layers, 2, kv heads, slots, head]."""
+    def new_cache(self, press: Press | None = None) -> Cache:
+        """An empty cache [layers, 2, kv heads, slots, head], or with a press that asks [layers, 2 + group, ...]: with queries.
+        Raises RequestError for a press where not every layer sees all that stands before a row."""
+        if press is not None and (any(self.config.windows) or not self.config.causal):
+            raise RequestError(
+                f"cache is {press.called}: layers of this model see a window of the text, or what follows, and are read as "
+                "they are only"
+            )
+        planes = 2 + (self._heads.group if press is not None and press.asks else 0)
+        c = self.config
         return Cache(
             empty(
-                (self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), self.config.head),
+                (self.layers, planes, c.kv_heads, min(GROWTH, self.context), c.head),
                 self._attention,
                 self._device,
-            )
+            ),
+            press=press,
         )
 
     @torch.inference_mode()
@@ -289,7 +299,11 @@ class Transformer:
         return self._rows(tokens).to(self._number)
 
     def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the last layer, [kv heads, stop, head]."""
+        """Keys and values of the last layer, [kv heads, stop, head]. Raises RequestError where the cache is pressed."""
+        if cache.press is not None:
+            raise RequestError(
+                f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
+            )
         keys, values = cache.layer(self.layers - 1, stop)
         return keys[
             ..., _pairs(self.config.head, self.config.turned, keys.device).argsort()

@@ -23,7 +23,7 @@ class Average:
     Exact: law: the budget depends on what was committed before.
     Reduces to: `fixed` where least equals most.
     Source: DiffuSpec (2025), adaptive draft length. There a draft's length ends before the first end of text of the drafter's
-    likeliest tokens; here it is that of the draft itself, its end included.
+    likeliest tokens, which a draft may say (`Draft.natural`); else it is that of the draft itself, its end included.
     """
 
     least: int = 4
@@ -50,9 +50,9 @@ class Average:
         return Budget(state[0], state[0])
 
     def observe(self, state: State, draft: Draft, verdict: Verdict) -> State:
-        drafted = max(draft.depth)
-        if not drafted:
+        if len(draft) == 1:
             return state
+        drafted = max(draft.depth) if draft.natural is None else draft.natural
         long = self.rate * state[1] + (1 - self.rate) * drafted
         good = self.rate * state[2] + (1 - self.rate) * len(verdict.path)
         return max(self.least, min(self.most, round(long + self.rise * (good >= long)))), long, good

@@ -59,7 +59,8 @@ def build(
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 
-    drafter = InputGuided(start, stop, near, eager, block)
+    end = len(kit.source) if stop is None and kit.source else stop  # a source of its own: all of it
+    drafter = kit.seen(InputGuided(start, end, near, eager, block))
     return Speculative(
         kit.target,
         CostAware(drafter, None, kit.costs) if cost_aware else drafter,

@@ -68,7 +68,7 @@ def build(
         kit.find(NGrams),
         Suffix(floor=0.05),
     )
-    free = copies if table is None else CopyNGramMixture(copies, table)
+    free = kit.seen(copies if table is None else CopyNGramMixture(copies, table))
     noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS if wide is None else wide
     free = MergedTree((free, Recycling())) if noted else free
     asked = (

@@ -53,7 +53,7 @@ def build(
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 
-    drafter = Copying(gamma, block, first, adapt, cost)
+    drafter = kit.seen(Copying(gamma, block, first, adapt, cost))
     return Speculative(
         kit.target,
         CostAware(drafter, None, kit.costs) if cost_aware else drafter,

@@ -44,6 +44,6 @@ def build(
     from polydec.verifiers.exact import Exact
 
     drafter = FirstOf(
-        (Copying(gamma, block, first), Capped(FromModel(kit.drafting, Chain()), depth))
+        (kit.seen(Copying(gamma, block, first)), Capped(FromModel(kit.drafting, Chain()), depth))
     )
     return Speculative(kit.target, drafter, Exact(), Fixed(max(block, depth)))

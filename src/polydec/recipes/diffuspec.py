@@ -49,11 +49,21 @@ def build(
     ] = 0.8,
     top: Annotated[int, AtLeast(1), "and at most so many"] = 15,
     beam: Annotated[int, AtLeast(1), "paths that are looked at side by side"] = 3,
+    corpus: Annotated[
+        float,
+        Within(0, 1),
+        "of an n-gram table's shares (`polydec train ngrams`), the text so far having the rest (1: as published)",
+    ] = 0.0,
+    ends: Annotated[
+        bool, "a draft's length is where its gaps' likeliest tokens first end, as published"
+    ] = False,
 ) -> Decoder:
     from polydec.drafters.diffusion import Diffusion
     from polydec.families.ar.speculative import Speculative
+    from polydec.learned.kinds.ngrams import NGrams
     from polydec.policies.average import Average
     from polydec.verifiers.exact import Exact
 
-    drafter = Diffusion(kit.masked_draft, weight, mass, top, beam)
+    table = kit.need(NGrams) if corpus else None
+    drafter = Diffusion(kit.masked_draft, weight, mass, top, beam, table, corpus, ends)
     return Speculative(kit.target, drafter, Exact(), Average(least, most, rise, rate))

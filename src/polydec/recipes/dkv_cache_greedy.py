@@ -13,12 +13,12 @@ from polydec.methods.kit import Kit
 CARD = Card(
     name="dkv-cache-greedy",
     title="dKV-Cache-Greedy",
-    summary="Feeds what was written last, the next gap and a few behind it: a handful of positions a pass.",
+    summary="Feeds what was written last, the next gaps and a few around them: a handful of positions a pass.",
     kind="refresh",
     family="diffusion",
     guarantee=Exactness.APPROXIMATE,
     source="Ma et al., dKV-Cache: the cache for diffusion language models, 2025",
-    reduces_to="left-to-right for every = 1",
+    reduces_to="left-to-right for every = 1, unless shuffled; mdlm, in law, where it is",
     parent="left-to-right",
     home="long canvases",
     published="1.63 times without a cache, 72.25 to 68.23 % right on GSM8K (LLaDA-8B-Instruct, random "
@@ -29,16 +29,26 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[int, AtLeast(0), "gaps behind the next one that are fed with it"] = 4,
+    width: Annotated[int, AtLeast(0), "gaps around each next one that are fed with it"] = 4,
     every: Annotated[int, AtLeast(1), "passes of a block after which everything is fed again"] = 2,
+    count: Annotated[int, AtLeast(1), "gaps that a pass fills"] = 1,
+    shuffled: Annotated[
+        bool, "fill a block's gaps in an order drawn beforehand, as published (else from the left)"
+    ] = False,
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
 ) -> Decoder:
     from polydec.families.diffusion.denoising import Denoising
+    from polydec.families.diffusion.foreseen import Foreseen
+    from polydec.families.diffusion.types import Rank
     from polydec.refreshes.window import Window
-    from polydec.unmaskers.left_to_right import LeftToRight
+    from polydec.unmaskers.in_order import InOrder
 
-    return Denoising(
-        kit.denoiser, LeftToRight(), Window(width, every), block, kit.shapers, every == 1
-    )
+    def make(rank: Rank) -> Denoising:
+        refresh = Window(width, every, count, rank)
+        return Denoising(
+            kit.denoiser, InOrder(count, rank), refresh, block, kit.shapers, every == 1
+        )
+
+    return Foreseen(make) if shuffled else make(())

@@ -41,16 +41,26 @@ def build(
         "positions of a part of the model's block that is filled first (0: all of it)",
     ] = 8,
     cache: Annotated[bool, "passes of a part, its first one excepted, feed that part alone"] = True,
+    rerun: Annotated[
+        bool, "but feed the whole block for as long as the part begins with a gap, as published"
+    ] = False,
+    handed: Annotated[
+        bool,
+        "a block's first token is written alone, by the pass that finishes the block before it, as published",
+    ] = False,
 ) -> Decoder:
     from polydec.families.diffusion.denoising import Denoising
+    from polydec.families.diffusion.handed import Handed
     from polydec.refreshes.blockwise import Blockwise
     from polydec.unmaskers.threshold import Threshold
 
-    return Denoising(
+    own = kit.denoiser.block
+    base = Denoising(
         kit.denoiser,
         Threshold(threshold),
-        Blockwise(kit.denoiser.block, cache),
+        Blockwise(own, cache, (block or own) if rerun else 0),
         block,
         kit.shapers,
         not cache,
     )
+    return Handed(base) if handed else base

@@ -20,7 +20,7 @@ CARD = Card(
     family="diffusion",
     guarantee=Exactness.APPROXIMATE,
     source="Wu and Zhang, Free draft-and-verification: toward lossless parallel decoding for diffusion LLMs, 2025",
-    reduces_to="fast-dllm of the same threshold, whose text it always writes",
+    reduces_to="fast-dllm of the same threshold and cache, whose text it always writes",
     parent="llada",
     home="where a pass over several canvases costs little more than over one",
     published="up to 3.78 times, in a later version up to 2.83 times, without loss (mathematics and code; "
@@ -40,13 +40,20 @@ def build(
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block, and shared by its canvases: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+    eager: Annotated[
+        bool, "guess on into the blocks behind the one that is filled (without a cache)"
+    ] = False,
 ) -> Decoder:
     from polydec.families.diffusion.denoising import Denoising
     from polydec.families.diffusion.free_drafts import FreeDrafts
-    from polydec.refreshes import exact
+    from polydec.refreshes import kept
     from polydec.unmaskers.threshold import Threshold
 
-    base = Denoising(
-        kit.denoiser, Threshold(threshold), exact(kit.denoiser.block), block, kit.shapers
-    )
-    return FreeDrafts(base, drafts)
+    refresh = kept(kit.denoiser.block, cache)
+    base = Denoising(kit.denoiser, Threshold(threshold), refresh, block, kit.shapers, not cache)
+    return FreeDrafts(base, drafts, eager)

@@ -35,6 +35,12 @@ def build(
         int, AtLeast(0), "a token stands that is among the guide's so many likeliest (0: wherever)"
     ] = 1,
     least: Annotated[float, Within(0, 1), "and has at least this probability under it"] = 0.0,
+    relative: Annotated[
+        float, Within(0, 1), "and at least this share of the likeliest token's probability"
+    ] = 0.0,
+    chance: Annotated[
+        bool, "and is accepted by a draw, with the probability that it has (stochastic: top=0)"
+    ] = False,
     freeze: Annotated[
         bool, "keep the prompt's and finished blocks' keys and values for good (FreeCache)"
     ] = False,
@@ -50,4 +56,4 @@ def build(
 
     refresh = Frozen() if freeze else exact(kit.denoiser.block)
     base = Denoising(kit.denoiser, LeftToRight(), refresh, block, kit.shapers, not freeze)
-    return Guided(base, kit.drafting, chunk, top, least)
+    return Guided(base, kit.drafting, chunk, top, least, relative, chance)

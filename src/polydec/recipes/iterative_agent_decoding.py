@@ -22,7 +22,7 @@ CARD = Card(
     reduces_to="best-of-n at one round",
     parent="best-of-n",
     home="models that can mend an answer which they are shown, and a reward that knows a good one",
-    needs=(Trained("prm"),),
+    needs=(Trained("prm", instead="reward"),),
     needs_training=True,
     aliases=("iad", "review-refine-repeat"),
     arxiv="2504.01931",
@@ -58,7 +58,9 @@ def build(
 ) -> Decoder:
     from polydec.drafters.nothing import Nothing
     from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.judging import ByText
     from polydec.families.search.refine import Refine
+    from polydec.learned.kinds.reward import TextReward
     from polydec.learned.kinds.step_reward import StepReward
     from polydec.policies.fixed import Fixed
     from polydec.targets.searched import searched
@@ -66,5 +68,18 @@ def build(
 
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     said, worst, asked = (text.replace("\\n", "\n") for text in (feedback, contrast, critique))
-    reward = kit.need(StepReward)
-    return Refine(method, reward, rounds, tries, said, enough, patience, kit.context, worst, asked)
+    judge = kit.find(TextReward)
+    text = None if judge is None else ByText(judge.chance, kit.target.vocab.words)
+    return Refine(
+        method,
+        kit.find(StepReward) if text is None else None,
+        rounds,
+        tries,
+        said,
+        enough,
+        patience,
+        kit.context,
+        worst,
+        asked,
+        text,
+    )

@@ -41,5 +41,5 @@ def build(
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 
-    drafter = FirstOf((Forced(kit.target.vocab, kit.language), Capped(Lookup(), lookup)))
+    drafter = FirstOf((Forced(kit.target.vocab, kit.language), Capped(kit.seen(Lookup()), lookup)))
     return Speculative(kit.target, drafter, Match(), Fixed(depth))

@@ -51,6 +51,7 @@ def build(
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 
-    drafter = FirstOf((Lookup(max_ngram, min_ngram, growth=growth), Recycling(k, nodes)))
+    copies = kit.seen(Lookup(max_ngram, min_ngram, growth=growth))
+    drafter = FirstOf((copies, Recycling(k, nodes)))
     drafter = CostAware(drafter, None, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(depth, max(depth, nodes)))

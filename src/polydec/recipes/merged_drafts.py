@@ -54,7 +54,8 @@ def build(
     from polydec.verifiers.match import Match
 
     recycling = Recycling(k, min(max(nodes, 1), 16), recycle_prefill)
-    drafter = MergedTree((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
+    copies = kit.seen(Lookup(8)), kit.seen(Suffix(floor=floor))
+    drafter = MergedTree((*copies, recycling), trust, floor)
     return Speculative(
         kit.target,
         CostAware(drafter, None, kit.costs) if cost_aware else drafter,

@@ -33,14 +33,22 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 8,
-    rows: Annotated[int, Within(1, 256), "tokens and probes fed beside the root"] = 24,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree, unless by_state"] = 8,
+    rows: Annotated[int, Within(1, 256), "tokens and probes fed beside the root, at most"] = 24,
+    by_state: Annotated[
+        bool,
+        "a tree for each number of levels that have guesses, by the Markov chain of these (as published); false: one tree",
+    ] = False,
+    hardware_aware: Annotated[
+        bool, "by_state with so many rows as pay by the costs measured here (as published)"
+    ] = False,
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
     from polydec.drafters.cost_aware import worth_its_cost
     from polydec.drafters.probes import FromProbes
+    from polydec.drafting import state_trees
     from polydec.families.ar.speculative import Speculative
     from polydec.learned.kinds.probes import Probes
     from polydec.policies.fixed import Fixed
@@ -48,6 +56,14 @@ def build(
     from polydec.verifiers.match import Match
 
     probes = kit.need(Probes, NEED.which)
-    drafter = FromProbes(probes, Ranked.of(probes.rates, nodes), rows)
+    rates = tuple(tuple(level) for level in probes.rates)
+    fitted = state_trees.sized(rates, rows, kit.costs) if hardware_aware else None
+    made = fitted or (state_trees.best(rates, rows) if by_state else ())
+    drafter = FromProbes(
+        probes,
+        Ranked.of(rates, nodes),
+        rows,
+        tuple((one, Ranked(one.paths or ((0,),))) for one in made),
+    )
     drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(2 * len(probes), rows))

@@ -56,7 +56,7 @@ def build(
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 
-    drafter = Lookup(max_ngram, min_ngram, first, loop, growth)
+    drafter = kit.seen(Lookup(max_ngram, min_ngram, first, loop, growth))
     return Speculative(
         kit.target,
         CostAware(drafter, None, kit.costs) if cost_aware else drafter,

@@ -13,12 +13,13 @@ from polydec.methods.kit import DRAFT, Kit
 CARD = Card(
     name="specmquant",
     title="Hierarchical drafting",
-    summary="The draft model writes its chain with Token Recycling's trees, and the target verifies that chain alone.",
+    summary="The draft model writes its chain with trees of its own (Token Recycling's, or EAGLE-2's as published), and the "
+    "target verifies that chain alone.",
     kind="draft-and-verify",
     family="ar",
     guarantee=Exactness.LAW,
     source="Zhang et al., Speculative decoding meets quantization: compatibility evaluation and hierarchical framework "
-    "design (SpecMQuant), 2025; the inner trees by Luo et al., 2024",
+    "design (SpecMQuant), 2025; the inner trees by Luo et al., 2024, or Li et al., 2024",
     reduces_to="draft-model where inner_nodes is 0",
     parent="draft-model",
     home="targets whose passes over many tokens are dear, with a draft model that is not cheap",
@@ -32,18 +33,37 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 64), "length of the chain"] = 4,
+    depth: Annotated[int, Within(0, 64), "longest chain"] = 4,
+    least: Annotated[
+        int | None,
+        Within(1, 64),
+        "a chain of so many tokens is verified (published: 6, with depth 9); none: depth",
+    ] = None,
     k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
-    inner_nodes: Annotated[int, Within(0, 256), "tokens of an inner tree"] = 7,
+    inner_nodes: Annotated[int, Within(0, 256), "tokens of an inner tree (published: 30)"] = 7,
+    inner_depth: Annotated[int, Within(0, 64), "levels of an inner tree (published: 3)"] = 4,
+    eagle: Annotated[
+        bool,
+        "inner trees by an EAGLE layer that was trained for the draft model (as published); false: Token Recycling's",
+    ] = False,
+    width: Annotated[
+        int, Within(1, 64), "paths of EAGLE's tree that each level expands (published: 10)"
+    ] = 4,
 ) -> Decoder:
+    from polydec.drafters.eagle import FromEagle
     from polydec.drafters.hierarchical import Hierarchical
     from polydec.drafters.recycling import Recycling
     from polydec.families.ar.speculative import Speculative
+    from polydec.learned.kinds.eagle import Eagle
     from polydec.policies.fixed import Fixed
+    from polydec.trees.best_first import BestFirst
     from polydec.verifiers.exact import Exact
     from polydec.verifiers.match import Match
 
-    drafter = Hierarchical(
-        kit.drafting, Recycling(k, min(max(1, inner_nodes), 256)), Match(), depth, inner_nodes
+    inner = (
+        FromEagle(kit.of_draft.need(Eagle), BestFirst(width))
+        if eagle
+        else Recycling(k, min(max(1, inner_nodes), 256))
     )
+    drafter = Hierarchical(kit.drafting, inner, Match(), inner_depth, inner_nodes, least)
     return Speculative(kit.target, drafter, Exact(), Fixed(depth))

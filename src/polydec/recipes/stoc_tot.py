@@ -50,6 +50,17 @@ def build(
         float, Within(0.0, 1.0), "words that two steps share before one of them goes"
     ] = 0.8,
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    passages: Annotated[
+        str,
+        Note("\\n: a line break"),
+        "passages, one a line: those that fit a sub-question best are read behind it (empty: none)",
+    ] = "",
+    found: Annotated[int, Within(1, 64), "passages that are read behind a sub-question"] = 2,
+    own: Annotated[
+        str,
+        Note("\\n: a line break"),
+        "what a sub-question's own answer is written behind, such as 'Answer:' (empty: steps answer themselves)",
+    ] = "",
 ) -> Decoder:
     from polydec.drafters.nothing import Nothing
     from polydec.families.ar.speculative import Speculative
@@ -60,7 +71,23 @@ def build(
 
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     check = usual_check(kit.target.vocab) if check is None else check
-    asked, said = (text.replace("\\n", "\n") for text in (check, cue))
+    asked, said, answered, given = (
+        text.replace("\\n", "\n") for text in (check, cue, own, passages)
+    )
+    lines = tuple(line for line in given.splitlines() if line.strip())
     return ThoughtTree(
-        method, steps, keep, depth, most, asked, said, grounded, alike, longest, kit.language
+        method,
+        steps,
+        keep,
+        depth,
+        most,
+        asked,
+        said,
+        grounded,
+        alike,
+        longest,
+        kit.language,
+        lines,
+        found,
+        answered,
     )

@@ -52,13 +52,8 @@ def build(
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 
-    drafter = Suffix(
-        min_match,
-        floor,
-        width,
-        store=kit.memory.setdefault("store", Store()) if hot else None,
-        add=hot,
-    )
+    store = kit.memory.setdefault("store", Store()) if hot else None
+    drafter = kit.seen(Suffix(min_match, floor, width, store=store, add=hot))
     return Speculative(
         kit.target,
         CostAware(drafter, None, kit.costs) if cost_aware else drafter,

@@ -36,6 +36,10 @@ def build(
         AtLeast(0),
         "nats a token: the higher, the less the judge counts (0: the best edit is taken)",
     ] = 0.0,
+    length: Annotated[int, AtLeast(0), "tokens that an answer should have (0: any number)"] = 0,
+    pull: Annotated[
+        float, AtLeast(0), "what an answer loses for each token that it is longer or shorter"
+    ] = 1.0,
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 0,
@@ -43,8 +47,10 @@ def build(
 ) -> Decoder:
     from polydec.families.diffusion.denoising import Denoising
     from polydec.families.diffusion.valued import Valued
+    from polydec.families.diffusion.worths import Finished, Likely, Near
     from polydec.refreshes import exact
     from polydec.unmaskers.at_random import AtRandom
 
     base = Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)
-    return Valued(base, kit.drafting, tries, heat)
+    reward = Near(Likely(kit.drafting), length, pull)
+    return Valued(base, Finished(reward), tries, heat)

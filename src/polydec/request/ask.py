@@ -18,7 +18,7 @@ from polydec.core.prompt import Noted
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
 from polydec.drafting.costs import Costs
-from polydec.methods import registry, steer
+from polydec.methods import press, registry, steer
 from polydec.methods.card import Card
 from polydec.methods.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
 from polydec.request.fields import LENGTH, Ask, Prompt, declared
@@ -32,7 +32,9 @@ from polydec.targets.shaped import Shaped
 @dataclass(frozen=True)
 class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
-    what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for."""
+    what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for;
+    pressed: how old keys and values are kept, None: as they are; unit: what ids of the request and its answers stand for,
+    "token" or "byte"; source: tokens that are read beside the prompt."""
 
     request: Request
     decoder: Decoder
@@ -41,6 +43,9 @@ class Plan:
     steering: Steering | None = None
     ending: InTime | None = None
     read: tuple[Artefact, ...] = ()
+    pressed: Pressed | None = None
+    unit: str = "token"
+    source: int = 0
 
     @property
     def method(self) -> dict[str, Any]:
@@ -55,7 +60,17 @@ class Plan:
                 "name": self.steering.card.name,
                 "options": dict(self.steering.options),
             }
+        if self.pressed is not None:  # the guarantee is towards this law
+            out["cache"] = {"name": self.pressed.card.name, "options": dict(self.pressed.options)}
         return out
+
+
+@dataclass(frozen=True)
+class Pressed:
+    """A checked way to keep old keys and values, and all its options with the values they have."""
+
+    card: Card
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -66,13 +81,20 @@ class Steering:
     options: Mapping[str, Any]
     second: tuple[int, ...] | None
 
-    def law(self, model: LM, prompt: tuple[int, ...]) -> Target:
-        """The law that it makes of the model's. Raises RequestError where the model lacks what it needs."""
-        lm = model.checkpoint.lm
-        beside = None if self.second is None else Reprompted(lm, prompt, self.second)
+    def law(self, model: LM, prompt: tuple[int, ...], lm: Target | None = None) -> Target:
+        """The law that it makes of the model's; lm: in place of that. Raises RequestError where the model lacks what it
+        needs."""
+        law: Target = lm or model.checkpoint.lm
+        source = getattr(law, "beside", None)
+        if self.second is None:
+            beside = None
+        elif source is not None:  # a second source, and the same text written from it
+            beside = source.model.given(self.second)
+        else:
+            beside = Reprompted(law, prompt, self.second)
         return steer.build(
             self.card.name,
-            Kit(lm, artefacts=model.artefacts, beside=beside, later=model.small),
+            Kit(law, artefacts=model.artefacts, beside=beside, later=model.small),
             self.options,
         )[0]
 
@@ -110,6 +132,25 @@ def steering(
     return Steering(steer.get(name).CARD, options, other)
 
 
+def _under(
+    model: LM, name: str | None, given: Mapping[str, Any], family: str
+) -> tuple[Any, Pressed | None]:
+    """The model's law over the cache that a request asks for. Raises RequestError where there is none of that name, or the
+    model cannot read it."""
+    lm = model.checkpoint.lm
+    if name is None:
+        if given:
+            raise RequestError("cache_options is given without cache: name the press")
+        return lm, None
+    one, options = press.build(name, given)
+    card: Card = press.get(name).CARD
+    if family != "ar":
+        raise RequestError(
+            f"cache is {shown(card.name)}: {CALLED[family]} model feeds its text anew and has no old keys to press"
+        )
+    return lm.pressed(one), Pressed(card, options)
+
+
 def plan(
     model: LM,
     ask: Ask,
@@ -120,17 +161,29 @@ def plan(
     """Check a request against a model and build its decoder; nothing is computed. memory: what a method keeps between
     requests, by its name; measure: gives the costs of passes, None: the model's. Raises RequestError with one sentence that
     names the field, the value and what is legal."""
-    point, family = model.checkpoint, family_of(model.checkpoint.lm)
     values = {name: o.convert(getattr(ask, name)) for name, o in declared().items()}
+    bare, model = model, model.in_units(values["units"], values["covers"])
+    point, family = model.checkpoint, family_of(model.checkpoint.lm)
     card: Card = registry.get(registry.of_model(values["method"], family)).CARD
     options = registry.chosen(card.name, values["options"])
     stop_ids = _ids(values["stop_token_ids"], point.lm.vocab.size)
-    ids = model.ids(
-        ask.prompt,
-        raw=values["raw"],
-        tools=ask.tools,
-        template=values["template"],
-    )
+    source = tuple[int, ...]()
+    if hasattr(point.lm, "given"):
+        model, source, ids = model.from_source(ask)
+        point = model.checkpoint
+    elif ask.source is not None:
+        raise RequestError(
+            f"source is given: {model.name} reads nothing beside its prompt (an encoder-decoder model does), so leave it out"
+        )
+    else:
+        ids = model.ids(
+            ask.prompt,
+            raw=values["raw"],
+            tools=ask.tools,
+            template=values["template"],
+        )
+    if values["units"] != "tokens":
+        model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
         raise RequestError(
@@ -178,9 +231,12 @@ def plan(
         values["prompt_logprobs"],
     )
     shape = _SHAPES[family]
-    law = point.lm if steered is None else steered.law(model, ids)
+    lm, pressed = _under(model, values["cache"], values["cache_options"], family)
+    law = lm if steered is None else steered.law(model, ids, lm)
     if steered is not None:
-        check_together(model, card, law, steered.card)
+        check_together(model, card, law, f"steering {steered.card.name}", "steer another way")
+    elif pressed is not None:
+        check_together(model, card, law, f"cache {pressed.card.name}", "leave the cache as it is")
     laws = shape(model, law, card, sampling, request, values["order"], language)
     read = list[Artefact]()
     build = Build(
@@ -192,29 +248,53 @@ def plan(
         language,
         point.lm.context,
         read,
+        source,
     )
-    decoder = build.decoder(measure or (lambda: model.costs))
+    decoder = build.decoder(measure or (lambda: bare.costs))
     if request.prompt_logprobs is not None:
         if family != "ar":
             raise RequestError(
                 f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
                 "token, so leave it out"
             )
-        decoder = Noted(decoder, point.lm, request.prompt_logprobs)
-    return Plan(request, decoder, card, options, steered, ending, tuple(read))
+        decoder = Noted(decoder, lm, request.prompt_logprobs)
+    return Plan(
+        request,
+        decoder,
+        card,
+        options,
+        steered,
+        ending,
+        tuple(read),
+        pressed,
+        point.unit,
+        len(source),
+    )
 
 
-def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
-    """Raise RequestError where a method could decode the model and cannot decode what steering makes of it; what the model
-    lacks anyway is said as it is without steering."""
+def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
+    """How a second model over bytes reads the prompt of a request; None: by no template of its own."""
+    if _are_ids(ask.prompt):
+        return None
+    chat = first.checkpoint.text.has_chat and not ask.raw
+    if chat and not own.checkpoint.text.has_chat:
+        return None
+    try:
+        return own.ids(ask.prompt, raw=not chat, tools=ask.tools, template=ask.template)
+    except PolydecError:  # its template refuses what the first one shows
+        return None
+
+
+def check_together(model: LM, card: Card, law: Target, what: str, instead: str) -> None:
+    """Raise RequestError where a method could decode the model and cannot decode the law that something else makes of it:
+    `what`, and what to do instead. What the model lacks anyway is said as it is without that."""
     kit = model.kit()
     registry.check(card.name, kit)
     try:
         registry.check(card.name, replace(kit, target=law))
     except PolydecError as why:
         raise RequestError(
-            f"method {card.name} and steering {steering.name} do not go together: {why} (take method auto or "
-            "plain, or steer another way)"
+            f"method {card.name} and {what} do not go together: {why} (take method auto or plain, or {instead})"
         ) from None
 
 
@@ -252,6 +332,7 @@ class Build:
     language: Language[Any] | None = None
     context: int | None = None
     read: list[Artefact] = field(default_factory=list[Artefact])
+    source: tuple[int, ...] = ()
 
     def decoder(self, measure: Callable[[], Costs]) -> Decoder:
         asked: list[bool] = []
@@ -275,6 +356,7 @@ class Build:
             context=self.context,
             read=self.read,
             later=self.draft,
+            source=self.source,
         )
         return registry.build(self.method, kit, self.options)[0]
 
@@ -337,7 +419,8 @@ def _shaped(
 
     @cache
     def small() -> Any:
-        draft, length = model.small(), len(request.prompt) + request.max_tokens
+        draft = model.small()
+        length = taken(lm, request.prompt) + request.max_tokens
         if draft is None or (not card.needs_draft and draft.network.context < length):
             return None  # one that may help, and has no room for this text, is left out
         if family_of(draft) != "ar":  # the laws of its gaps only choose what is proposed
@@ -460,21 +543,34 @@ def room(
 ) -> tuple[int, str]:
     """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises RequestError
     where there is none."""
-    contexts = {model.name: model.checkpoint.lm.context}
+    contexts = [(model.checkpoint.lm.context, model.name, model.checkpoint.lm)]
     draft, needs = (
         model.draft,
         (*registry.get(method).CARD.needs, *(() if steered is None else steered.card.needs)),
     )
     if draft is not None and DRAFT in needs:
-        contexts[draft.name] = draft.lm.network.context
-    who, context = min(contexts.items(), key=lambda kv: kv[1])
+        contexts.append((draft.lm.network.context, draft.name, draft.lm))
+    context, who, lm = min(contexts, key=lambda one: one[0])
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
-        if context - len(text) < 1:
+        if context - taken(lm, text) < 1:
             raise RequestError(
-                f"{name} has {len(text)} tokens: the context of {who} holds {context}, the answer included"
+                f"{name} has {_count(lm, text)}: the context of {who} holds {context}, the answer included"
             )
-    return context - max(len(ids), len(second)), f"the context of {who} holds {context}"
+    return context - max(taken(lm, ids), taken(lm, second)), f"the context of {who} holds {context}"
+
+
+def taken(lm: Any, text: Sequence[int]) -> int:
+    """Tokens of a model's context that a text takes: as many as it has, or fewer where it is written in bytes."""
+    measure = getattr(lm, "tokens_of", None)
+    return measure(text) if measure is not None and text else len(text)
+
+
+def _count(lm: Any, text: Sequence[int]) -> str:
+    """How long a text is, in words."""
+    tokens = taken(lm, text)
+    bytes_ = f"{len(text)} bytes, which are " if hasattr(lm, "tokens_of") else ""
+    return f"{bytes_}{tokens} tokens"
 
 
 def _length(
@@ -484,7 +580,7 @@ def _length(
     most, why = room(model, card.name, ids, steered)
     if asked is not None and asked > most:
         raise RequestError(
-            f"max_tokens is {asked}: the prompt has {len(ids)} tokens and {why}, so it can be at most {most}"
+            f"max_tokens is {asked}: the prompt has {_count(model.checkpoint.lm, ids)} and {why}, so it can be at most {most}"
         )
     return min(LENGTH, most) if asked is None else asked
 

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 from polydec.base import notebook
 from polydec.base.errors import RequestError
 from polydec.core.decoder import streams
+from polydec.core.effects import Coro
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
 from polydec.core.scheduler import Pass, Scheduler, Task
 from polydec.core.trace import Edited, Event, Observer, Opened, ignore
@@ -58,6 +59,7 @@ class Completion:
     tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
     prompt_logprobs: of each token of the prompt where the request asks for them, else None. edits: how the texts were written.
+    unit: what ids, usage, log-probabilities and figures count: "token", or "byte" where the request asks for bytes.
     """
 
     choices: tuple[Choice, ...]
@@ -66,6 +68,7 @@ class Completion:
     metrics: dict[str, Any]
     prompt_logprobs: tuple[PromptLogprob, ...] | None = None
     edits: tuple[Edited, ...] = field(default=(), compare=False)
+    unit: str = "token"
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -93,10 +96,10 @@ class Completion:
         )
         return [
             *([f"{len(self.choices)} answers"] if len(self.choices) > 1 else []),
-            f"{count} token{'s' if count != 1 else ''}",
+            f"{count} {self.unit}{'s' if count != 1 else ''}",
             f"method {self.method['name']}",
-            *([f"{each:.2f} tokens a pass"] if each else []),
-            *([f"{speed:.0f} tokens a second"] if speed else []),
+            *([f"{each:.2f} {self.unit}s a pass"] if each else []),
+            *([f"{speed:.0f} {self.unit}s a second"] if speed else []),
             f"ended by {' and '.join(sorted(kinds))}",
         ]
 
@@ -122,6 +125,8 @@ class Completion:
             "method": self.method,
             "metrics": self.metrics,
         }
+        if self.unit != "token":
+            out["unit"] = self.unit
         first = self.choices[0]
         if len(self.choices) > 1 or first.logprobs is not None or first.score is not None:
             out["choices"] = [_choice_json(c) for c in self.choices]
@@ -232,7 +237,7 @@ class Ticket:
         else:
             choices = tuple(self._so_far(choice) for choice in self.plan.request.choices)
         usage = {
-            "prompt_tokens": len(self.plan.request.prompt),
+            "prompt_tokens": len(self.plan.request.prompt) + self.plan.source,
             "completion_tokens": sum(len(c.token_ids) for c in choices),
         }
         noted = None if self.plan.request.prompt_logprobs is None else self.transcript.prompt
@@ -243,6 +248,7 @@ class Ticket:
             self._metrics(usage["completion_tokens"]),
             noted,
             (*self.watch.taken, *self.watch.edits),
+            self.plan.unit,
         )
 
     def _so_far(self, choice: int) -> Choice:
@@ -359,6 +365,12 @@ class Engine:
             return self.model.costs
         with self._lock:  # a network runs one pass at a time
             return self.model.costs
+
+    def read(self, work: Coro) -> Task:
+        """Let a coroutine run beside the requests, in passes that they share, such as one that reads vectors out of texts. Its
+        task has `done`, `result` and `error`; whoever drives the engine may `close` it."""
+        with self._lock:
+            return self._scheduler.submit(work)
 
     def step(self) -> bool:
         """One tick for all requests; False when none is left."""

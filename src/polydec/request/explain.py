@@ -15,14 +15,14 @@ from polydec.methods import registry
 from polydec.methods.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Artefact, Trained, family_of
 from polydec.methods.registry import DEFAULTS
 from polydec.request.ask import Plan, plan, room
-from polydec.request.fields import Ask
+from polydec.request.fields import Ask, declared
 from polydec.request.loaded import LM
 from polydec.shapers._rule import Setting
 from polydec.shapers.sampling import Sampling, acting, fields, rules
 
 PROMISES = {
-    Exactness.LAW: "texts have exactly the law of the model as it is steered, shaped and constrained below",
-    Exactness.ARGMAX: "the text is exactly the greedy one of the model as it is steered, shaped and constrained below",
+    Exactness.LAW: "texts have exactly the law of the model as it is pressed, steered, shaped and constrained below",
+    Exactness.ARGMAX: "the text is exactly the greedy one of the model as it is pressed, steered, shaped and constrained below",
     Exactness.APPROXIMATE: "texts may differ from those of plain decoding",
 }
 
@@ -46,13 +46,16 @@ def explain(model: LM, ask: Ask) -> list[Part]:
     """The parts of a request in the order in which they act. Nothing is computed. Raises RequestError, as `plan` does, for a
     request that is refused."""
     made = plan(model, ask, measure=Costs)
+    view = model.in_units(ask.units, ask.covers)
     return [
         *_models(model, made),
+        *_pressed(made),
+        *_units(ask, made),
         *_steering(made),
         *_constraint(ask),
-        *_rules(model, ask),
+        *_rules(view, ask),
         *_method(made),
-        *_length(model, ask, made),
+        *_length(view, ask, made),
     ]
 
 
@@ -78,7 +81,7 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
             yield f"with method {method}", replace(ask, method=method, options={})
     if ask.options:
         yield "without options of the method", replace(ask, options={})
-    sampling = model.sampling() if ask.sampling is None else ask.sampling
+    sampling = _sampling(model.in_units(ask.units, ask.covers), ask)
     for rule in _on(sampling):
         neutral = {o.name: fields()[o.name].default for o in rules()[rule].fields}
         yield f"without {rule}", replace(ask, sampling=replace(sampling, **neutral))
@@ -86,6 +89,8 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
         yield "without steering", replace(ask, steer=None, steer_options={}, negative_prompt=None)
     if ask.negative_prompt is not None and ask.steer is not None:
         yield "without a second prompt", replace(ask, negative_prompt=None)
+    if ask.cache is not None:
+        yield "with the cache as it is", replace(ask, cache=None, cache_options={})
     if ask.constraint is not None:
         yield "without the constraint", replace(ask, constraint=None, finish=False)
     if ask.finish:
@@ -94,6 +99,8 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
         yield "with max_tokens left out", replace(ask, max_tokens=None)
     if ask.infill is not None:
         yield "without infill", replace(ask, infill=None)
+    if ask.units != "tokens":
+        yield "in tokens", replace(ask, units="tokens")
 
 
 def _on(sampling: Sampling) -> list[str]:
@@ -140,7 +147,8 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
 def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, the
     draft model, and rules of sampling."""
-    method, own, sampling = made.card.name, model.sampling(), _sampling(model, ask)
+    view = model.in_units(ask.units, ask.covers)
+    method, own, sampling = made.card.name, view.sampling(), _sampling(view, ask)
     unread = [
         f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
         for name, one in zip(model.given, model.artefacts)
@@ -148,10 +156,12 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     ]
     still = [
         f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
-        for rule, why in _acting(model, ask)[1].items()
+        for rule, why in _acting(view, ask)[1].items()
         for o in rules()[rule].fields
         if getattr(sampling, o.name) != getattr(own, o.name)
     ]
+    if made.unit == "token" and ask.covers != declared()["covers"].default:
+        unread.append(f"covers is {ask.covers} and does nothing here: units is tokens")
     if (
         model.draft is not None
         and model.draft_given
@@ -160,6 +170,16 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     ):
         unread.append(f"{model.draft.name} is the draft model, and {method} does not read it")
     return unread + still
+
+
+def _units(ask: Ask, made: Plan) -> Iterator[Part]:
+    if made.unit != "token":
+        yield Part(
+            "units",
+            ask.units,
+            "the chance of a byte adds up all tokens that go on with it; lengths and log-probabilities below count bytes",
+            {"covers": str(ask.covers)},
+        )
 
 
 def _reads(made: Plan, one: Artefact) -> bool:
@@ -180,6 +200,17 @@ def _readers(one: Artefact) -> str:
 
     methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
     return f": {together(methods)} would" if methods else ""
+
+
+def _pressed(made: Plan) -> Iterator[Part]:
+    if made.pressed is not None:
+        card = made.pressed.card
+        yield Part(
+            "cache",
+            card.name,
+            f"{_sentence(card.summary)}: the law below is that of the model over this cache",
+            _written(made.pressed.options),
+        )
 
 
 def _steering(made: Plan) -> Iterator[Part]:
@@ -269,13 +300,14 @@ def _method(made: Plan) -> Iterator[Part]:
 def _length(model: LM, ask: Ask, made: Plan) -> Iterator[Part]:
     request = made.request
     most, why = room(model, made.card.name, request.prompt, made.steering)
+    source = f"{made.source} tokens of source, " if made.source else ""
     says = (
-        f"{len(request.prompt)} tokens of prompt, at most {request.max_tokens} of an answer; there is room for {most}, as "
-        f"{why}"
+        f"{source}{len(request.prompt)} {made.unit}s of prompt, at most {request.max_tokens} of an answer; there is room for "
+        f"{most}, as {why}"
     )
     yield Part(
         "length",
-        f"{request.max_tokens} tokens",
+        f"{request.max_tokens} {made.unit}s",
         says,
         {"n": str(request.n), "seed": str(request.seed)},
     )

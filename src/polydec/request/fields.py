@@ -63,6 +63,15 @@ class Ask:
     negative_prompt: in any form that a prompt has; the empty text is an empty turn of a chat or, without a template, the
     prompt's last token alone.
 
+    source: of an encoder-decoder model (T5, BART, Marian) a text, its UTF-8 bytes or token ids; the prompt, which may be empty
+    beside it, is then what the answer begins with. Without a source the prompt is the source.
+
+    units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or a second model may have
+    another tokenizer, and wherever this request or its answer says tokens, bytes are meant.
+
+    cache: any name of a way to keep old keys and values (polydec.methods.press), None: as they are. The law is then that of the
+    pressed cache: every method keeps it as it keeps the model's.
+
     tools: as chat templates take it (JSON schemas of functions), only beside chat messages. template: further names, such as
     {"enable_thinking": False}.
     """
@@ -101,6 +110,22 @@ class Ask:
         Note("none: nothing of the prompt"),
         "alternatives to report beside each token of the prompt",
     ] = None
+    units: Annotated[
+        str,
+        OneOf("tokens", "bytes"),
+        "what the model writes at a time, and what max_tokens, usage and log-probabilities count",
+    ] = "tokens"
+    covers: Annotated[
+        int,
+        Within(1, 64),
+        "sequences of tokens that are followed for the same bytes (units bytes)",
+    ] = 2
+    source: Annotated[
+        str | bytes | Sequence[int] | None,
+        As(object),
+        Note("none: the prompt is the source"),
+        "what an encoder-decoder model writes from, in any form that a text has; the prompt then begins the answer",
+    ] = None
     raw: Annotated[bool, "no chat template"] = False
     infill: Annotated[
         str | Sequence[int | None] | None,
@@ -119,6 +144,12 @@ class Ask:
     negative_prompt: Annotated[
         Prompt | None, As(object), "what the prompt is held against: a second prompt"
     ] = None
+    cache: Annotated[
+        str | None, "make the cache smaller, which changes the law: see `polydec presses`"
+    ] = None
+    cache_options: Annotated[Mapping[str, Any], "options of the press"] = field(
+        default_factory=dict[str, Any]
+    )
     tools: Annotated[Sequence[Mapping[str, Any]], As(object), "what the model may call"] = ()
     template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
         default_factory=dict[str, Any]
@@ -157,6 +188,9 @@ class Fields(TypedDict, total=False):
     n: int
     logprobs: int | None
     prompt_logprobs: int | None
+    units: str
+    covers: int
+    source: str | bytes | Sequence[int] | None
     raw: bool
     infill: str | Sequence[int | None] | None
     order: str
@@ -165,6 +199,8 @@ class Fields(TypedDict, total=False):
     steer: str | None
     steer_options: Mapping[str, Any]
     negative_prompt: Prompt | None
+    cache: str | None
+    cache_options: Mapping[str, Any]
     tools: Sequence[Mapping[str, Any]]
     template: Mapping[str, Any]
 

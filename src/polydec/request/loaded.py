@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from polydec.base import notebook
-from polydec.base.errors import RequestError
+from polydec.base.edge import whole_text
+from polydec.base.errors import PolydecError, RequestError
 from polydec.base.heard import warn
+from polydec.core.protocols import Target
 from polydec.drafting.costs import Costs
 from polydec.formats import zoo
 from polydec.learned import artefacts
@@ -21,9 +23,13 @@ from polydec.methods import registry
 from polydec.methods.kit import Artefact, Kit, family_of, fit
 from polydec.models import checkpoint, sources
 from polydec.models.checkpoint import Checkpoint, Deferred
-from polydec.request.fields import OWN, Prompt
+from polydec.request.fields import OWN, Ask, Prompt
+from polydec.request.units import over_bytes, second
 from polydec.shapers.sampling import Sampling
 from polydec.text import tool_prompt
+
+if TYPE_CHECKING:
+    from polydec.request.embedding import Texts
 
 TORCH_THREADS = torch.get_num_threads()
 """Threads that torch came with: what a model on the torch path gets unless told otherwise."""
@@ -117,11 +123,96 @@ class LM:
         """The artefact of the type `kind` that goes with the model; None where there is none."""
         return self.kit().find(kind)
 
+    def embed(self, texts: Texts, **how: Any) -> torch.Tensor:
+        """A vector a text, [n, width], float32. how: the fields of `Reading` (request/embedding.py): `pool`, "last" or "mean";
+        `layer`, behind which it is read; `normalised`; `template`; `prepend_from` and `prepend_to`. Raises RequestError for
+        what cannot be honoured, TypeError for an unknown field."""
+        from polydec.request.embedding import Reading, embed
+
+        return embed(self, texts, Reading(**how))
+
     def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
         """Raise RequestError with one sentence where this model cannot be decoded by a method with these options."""
         registry.build(
             registry.of_model(method, family_of(self.checkpoint.lm)), self.kit(), options
         )
+
+    def in_units(self, units: str, covers: int = 2) -> LM:
+        """The same model, and the draft beside it, as laws over other units: "bytes", or "tokens" for itself. covers: sequences
+        of tokens that are followed for the same bytes. What was trained for tokens is not there over bytes. Raises RequestError
+        where the model has no such law."""
+        if units == "tokens":
+            return self
+        if covers not in self._views:
+            self._views[covers] = LM(
+                over_bytes(self.checkpoint, covers),
+                self._beside(covers),
+                draft_given=self.draft_given,
+            )
+        return self._views[covers]
+
+    @cached_property
+    def _views(self) -> dict[int, LM]:
+        return {}
+
+    def _beside(self, covers: int) -> Deferred | None:
+        """The draft as a law over the bytes and marks of the model."""
+        draft = self.draft
+        if draft is None:
+            return None
+        return Deferred(draft.name, lambda: second(_whole(draft), self.checkpoint, covers))
+
+    def from_source(
+        self, ask: Ask, most: int | None = None
+    ) -> tuple[LM, tuple[int, ...], tuple[int, ...]]:
+        """An encoder-decoder model as the law of texts that are written from a request's source, with the draft's; the ids of
+        the source, and those that every answer begins with. most: as for `ids`. Raises RequestError where there is no
+        source, or it cannot be read."""
+        point, text = self.checkpoint, self.checkpoint.text
+        given, begins = ask.prompt if ask.source is None else ask.source, tuple[int, ...]()
+        who = "prompt" if ask.source is None else "source"
+        if isinstance(given, bytes):
+            try:
+                given = given.decode()
+            except UnicodeDecodeError as why:
+                raise RequestError(
+                    f"{who} is no UTF-8: byte {why.start} begins no character"
+                ) from None
+        if isinstance(given, str):
+            given = whole_text(given, who)
+        ids = self.ids(given, raw=True, who=who, most=most)
+        if ask.source is not None and ask.prompt:
+            prompt = ask.prompt
+            if isinstance(prompt, str):
+                begins = text.encode(whole_text(prompt, "prompt"), special=False)
+            else:
+                begins = self.ids(prompt, raw=True)
+        law = point.lm.given(ids)
+        model = replace(self, checkpoint=replace(point, lm=law))
+        draft = self.draft
+        if draft is not None:
+            model = replace(model, draft=Deferred(draft.name, lambda: _given(_whole(draft), ids)))
+        return model, ids, (*point.lm.start, *begins)
+
+    def each_prompted(self, bare: LM, ids: tuple[int, ...], render: Callable[[LM], Any]) -> LM:
+        """A model over bytes whose draft reads the prompt as its own tokenizer and chat template have it. bare: the models as
+        they were loaded; ids: the prompt as this model reads it; render: the ids of the prompt for a model over bytes, None
+        where it has no way of its own."""
+        view, draft = self.draft, bare.draft
+        if view is None or draft is None:
+            return self
+        law: Any = self.checkpoint.lm
+
+        def make() -> Checkpoint:
+            whole = _whole(view)
+            own = LM(over_bytes(_whole(draft), law.width))
+            shown = render(own)
+            if shown is None:
+                shown = own.checkpoint.text.encode(law.said(ids))
+            head = own.checkpoint.lm.fixed(shown)
+            return replace(whole, lm=replace(whole.lm, instead=(ids, head)))
+
+        return replace(self, draft=Deferred(draft.name, make))
 
     @property
     def network(self) -> Any:
@@ -131,7 +222,11 @@ class LM:
     @property
     def names(self) -> dict[Any, str]:
         """What its networks are called, those that are loaded."""
-        return {one.lm.network: one.name for one in reversed(self.ready)}
+        some = list(reversed(self.ready))
+        encoders = {
+            one.lm.encoder: f"{one.name} (encoder)" for one in some if hasattr(one.lm, "encoder")
+        }
+        return encoders | {one.lm.network: one.name for one in some}
 
     def sampling(self, **given: Any) -> Sampling:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
@@ -239,6 +334,17 @@ class LM:
         return tuple(ids)
 
 
+def _whole(one: Checkpoint | Deferred) -> Checkpoint:
+    """A checkpoint, loaded now where it was not yet."""
+    return one.whole if isinstance(one, Deferred) else one
+
+
+def _given(point: Checkpoint, source: tuple[int, ...]) -> Checkpoint:
+    """A draft that reads the source as well, where it can."""
+    given = getattr(point.lm, "given", None)
+    return point if given is None else replace(point, lm=given(source))
+
+
 def _message(at: int, message: Any) -> dict[str, str]:
     """A message of a chat, checked. Raises RequestError where it is none."""
     if not isinstance(message, Mapping):
@@ -288,11 +394,30 @@ def assembled(
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     paths = [*trained, *([] if table is None else [table])]
     given = tuple(trained if ngrams == "default" else paths)
-    found = tuple(artefacts.bound(artefacts.read(p), model.lm) for p in paths)
-    for one in found:
-        fit(one, model.lm, lambda: None if small is None else small.lm)
+    found = tuple(
+        _fitted(artefacts.read(p), model.lm, lambda: None if small is None else small.lm)
+        for p in paths
+    )
     _share_threads(model, None if isinstance(small, Deferred) else small, device, threads)
     return LM(model, small, found, given, named and small is not None)
+
+
+def _fitted(one: Any, target: Target, draft: Callable[[], Target | None]) -> Artefact:
+    """An artefact for the model, or for the draft model where it was made for that. Raises PolydecError where it fits none."""
+    try:
+        found = artefacts.bound(one, target)
+        fit(found, target, draft)
+        return found
+    except PolydecError as why:
+        small = draft()
+        if small is None:
+            raise
+        try:
+            found = artefacts.bound(one, small)
+            fit(found, small, lambda: None)
+            return found
+        except PolydecError:
+            raise why from None
 
 
 def _small(

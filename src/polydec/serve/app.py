@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -21,11 +21,14 @@ from polydec.base.edge import whole_text
 from polydec.base.errors import PolydecError
 from polydec.base.options import shown
 from polydec.methods import registry
+from polydec.request.embedding import vectors
 from polydec.serve.application import IGNORED, application
 from polydec.serve.arrival import read_bytes
 from polydec.serve.body import Body, Wanted, read_body
 from polydec.serve.described import page as described_page
 from polydec.serve.described import request as described
+from polydec.serve.embeddings import Embeddings
+from polydec.serve.embeddings import read as read_embeddings
 from polydec.serve.endpoints import ENDPOINTS, Answer, Endpoint
 from polydec.serve.errors import Refusal, refused
 from polydec.serve.memory import giving_back
@@ -137,6 +140,22 @@ def create_app(
     )
     async def responses(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/responses"])
+
+    @app.post(
+        "/v1/embeddings",
+        summary="vectors of texts, read out of the model",
+        openapi_extra=described("/v1/embeddings"),
+    )
+    async def embeddings(request: Request) -> Response:
+        def read(given: Body) -> tuple[Worker, Embeddings]:
+            worker = models.find(given.take("model"))
+            return worker, read_embeddings(given, worker.model, limits)
+
+        worker, asked = await reading(read, request)
+        work = worker.read(vectors(worker.model, asked.texts, asked.how))
+        rows = await _unless_left(request, work)
+        told = await asyncio.to_thread(asked.answer, worker.name, rows)
+        return JSONResponse(told)
 
     def card(name: str) -> dict[str, Any]:
         known = models.workers.get(name)
@@ -313,6 +332,27 @@ async def _events(
     finally:
         leaving.cancel()
         answers.cancel(LEFT)
+
+
+async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives. A client that leaves ends it."""
+    going = asyncio.ensure_future(work)
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        going.cancel()
+
+    leaving = asyncio.create_task(leave())
+    try:
+        return await going
+    except asyncio.CancelledError:
+        if leaving.done():
+            raise Refusal("the client has left", status=499, code="left") from None
+        raise
+    finally:
+        leaving.cancel()
+        going.cancel()
 
 
 async def _left(request: Request, answers: Answers) -> None:

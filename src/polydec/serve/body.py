@@ -67,6 +67,11 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "steer",
                 "steer_options",
                 "negative_prompt",
+                "units",
+                "covers",
+                "cache",
+                "cache_options",
+                "source",
             )
         },
         "include_stop_str_in_output": "include_stop",
@@ -265,15 +270,14 @@ def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
 def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
     """The fields of an Ask that every endpoint shares, as keyword arguments; method, seed: where none is given.
     Raises RequestError for a value out of its range."""
+    usual = {"method": method, "seed": seed}
+    fields = {field: _field(body, name, field, usual) for name, field in ASKED.items()}
+    model = model.in_units(fields["units"], fields["covers"])
     size = model.checkpoint.lm.vocab.size
     for name in (name for rule in sampling_rules().values() for name in rule.token_ids):
         _entries(body, name, size)
     sampling = {name: value for name in sampling_fields() if (value := body.take(name)) is not None}
-    usual = {"method": method, "seed": seed}
-    return {
-        "sampling": model.sampling(**sampling),
-        **{field: _field(body, name, field, usual) for name, field in ASKED.items()},
-    }
+    return {"sampling": model.sampling(**sampling), **fields}
 
 
 def _field(body: Body, name: str, field: str, usual: Mapping[str, Any]) -> Any:
@@ -284,7 +288,7 @@ def _field(body: Body, name: str, field: str, usual: Mapping[str, Any]) -> Any:
     if option.kind is Mapping:
         return body.mapping(name)
     value = body.take(name, usual.get(field, option.default))
-    return _whole(value) if option.kind is object else option.convert(value)
+    return _whole(value, name) if option.kind is object else option.convert(value)
 
 
 def _entries(body: Body, name: str, size: int) -> None:
@@ -296,9 +300,9 @@ def _entries(body: Body, name: str, size: int) -> None:
         )
 
 
-def _whole(prompt: Any) -> Any:
-    """A second prompt: a text must hold whole characters, and whatever else it is is looked at with the model."""
-    return whole_text(prompt, "negative_prompt") if isinstance(prompt, str) else prompt
+def _whole(prompt: Any, name: str) -> Any:
+    """A second prompt or a source: a text must hold whole characters, and whatever else it is is looked at with the model."""
+    return whole_text(prompt, name) if isinstance(prompt, str) else prompt
 
 
 def prompt_logprobs(body: Body, stream: bool) -> int | None:

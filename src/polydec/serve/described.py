@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.base.options import Option
+from polydec.request.embedding import declared as readings
 from polydec.request.fields import OWN, declared
 from polydec.serve.body import ASKED
 from polydec.serve.constrained import FIELDS as CONSTRAINTS
@@ -115,6 +116,16 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 **_TEMPLATE,
             },
         ),
+        "/v1/embeddings": (
+            ("input",),
+            {
+                "model": _SHARED["model"],
+                "input": {"description": "a text or token ids, or several of either"},
+                "encoding_format": {"enum": ["float", "base64"], "description": "of a vector"},
+                "dimensions": _of("integer", "numbers of a vector, from its beginning", minimum=1),
+                **{name: _as_here(o) for name, o in readings().items()},
+            },
+        ),
         "/tokenize": (
             (),
             {
@@ -138,7 +149,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
 def fields(path: str) -> dict[str, Schema]:
     """The fields of a request to this path, with a schema of each."""
     own = dict(_OWN[path][1])
-    if not path.startswith("/v1/"):
+    if not path.startswith("/v1/") or path == "/v1/embeddings":
         return own
     sampling = {k: _as_here(o, own=k in OWN) for k, o in sampling_fields().items()}
     return {**own, **_SHARED, **sampling}

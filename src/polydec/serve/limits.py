@@ -13,11 +13,15 @@ from polydec.serve.settings import Limits
 def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
     """A request within the limits. Its max_tokens None: as much as there is room for. Raises RequestError for one that goes
     beyond them."""
-    most = min(limits.prompt, model.network.context)
-    ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools, template=ask.template, most=most)
+    model = model.in_units(ask.units, ask.covers)
+    most, source = min(limits.prompt, model.network.context), tuple[int, ...]()
+    if hasattr(model.checkpoint.lm, "given"):
+        model, source, ids = model.from_source(ask, most)
+    else:
+        ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools, template=ask.template, most=most)
     steered = steering(model, ask, ids, ask.raw, most)
     second = () if steered is None or steered.second is None else steered.second
-    for name, text in (("prompt", ids), ("negative_prompt", second)):
+    for name, text in (("prompt", ids), ("negative_prompt", second), ("source", source)):
         if len(text) > limits.prompt:
             raise RequestError(
                 f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}"

@@ -1,18 +1,37 @@
 """Memory that large requests took, given back to the system.
 
-The C library keeps what is freed, an arena for each thread: behind requests of megabytes, read in many threads, that is a
-quarter of what the server needs, and it stays.
+Three things keep it otherwise. The C library has an arena for each thread that reads requests, and of all but the first it
+keeps what was freed at the end: `one_arena` leaves it the first. Objects that know one another stay until Python looks for
+them, and it looks when they are many, not when they are large: `giving_back` looks from time to time. And the C library gives
+back what is free only where somebody asks for it: so does `giving_back`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 from collections.abc import Callable
+from contextlib import suppress
 
 from polydec.base.confined import give_back
 
 EVERY = 10.0
 """Seconds between two looks at whether there is something to give back."""
+_ARENA_MAX = -8
+"""The C library's name of how many arenas it has."""
+
+
+def one_arena() -> None:
+    """Let all threads share one arena, where the C library can: they wait for Python's lock far more than for that one. To be
+    called before there are threads."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+
+
+def settled() -> None:
+    """What is there now stays: libraries and models, among which nobody needs to look for garbage (half a second each time)."""
+    gc.freeze()
 
 
 async def giving_back(asked: Callable[[], int]) -> None:
@@ -23,4 +42,9 @@ async def giving_back(asked: Callable[[], int]) -> None:
         now = asked()
         if now != before:
             before = now
-            await asyncio.to_thread(give_back)
+            await asyncio.to_thread(_give_back)
+
+
+def _give_back() -> None:
+    gc.collect()
+    give_back()

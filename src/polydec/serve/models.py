@@ -13,6 +13,7 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import shown
 from polydec.serve.application import until_idle
 from polydec.serve.errors import Refusal
+from polydec.serve.memory import settled
 from polydec.serve.metrics import Metrics
 from polydec.serve.settings import Limits
 from polydec.serve.worker import STOPPED, Worker
@@ -48,6 +49,7 @@ class Models:
                     log.exception("model %s cannot be loaded", name)
             else:
                 self.workers[name] = Worker(name, model, self.limits, self.metrics)
+        settled()
 
     @property
     def states(self) -> dict[str, str]:
@@ -90,7 +92,7 @@ class Models:
     @property
     def live(self) -> int:
         """Requests under way."""
-        return sum(len(w.live) for w in self.workers.values())
+        return sum(len(w.live) + w.reading for w in self.workers.values())
 
     async def drain(self, seconds: float) -> None:
         """Take no more requests, wait for those under way, and end what is left after so many seconds."""

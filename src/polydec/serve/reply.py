@@ -14,6 +14,7 @@ from polydec.serve.errors import Refusal
 from polydec.serve.shapes import Offsets, Shape, by_id
 from polydec.serve.steps import Step, passes, steps
 from polydec.serve.tools import Part, Reader, read_calls
+from polydec.text.tokenizer import Text
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Reply:
     ) -> None:
         self.shape, self.wanted, self.model, self.served = shape, wanted, model, served
         self.name, self.created = name, created
+        self._text = spelling(model, wanted)
         self.echoes = wanted.echoes or ("",) * sum(ask.n for ask in wanted.asks)
         self._asked = [ask for ask in wanted.asks for _ in range(ask.n)]
         self._pieces: dict[int, list[Piece]] = {}
@@ -149,9 +151,7 @@ class Reply:
         }
         if self.wanted.prompt_logprobs is not None:
             listed = [
-                by_id(
-                    self.model.checkpoint.text, c.prompt_logprobs or (), self.wanted.prompt_logprobs
-                )
+                by_id(self._text, c.prompt_logprobs or (), self.wanted.prompt_logprobs)
                 for c in done
             ]
             out = self.shape.beside(out, [listed[i] for i, c in enumerate(done) for _ in c.choices])
@@ -168,7 +168,7 @@ class Reply:
     def _steps(self, news: News) -> dict[str, list[dict[str, Any]]]:
         """What the rounds of some news did."""
         return {
-            "steps": steps(self.model.checkpoint.text, news.steps, news.opened),
+            "steps": steps(self._text, news.steps, news.opened),
             "passes": passes(news.passes, news.opened, self.model.names, self.model.network),
         }
 
@@ -208,13 +208,14 @@ class Reply:
         """The id of an answer's call."""
         return f"call_{self.name.partition('-')[2]}_{index}_{at}"
 
-    def _usage(self, done: Sequence[Completion]) -> dict[str, int]:
+    def _usage(self, done: Sequence[Completion]) -> dict[str, Any]:
         prompt = sum(c.usage["prompt_tokens"] for c in done)
         written = 0 if self.wanted.silent else sum(c.usage["completion_tokens"] for c in done)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": written,
             "total_tokens": prompt + written,
+            **unit(done[0]),
         }
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -223,7 +224,18 @@ class Reply:
     def _logprobs(
         self, notes: Sequence[TokenLogprob | PromptLogprob], offsets: Offsets
     ) -> dict[str, Any]:
-        return self.shape.logprobs(self.model.checkpoint.text, notes, offsets)
+        return self.shape.logprobs(self._text, notes, offsets)
+
+
+def spelling(model: LM, wanted: Wanted) -> Text:
+    """What ids of the answers mean: requests of one body are written in the same units."""
+    first = wanted.asks[0]
+    return model.in_units(first.units, first.covers).checkpoint.text
+
+
+def unit(done: Completion) -> dict[str, Any]:
+    """What counts are of, where that is not tokens."""
+    return {} if done.unit == "token" else {"unit": done.unit}
 
 
 def _reason(finish_reason: str, calls: int, whole: bool) -> str:

@@ -11,7 +11,7 @@ from polydec.request.fields import ALTERNATIVES
 from polydec.serve.body import Body, Wanted, asking, length
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
-from polydec.serve.reply import News, about, pieces
+from polydec.serve.reply import News, about, pieces, spelling, unit
 from polydec.serve.shapes import Chat, Offsets, read_messages
 from polydec.serve.template import template_values
 from polydec.serve.tools import Call, Part, Reader, joined, read_calls, read_tools
@@ -403,7 +403,7 @@ class Response:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": marks}
 
     def _logprobs(self, notes: Sequence[Any]) -> list[dict[str, Any]]:
-        marks = Chat().logprobs(self.model.checkpoint.text, notes, Offsets())["content"]
+        marks = Chat().logprobs(spelling(self.model, self.wanted), notes, Offsets())["content"]
         return [
             _listed(mark) | {"top_logprobs": [_listed(m) for m in mark["top_logprobs"]]}
             for mark in marks
@@ -423,4 +423,5 @@ def _usage(done: Completion) -> dict[str, Any]:
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": given + written,
+        **unit(done),
     }

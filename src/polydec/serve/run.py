@@ -16,6 +16,7 @@ from polydec.base.edge import sentence
 from polydec.base.errors import RequestError
 from polydec.serve.connection import PART, Connection
 from polydec.serve.gate import loopback
+from polydec.serve.memory import one_arena
 from polydec.serve.models import Models
 
 
@@ -103,6 +104,7 @@ def serve(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
     models: Models = app.state.models
     # long prompts are encoded beside other threads; the tokenizer needs no threads of its own for that
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    one_arena()
     sys.setswitchinterval(0.001)  # an engine that computes in Python lets the event loop in sooner
     host, port = sock.getsockname()[:2]
     say(

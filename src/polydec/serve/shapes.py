@@ -209,7 +209,9 @@ class Completions:
             "constraint": constraint(body, model),
         }
         no_template(body)
-        prompts, echo = read_prompts(body.take("prompt"), body.limits), body.flag("echo")
+        prompt, echo = body.take("prompt"), body.flag("echo")
+        alone = given["source"] is not None and prompt in (None, "")  # nothing begins the answer
+        prompts = [""] if alone else read_prompts(prompt, body.limits)
         if body.limits is not None:
             body.limits.admit(len(prompts) * given["n"])
         most = length(body, "max_tokens", default=USUAL, least=0 if echo else 1)
@@ -224,9 +226,7 @@ class Completions:
         given["prompt_logprobs"] = max(told, default=None)
         body.end()
         asks = tuple(Ask(p, raw=True, **given) for p in prompts)
-        echoes = (
-            tuple(_echo(model, ask.prompt) for ask in asks for _ in range(ask.n)) if echo else None
-        )
+        echoes = tuple(_echo(model, ask) for ask in asks for _ in range(ask.n)) if echo else None
         return Wanted(asks, stream, usage, details, echoes, silent, steps, prompted)
 
     def opening(self, index: int) -> dict[str, Any] | None:
@@ -281,9 +281,12 @@ def _by_text(text: Text, entries: Sequence[tuple[int, float]]) -> dict[str, floa
     return out
 
 
-def _echo(model: LM, prompt: Any) -> str:
+def _echo(model: LM, ask: Ask) -> str:
     """A prompt as text. Token ids are checked like those of a prompt."""
-    return prompt if isinstance(prompt, str) else model.checkpoint.text.decode(model.ids(prompt))
+    if isinstance(ask.prompt, str):
+        return ask.prompt
+    model = model.in_units(ask.units, ask.covers)
+    return model.checkpoint.text.decode(model.ids(ask.prompt))
 
 
 def by_id(text: Text, notes: Sequence[PromptLogprob], k: int) -> list[dict[str, Any] | None]:

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import Thread
+from typing import Any
 
 from polydec.api import LM, Ask, Completion, Engine, Piece, Ticket
 from polydec.base.errors import PolydecError
-from polydec.core.scheduler import Pass
+from polydec.core.effects import Coro
+from polydec.core.scheduler import Pass, Task
 from polydec.core.trace import ignore
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import fitted
@@ -69,6 +71,29 @@ class Job:
     passes: list[Pass] = field(default_factory=list[Pass])  # since then, where they are asked for
 
 
+@dataclass(eq=False)
+class Going:
+    """A coroutine that reads with the model, and who waits for what it gives. task: None until the engine has it."""
+
+    work: Coro
+    given: asyncio.Future[Any]
+    task: Task | None = None
+
+    def settle(self) -> None:
+        """In the loop's thread."""
+        assert self.task is not None
+        if self.given.done():
+            return
+        error = self.task.error
+        if error is None:
+            self.given.set_result(self.task.result)
+            return
+        if not isinstance(error, PolydecError):
+            log.error("reading failed", exc_info=error)
+            error = Refusal("the request failed inside the server", status=500, code="internal")
+        self.given.set_exception(error)
+
+
 class Answers:
     """What becomes of the prompts of one response, in the order in which it happens."""
 
@@ -84,7 +109,7 @@ class Answers:
                     first,
                     ask,
                     Steps() if steps else None,
-                    self.tell,
+                    self._news.put_nowait,  # and not `self.tell`: jobs do not know whose they are
                     now,
                     now + worker.limits.seconds,
                 )
@@ -153,10 +178,12 @@ class Worker:
         )
         self.answers = 0  # under way: waiting, running, or being checked
         self.live: set[Job] = set()
+        self.reading = 0  # coroutines that read, under way
         self._loop = asyncio.get_running_loop()
         self._planner = ThreadPoolExecutor(1, f"plan-{name}")
         self._orders = SimpleQueue[Callable[[], None] | None]()
         self._jobs: list[Job] = []  # the engine thread's
+        self._going: list[Going] = []  # as well
         self._preempted, self._looked = 0, 0.0  # when the caches were looked at last
         self._took: deque[float] = deque(maxlen=32)  # seconds of the last requests
         self._thread = Thread(target=self._run, name=f"engine-{name}", daemon=True)
@@ -180,6 +207,10 @@ class Worker:
         except asyncio.CancelledError:
             answers.cancel(LEFT)
             raise
+        finally:
+            # what it raised knows this frame: two that know one another stay until somebody looks for garbage, and so would
+            # the request, which may be megabytes
+            del planned
         return answers
 
     def _admit(self, count: int) -> None:
@@ -226,6 +257,32 @@ class Worker:
             self.live.remove(job)
             self.answers -= job.ask.n
 
+    async def read(self, work: Coro) -> Any:
+        """What a coroutine gives that reads with the model, beside all answers and in passes shared with them. Raises Refusal
+        where there is no room for it in the queue, or it takes too long."""
+        try:
+            self._admit(1)
+        except Refusal:
+            work.close()
+            raise
+        self.answers += 1
+        self.reading += 1
+        given: asyncio.Future[Any] = self._loop.create_future()
+        going = Going(work, given)
+        self._orders.put(lambda: self._begin(going))
+        try:
+            return await asyncio.wait_for(given, self.limits.seconds)
+        except TimeoutError:
+            raise Refusal(
+                f"the request took longer than {self.limits.seconds:g} seconds",
+                status=504,
+                code="timeout",
+            ) from None
+        finally:
+            self.answers -= 1
+            self.reading -= 1
+            self._orders.put(lambda: self._leave(going))
+
     def cancel(self, jobs: Sequence[Job], why: str) -> None:
         """End these; those that have ended stay so."""
         for job in jobs:
@@ -253,12 +310,30 @@ class Worker:
                 log.exception("a tick failed")
                 self._fail(error)
             self._tell()
+            self._hand_over()
+
+    def _begin(self, going: Going) -> None:
+        going.task = self.engine.read(going.work)
+        self._going.append(going)
+
+    def _leave(self, going: Going) -> None:
+        """Nobody waits for it any more."""
+        if going in self._going and going.task is not None:
+            going.task.close()
+            self._going.remove(going)
+
+    def _hand_over(self) -> None:
+        """What has been read."""
+        for going in [g for g in self._going if g.task is not None and g.task.done]:
+            self._going.remove(going)
+            with suppress(RuntimeError):  # the loop has been closed
+                self._loop.call_soon_threadsafe(going.settle)
 
     def _obey(self) -> bool:
         """Take the orders there are; wait for one where nothing is under way. False: end."""
         try:
             while True:
-                order = self._orders.get(block=not self._jobs)
+                order = self._orders.get(block=not self._jobs and not self._going)
                 if order is None:
                     return False
                 order()

@@ -71,5 +71,8 @@ class NoEarlyEndBoard:
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
         return await self._board.read(canvas, feed)
 
+    def fork(self) -> NoEarlyEndBoard:
+        return NoEarlyEndBoard(self._model, self._board.fork())
+
     def close(self) -> None:
         self._board.close()

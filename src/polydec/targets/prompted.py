@@ -95,6 +95,9 @@ class PromptedBoard:
     def _blank(self, canvas: Canvas) -> Canvas:
         return (*(None,) * self._prompt, *canvas[self._prompt :])
 
+    def fork(self) -> PromptedBoard:
+        return PromptedBoard(self._model, self._prompt, self._told.fork(), self._untold.fork())
+
     def close(self) -> None:
         self._told.close()
         self._untold.close()

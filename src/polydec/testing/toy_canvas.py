@@ -117,9 +117,7 @@ class ToyDenoiser:
             raise ValueError(
                 f"the canvas has {length} positions: the model's context holds {self.network.context}"
             )
-        board = ToyBoard(self.network, length, self.block)
-        _OPEN.add(id(board))
-        return board
+        return ToyBoard(self.network, length, self.block)
 
 
 _OPEN: set[int] = set()
@@ -135,8 +133,11 @@ def left_open() -> int:
 class ToyBoard:
     """Keeps nothing of earlier passes: what is not fed is read from the canvas all the same."""
 
-    def __init__(self, network: Chain, length: int, block: int) -> None:
-        self._network, self._length, self._block, self._fed = network, length, block, set[int]()
+    def __init__(
+        self, network: Chain, length: int, block: int, fed: frozenset[int] = frozenset()
+    ) -> None:
+        self._network, self._length, self._block, self._fed = network, length, block, set(fed)
+        _OPEN.add(id(self))
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         block = self._block
@@ -160,6 +161,9 @@ class ToyBoard:
         for r, logw_V in zip(rows, logw_RV, strict=True):
             out_FH[list(feed).index(r), : len(logw_V) - 1] = logw_V[:-1].float()
         return out_FH
+
+    def fork(self) -> ToyBoard:
+        return ToyBoard(self._network, self._length, self._block, frozenset(self._fed))
 
     def close(self) -> None:
         _OPEN.discard(id(self))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base import files
 from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.formats import edge, rows8, zoo
 from polydec.train.data import ASSISTANT, BEGIN, END, USER
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.envelope import STATE, Course, carry_out, identity
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama, Shape, bidirectional, from_weights, save_directory
-from polydec.train.progress import shown
-from polydec.train.tasks import LONG, TASKS, make, variety
+from polydec.train.schedule import Schedule
+from polydec.train.specs.diffusion import DiffusionSpec
+from polydec.train.tasks import LONG, make, variety
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
 VOCAB = 416
@@ -32,80 +30,6 @@ VOCAB = 416
 
 LEAST = 1e-3
 """The smallest chance of a mask."""
-
-
-@dataclass(frozen=True)
-class DiffusionSpec:
-    """What `train_diffusion` makes.
-
-    out: the directory to write; tasks: names of TASKS, which take turns; steps: optimiser steps; rows: tasks a step;
-    shortest, length: the fewest and the most positions of a row, question and answer together, the rest of it EOS (all rows of
-    a step are equally long); long: every other step has fewer and longer rows, of up to so many positions, of tasks that go on
-    (LONG; 0: never, and all tasks take turns in each step); width, layers: of the network; seed; rate, muon: the highest
-    learning rates, of AdamW and of Muon, which has the layers' matrices.
-
-    start: a directory to begin with, masked-diffusion or autoregressive, whose tokenizer and sizes are taken (None: random
-    weights); anneal: steps in which more and more of what stands behind a position is shown to it, for one that was
-    autoregressive; shifted: the law of a position is read one before it; block: positions see no further than to the end of
-    their own block of so many (0: everything); causal: an autoregressive model of the same tasks instead, to compare with;
-    int8: keep matrices in 8 bits, in half a file that only Polydec reads; varied: lists of 3 to 9 items, letters among them,
-    and names that are made up (tasks.VARIED).
-    """
-
-    out: str
-    tasks: tuple[str, ...] = tuple(TASKS)
-    steps: int = 4000
-    rows: int = 64
-    shortest: int = 28
-    length: int = 36
-    long: int = 0
-    width: int = 128
-    layers: int = 4
-    seed: int = 0
-    rate: float = 2e-3
-    muon: float = 0.02
-    start: str | None = None
-    anneal: int = 0
-    shifted: bool = False
-    block: int = 0
-    causal: bool = False
-    int8: bool = False
-    varied: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "steps", "rows", "layers")
-        for name in ("block", "anneal"):
-            if getattr(self, name) < 0:
-                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
-        if not 16 <= self.length <= 4096:
-            raise RequestError(f"length is {self.length}: it must lie in 16 to 4096")
-        if not 16 <= self.shortest <= self.length:
-            raise RequestError(
-                f"shortest is {self.shortest}: it must lie in 16 to length ({self.length})"
-            )
-        if self.long and not self.length <= self.long <= 4096:
-            raise RequestError(
-                f"long is {self.long}: it must be 0, or lie in length ({self.length}) to 4096"
-            )
-        if self.long and len({name in LONG for name in self.tasks}) < 2:
-            raise RequestError(
-                f"long is {self.long}: tasks must have some of {', '.join(LONG)}, and others"
-            )
-        if self.width < 32 or self.width % 32:
-            raise RequestError(f"width is {self.width}: it must be a multiple of 32")
-        if self.causal and (self.block or self.shifted or self.anneal):
-            raise RequestError(
-                "causal is on: block, shifted and anneal are of masked-diffusion models"
-            )
-        if not self.tasks:
-            raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
-        for name in self.tasks:
-            make(name, 0, 0)
-
-    @property
-    def most(self) -> int:
-        """Positions of the longest row."""
-        return max(self.length, self.long)
 
 
 @dataclass(frozen=True)
@@ -118,15 +42,16 @@ class Student:
 
 
 def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out; what was measured (also in out/training.json).
+    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong
+    spec."""
+    return carry_out("diffusion", spec, _course)
 
-    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, or a state that belongs to
-    another run."""
-    out, began = Path(spec.out), time.perf_counter()
+
+def _course(spec: DiffusionSpec) -> Course:
     student = begun(spec)
     network, rows = student.network, Rows(student.tokenizer, spec)
 
-    bf16 = arithmetic(out / "state.pt")
+    bf16 = arithmetic(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT, answer_BT = rows.batch(step)
@@ -135,14 +60,6 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
             return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k != "out"},
-        "tasks": list(spec.tasks),
-        "bf16": bf16,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    with shown("diffusion", spec.steps) as watch:
-        curve = fit(network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
     kind = (
         {}
         if spec.causal
@@ -153,18 +70,15 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
             "polydec_block": spec.block,
         }
     )
-    save(out, student, kind, torch.int8 if spec.int8 else torch.float16)
-    result = {
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "steps": spec.steps,
-        "loss": curve[-1][1],
-        "seconds": round(time.perf_counter() - began, 1),
-        "curve": curve,
-    }
-    files.replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    dtype = torch.int8 if spec.int8 else torch.float16
+    return Course(
+        network,
+        loss,
+        schedule,
+        identity(spec, bf16=bf16),
+        lambda out, result: save(out, student, kind, dtype),
+        lambda: {"parameters": sum(p.numel() for p in network.parameters())},
     )
-    return result
 
 
 def begun(spec: DiffusionSpec) -> Student:

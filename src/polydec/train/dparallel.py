@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,55 +9,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.request.loading import load
 from polydec.train.diffusion import DiffusionSpec, begun, save
+from polydec.train.envelope import STATE, Course, carry_out, identity
 from polydec.train.filter import FilterSpec, answers, asked
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama
-from polydec.train.progress import shown
+from polydec.train.schedule import Schedule
+from polydec.train.specs.dparallel import DParallelSpec
 from polydec.train.target import of_one_canvas
-from polydec.train.tasks import SHIPPED
 
 COOL = 0.5
 """The temperature of the laws whose entropy is pressed down."""
 
 
-@dataclass(frozen=True)
-class DParallelSpec:
-    """What `train_dparallel` makes.
-
-    out: the directory to write; target: the directory (or zoo:NAME) of a masked-diffusion model of ours that sees its whole
-    canvas, which is begun with; tasks: names of TASKS that it answers; each: answers of each task; max_tokens: of a canvas;
-    beta: weight of the entropy (0: learn its answers only); rows: answers a step; steps: optimiser steps; rate; seed; varied:
-    lengths and values vary (tasks.VARIED).
-    """
-
-    out: str
-    target: str = "zoo:diffusion"
-    tasks: tuple[str, ...] = SHIPPED
-    each: int = 1000
-    max_tokens: int = 13
-    beta: float = 2.0
-    rows: int = 32
-    steps: int = 2000
-    rate: float = 5e-4
-    seed: int = 0
-    varied: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "max_tokens", "rows", "steps")
-        if self.beta < 0:
-            raise RequestError(f"beta is {self.beta}: it must be at least 0")
-
-
 def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
-    """Certainty-forcing distillation; what was measured.
+    """Certainty-forcing distillation; see `carry_out`.
 
     Source: Chen et al., dParallel (2025). There LoRA is trained and half of one block masked; here all weights, and any share
     of the answer."""
-    began, lm = time.perf_counter(), load(spec.target, draft=None)
+    return carry_out("dparallel", spec, _course)
+
+
+def _course(spec: DParallelSpec) -> Course:
+    lm = load(spec.target, draft=None)
     of_one_canvas(lm.checkpoint.lm, spec.target)
     asking = FilterSpec(
         "",
@@ -79,8 +52,7 @@ def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
     student = begun(
         DiffusionSpec("", spec.tasks, start=spec.target, shortest=16, length=lm.network.context)
     )
-    out = Path(spec.out)
-    end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), arithmetic(out / "state.pt")
+    end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), arithmetic(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
@@ -94,37 +66,20 @@ def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
                 student.network, token_BT, canvas_BT, answer_BT, student.mask, rng, spec.beta
             ), token_BT.numel()
 
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k != "out"},
-        "tasks": list(spec.tasks),
-        "bf16": bf16,
+    kind = {
+        "polydec_causal": False,
+        "polydec_mask": student.mask,
+        "polydec_shifted": False,
+        "polydec_block": 0,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    with shown("dparallel", spec.steps) as watch:
-        curve = fit(
-            student.network,
-            loss,
-            Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-        )
-    save(
-        out,
-        student,
-        {
-            "polydec_causal": False,
-            "polydec_mask": student.mask,
-            "polydec_shifted": False,
-            "polydec_block": 0,
-        },
+    return Course(
+        student.network,
+        loss,
+        Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),
+        identity(spec, bf16=bf16),
+        lambda out, result: save(out, student, kind),
+        lambda: {"answers": len(own)},
     )
-    return {
-        "answers": len(own),
-        "steps": spec.steps,
-        "loss": curve[-1][1],
-        "seconds": round(time.perf_counter() - began, 1),
-    }
 
 
 def certain_loss(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
@@ -15,9 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.base import files
 from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.core.types import Vocab
 from polydec.models import checkpoint, sources
 from polydec.models.lm import LM
@@ -25,93 +21,30 @@ from polydec.nets.transformer import Transformer
 from polydec.train import selfplay
 from polydec.train.acceptance import Acceptance, measure
 from polydec.train.divergence import acceptance, divergence
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.envelope import STATE, Course, carry_out, identity
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.own_text import write_text
-from polydec.train.progress import shown
+from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Mode, Sample
+from polydec.train.specs.draft import POLICIES, DraftSpec
 from polydec.train.target import family_of_config, require
 from polydec.train.teacher import Laws, Teacher
-
-POLICIES: Mapping[str, float] = {
-    "target": 0.0,
-    "mixed": 0.5,
-    "on-policy": 1.0,
-}  # share of steps on the draft's own text
-
-
-@dataclass(frozen=True)
-class DraftSpec:
-    """What `train_draft` makes.
-
-    out: the directory to write; target: a checkpoint of the Llama skeleton, by any name that `polydec.load` takes; data:
-    where the prompts are (as `data.training_data` finds it); text: JSONL of samples (None: out/text.jsonl, written by
-    the target first, `each` prompts a kind, answers of at most `max_tokens`); divergence: fkl | rkl | jsd | tvd (beta: of
-    jsd); tasks: (kind of prompt, divergence) where a kind has one of its own; policy: whose text, target | mixed | on-policy;
-    own: share of the steps on the draft's own text, 0 to 1 (None: what the policy says); temperature: of both laws (above 0);
-    tokens: how many the draft can propose, the most frequent of the text (0: all); layers, width (0: the target's), inner (0:
-    the target's share of the width), kv_heads (0: the target's where the width is); steps; rows: samples a step; rate, muon:
-    learning rates; context: longest sequence in training; seed; bf16: None measures whether it is faster.
-    """
-
-    out: str
-    target: str = "zoo:smollm2"
-    data: str | None = None
-    text: str | None = None
-    each: int = 300
-    max_tokens: int = 256
-    divergence: str = "fkl"
-    beta: float = 0.5
-    tasks: tuple[tuple[str, str], ...] = ()
-    policy: str = "target"
-    own: float | None = None
-    temperature: float = 1.0
-    tokens: int = 8192
-    layers: int = 1
-    width: int = 0
-    inner: int = 0
-    kv_heads: int = 0
-    steps: int = 420
-    rows: int = 12
-    rate: float = 1e-3
-    muon: float = 0.01
-    context: int = 1024
-    seed: int = 0
-    bf16: bool | None = None
-    save_every: int = 50
-
-    def __post_init__(self) -> None:
-        for name in (self.divergence, *(d for _, d in self.tasks)):
-            divergence(name, self.beta)
-        for kind, _ in self.tasks:
-            if kind not in selfplay.SOURCES:
-                raise RequestError(
-                    f"tasks names {kind!r}: it must be one of {', '.join(selfplay.SOURCES)}"
-                )
-        if self.own is not None and not 0 <= self.own <= 1:
-            raise RequestError(f"own is {self.own}: it must lie in 0 to 1")
-        if self.policy not in POLICIES:
-            raise RequestError(
-                f"policy is {self.policy!r}: it must be one of {', '.join(POLICIES)}"
-            )
-        if not self.temperature > 0:
-            raise RequestError(f"temperature is {self.temperature}: it must be above 0")
-        at_least_one(self, "steps", "rows", "layers", "each", "max_tokens")
-        for name in ("tokens", "width", "inner", "kv_heads"):
-            if getattr(self, name) < 0:
-                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
 
 
 def train_draft(spec: DraftSpec) -> dict[str, Any]:
     """Train, save the draft at spec.out (its config names the target, from which tokenizer and embedding table come), and
-    measure its acceptance on held-out prompts where out/held.jsonl has the target's answers to some; what was measured
-    (also in out/training.json). Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec,
-    missing data, or a target outside the Llama skeleton."""
-    out, began = Path(spec.out), time.perf_counter()
+    measure its acceptance on held-out prompts where out/held.jsonl has the target's answers to some. See `carry_out`. Raises
+    RequestError on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    return carry_out("draft", spec, _course)
+
+
+def _course(spec: DraftSpec) -> Course:
+    out = Path(spec.out)
     source = sources.open_source(spec.target)
     require("ar", family_of_config(source.config), spec.target)
     shape = shape_of(spec, source.config)
-    fast = arithmetic(out / "state.pt", spec.bf16)
+    fast = arithmetic(out / STATE, spec.bf16)
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if not path.exists() or spec.text is None:
         write_text(
@@ -146,41 +79,30 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
         spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart
     )
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "bf16")},
-        "bf16": fast,
-        "samples": selfplay.fingerprint(samples),
-        "apart": len(apart),
-    }
-    with shown("draft", spec.steps) as watch:
-        curve = fit(
-            student,
-            lesson.loss,
-            schedule,
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=lesson.aside if apart else None,
-        )
-    save(out, student, spec, source.config)
-    result: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in student.parameters()),
-        "samples": len(samples),
-        "tokens": len(laws.lse_N),
-        "steps": spec.steps,
-        "seconds": round(time.perf_counter() - began, 1),
-        "bf16": fast,
-        "loss": curve[-1][1],
-        "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
-        "curve": curve,
-    }
-    if (out / "held.jsonl").exists():
-        held = selfplay.read(out / "held.jsonl", shape.vocab)
-        result["held_out"] = {k: asdict(v) for k, v in evaluate(student, teacher, held).items()}
-    files.replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    known_as = identity(spec, bf16=fast, samples=selfplay.fingerprint(samples), apart=len(apart))
+
+    def measure() -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "parameters": sum(p.numel() for p in student.parameters()),
+            "samples": len(samples),
+            "tokens": len(laws.lse_N),
+            "bf16": fast,
+            "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
+        }
+        if (out / "held.jsonl").exists():
+            held = selfplay.read(out / "held.jsonl", shape.vocab)
+            result["held_out"] = {k: asdict(v) for k, v in evaluate(student, teacher, held).items()}
+        return result
+
+    return Course(
+        student,
+        lesson.loss,
+        schedule,
+        known_as,
+        lambda out, result: save(out, student, spec, source.config),
+        measure,
+        lesson.aside if apart else None,
     )
-    return result
 
 
 def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> Shape:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.core.scheduler import run
 from polydec.families.diffusion.protocols import Denoiser
 from polydec.families.diffusion.types import Canvas
@@ -20,52 +17,24 @@ from polydec.learned.kinds import filter as filters
 from polydec.methods.kit import family_of
 from polydec.request.loaded import LM
 from polydec.request.loading import load
-from polydec.train.loop import Schedule, fit
-from polydec.train.progress import shown
+from polydec.train.envelope import Course, carry_out, digest, identity
+from polydec.train.schedule import Schedule
+from polydec.train.specs.filter import FilterSpec
 from polydec.train.target import require
-from polydec.train.tasks import SHIPPED, TASKS, make, variety
+from polydec.train.tasks import make, variety
 
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class FilterSpec:
-    """What `train_filter` makes.
-
-    out: the directory to write; target: a masked-diffusion model; tasks: names of TASKS that it answers; each: answers of each
-    task; max_tokens: of a canvas; block: positions of a block, which the filter is for; hidden: units of the filter's hidden
-    layer (0: as many as positions, as published); steps: optimiser steps; seed; varied: lengths and values vary (tasks.VARIED);
-    written: it reads the model's confidence where a token stands, as published, in place of 1.
-    """
-
-    out: str
-    target: str = "zoo:diffusion"
-    tasks: tuple[str, ...] = SHIPPED
-    each: int = 250
-    max_tokens: int = 13
-    block: int = 13
-    hidden: int = 64
-    steps: int = 6000
-    rate: float = 3e-3
-    seed: int = 0
-    varied: bool = False
-    written: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "max_tokens", "block", "steps")
-        if not self.tasks:
-            raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
-        if self.hidden < 0:
-            raise RequestError(f"hidden is {self.hidden}: it must be at least 0")
-        for name in self.tasks:
-            make(name, 0, 0)
-
-
 def train_filter(spec: FilterSpec) -> dict[str, Any]:
     """Let the target answer one token a pass, replay each answer by writing all tokens that are right as soon as they are the
-    likeliest, and learn from what the confidences were when which were right; what was measured. Every tenth run is set
-    aside."""
-    began, lm = time.perf_counter(), load(spec.target, draft=None)
+    likeliest, and learn from what the confidences were when which were right. Every tenth run is set aside. See
+    `carry_out`."""
+    return carry_out("filter", spec, _course)
+
+
+def _course(spec: FilterSpec) -> Course:
+    lm = load(spec.target, draft=None)
     require("diffusion", family_of(lm.checkpoint.lm), spec.target)
     prompts = asked(lm, spec)
     finals = answers(lm.checkpoint.lm, prompts, spec)
@@ -84,18 +53,19 @@ def train_filter(spec: FilterSpec) -> dict[str, Any]:
         )
 
     schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
-    with shown("filter", spec.steps) as watch:
-        curve = fit(net, loss, schedule, watch=watch)
-    layers = tuple((w.detach(), b.detach()) for w, b in net.filter().layers)
-    made = filters.Filter(layers, spec.written)  # pyright: ignore
-    result = {
-        "pairs": len(sure_NB),
-        "loss": curve[-1][1],
-        "seconds": round(time.perf_counter() - began, 1),
-        **_judge(made, aside or pairs),
-    }
-    filters.save(spec.out, made, {"target": spec.target, "tasks": list(spec.tasks), **result})
-    return result
+
+    def made() -> filters.Filter:
+        layers = tuple((w.detach(), b.detach()) for w, b in net.filter().layers)
+        return filters.Filter(layers, spec.written)  # pyright: ignore
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        filters.save(out, made(), {"target": spec.target, "tasks": list(spec.tasks), **result})
+
+    def measure() -> dict[str, Any]:
+        return {"pairs": len(sure_NB), **_judge(made(), aside or pairs)}
+
+    known_as = identity(spec, pairs=digest(right_NB))
+    return Course(net, loss, schedule, known_as, save, measure)
 
 
 class _Net(torch.nn.Module):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,63 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base import files
 from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
-from polydec.train.diffusion import DiffusionSpec, Student, begun, save
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.diffusion import Student, begun, save
+from polydec.train.envelope import STATE, Course, carry_out, identity
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama
-from polydec.train.progress import shown
-from polydec.train.tasks import LONG, SHIPPED, make, variety
+from polydec.train.schedule import Schedule
+from polydec.train.specs.insertion import InsertionSpec
+from polydec.train.tasks import make, variety
 from polydec.train.tokens import mark_id
-
-
-@dataclass(frozen=True)
-class InsertionSpec:
-    """What `train_insertion` makes.
-
-    out: the directory to write; tasks: names of TASKS whose answers end, which take turns; steps: optimiser steps; rows: tasks
-    a step; context: positions of the longest text, 32 to 4096; width, layers: of the network; seed; rate, muon: the highest
-    learning rates, of AdamW and of Muon, which has the layers' matrices; start: a directory (or zoo:NAME) to begin with, whose
-    tokenizer and sizes are taken (None: random weights); varied: lengths and values vary (tasks.VARIED).
-    """
-
-    out: str
-    tasks: tuple[str, ...] = SHIPPED
-    steps: int = 4000
-    rows: int = 64
-    context: int = 128
-    width: int = 128
-    layers: int = 4
-    seed: int = 0
-    rate: float = 2e-3
-    muon: float = 0.02
-    start: str | None = None
-    varied: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "steps", "rows", "layers")
-        if not 32 <= self.context <= 4096:
-            raise RequestError(f"context is {self.context}: it must lie in 32 to 4096")
-        if endless := [name for name in self.tasks if name in LONG]:
-            raise RequestError(
-                f"tasks has {endless[0]!r}: its answers go on, and an insertion model writes whole ones"
-            )
-        self.begin()  # refuses wrong tasks and widths
-
-    def begin(self) -> DiffusionSpec:
-        """The same for the network that is begun with."""
-        return DiffusionSpec(
-            self.out,
-            self.tasks,
-            length=self.context,
-            width=self.width,
-            layers=self.layers,
-            seed=self.seed,
-            start=self.start,
-            varied=self.varied,
-        )
 
 
 @dataclass(frozen=True)
@@ -105,13 +56,15 @@ class Marks:
 
 
 def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out; what was measured (also in out/training.json).
+    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong spec.
 
-    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, or a state that belongs to
-    another run. Source: ILM, insertion language models (2025)."""
-    out, began = Path(spec.out), time.perf_counter()
+    Source: ILM, insertion language models (2025)."""
+    return carry_out("insertion", spec, _course)
+
+
+def _course(spec: InsertionSpec) -> Course:
     student = begun(spec.begin())
-    marks, bf16 = marks_of(student), arithmetic(out / "state.pt")
+    marks, bf16 = marks_of(student), arithmetic(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
         some = examples(spec, student, step)
@@ -121,28 +74,15 @@ def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
             )
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k != "out"},
-        "tasks": list(spec.tasks),
-        "bf16": bf16,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    with shown("insertion", spec.steps) as watch:
-        curve = fit(
-            student.network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch
-        )
-    save(out, student, {"polydec_causal": False, "polydec_insertion": student.mask})
-    result = {
-        "parameters": sum(p.numel() for p in student.network.parameters()),
-        "steps": spec.steps,
-        "loss": curve[-1][1],
-        "seconds": round(time.perf_counter() - began, 1),
-        "curve": curve,
-    }
-    files.replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    kind = {"polydec_causal": False, "polydec_insertion": student.mask}
+    return Course(
+        student.network,
+        loss,
+        schedule,
+        identity(spec, bf16=bf16),
+        lambda out, result: save(out, student, kind),
+        lambda: {"parameters": sum(p.numel() for p in student.network.parameters())},
     )
-    return result
 
 
 def marks_of(student: Student) -> Marks:

@@ -2,58 +2,29 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.learned.kinds import joint
 from polydec.learned.kinds.joint import Joint
 from polydec.request.loading import load
 from polydec.train.diffusion import DiffusionSpec, Rows, Student, begun
-from polydec.train.loop import Schedule, fit
-from polydec.train.progress import shown
+from polydec.train.envelope import Course, carry_out, digest, identity
 from polydec.train.reasoner import states
+from polydec.train.schedule import Schedule
+from polydec.train.specs.joint import JointSpec
 from polydec.train.target import of_one_canvas
-from polydec.train.tasks import SHIPPED
 
 KNOWN = 1e-4
 """Nats that are added to the entropy of every step: so often a token that was known is learned from."""
 
 VARIED_ROWS = (72, 88)
 """Positions of the shortest and the longest rows where lengths and values vary."""
-
-
-@dataclass(frozen=True)
-class JointSpec:
-    """What `train_joint` makes.
-
-    out: the directory to write; target: the directory (or zoo:NAME) of a masked-diffusion model of ours that sees its whole
-    canvas; tasks: names of TASKS that it answers; texts: answers that it writes, one token a pass; count: gaps that a pass will
-    fill; rows: states a step; steps: optimiser steps; rate; seed; varied: lengths and values vary (tasks.VARIED).
-    """
-
-    out: str
-    target: str = "zoo:diffusion"
-    tasks: tuple[str, ...] = SHIPPED
-    texts: int = 1024
-    count: int = 4
-    rows: int = 64
-    steps: int = 600
-    rate: float = 2e-3
-    seed: int = 0
-    varied: bool = False
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "texts", "rows", "steps")
-        if self.count < 2:
-            raise RequestError(
-                f"count is {self.count}: it must be at least 2, as the first gap of a pass needs no layer"
-            )
 
 
 @dataclass(frozen=True)
@@ -72,8 +43,13 @@ class Written:
 
 def train_joint(spec: JointSpec) -> dict[str, Any]:
     """Train, and save the layer at spec.out; what was measured: on answers that were set aside, by the number of tokens since
-    the pass, the divergence (nats a gap) of the model's own laws from what the layer gives, and from those of the pass."""
-    began, lm = time.perf_counter(), load(spec.target, draft=None, threads=torch.get_num_threads())
+    the pass, the divergence (nats a gap) of the model's own laws from what the layer gives, and from those of the pass. See
+    `carry_out`."""
+    return carry_out("joint", spec, _course)
+
+
+def _course(spec: JointSpec) -> Course:
+    lm = load(spec.target, draft=None, threads=torch.get_num_threads())
     of_one_canvas(lm.checkpoint.lm, spec.target)
     shortest, longest = (
         VARIED_ROWS if spec.varied else (DiffusionSpec.shortest, DiffusionSpec.length)
@@ -105,35 +81,31 @@ def train_joint(spec: JointSpec) -> dict[str, Any]:
         )
         return divergences(student, net.layer(), batch, far, g)[0], batch.token_BT.numel()
 
-    with shown("joint", spec.steps) as watch:
-        curve = fit(
-            net,
-            loss,
-            Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps)),
-            watch=watch,
-        )
-    made = net.layer()
-    with torch.no_grad():
-        by_far = [
-            torch.tensor(
-                [
-                    divergences(student, made, aside, far, torch.Generator().manual_seed(i))
-                    for i in range(8)
-                ]
-            )
-            .mean(0)
-            .tolist()
-            for far in range(1, spec.count)
+    def measure() -> dict[str, Any]:
+        by_far = [apart(net.layer(), far) for far in range(1, spec.count)]
+        return {
+            "answers": sum(len(w.token_BT) for w in some),
+            "adjusted": [round(adjusted, 4) for adjusted, _ in by_far],
+            "stale": [round(stale, 4) for _, stale in by_far],
+        }
+
+    @torch.no_grad()
+    def apart(layer: Joint, far: int) -> tuple[float, float]:
+        """Of answers that were set aside, the means of eight draws of canvases."""
+        draws = [
+            divergences(student, layer, aside, far, torch.Generator().manual_seed(i))
+            for i in range(8)
         ]
-    result = {
-        "answers": sum(len(w.token_BT) for w in some),
-        "loss": curve[-1][1],
-        "adjusted": [round(a, 4) for a, _ in by_far],
-        "stale": [round(b, 4) for _, b in by_far],
-        "seconds": round(time.perf_counter() - began, 1),
-    }
-    joint.save(spec.out, made, {"target": spec.target, "tasks": list(spec.tasks), **result})
-    return result
+        adjusted, stale = torch.tensor(draws).mean(0).tolist()
+        return adjusted, stale
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {"target": spec.target, "tasks": list(spec.tasks), **result}
+        joint.save(out, net.layer(), about)
+
+    schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
+    known_as = identity(spec, answers=digest(*(w.token_BT for w in some)))
+    return Course(net, loss, schedule, known_as, save, measure)
 
 
 class _Net(nn.Module):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
-from polydec.base.files import replace
-from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
@@ -31,48 +27,16 @@ from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.text.tokenizer import Text
 from polydec.train import selfplay
-from polydec.train.loop import Schedule, fit
+from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.own_text import gather
-from polydec.train.progress import shown
+from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Sample
+from polydec.train.specs.judge import JudgeSpec
 from polydec.train.stop_head import laws, states
 from polydec.train.target import autoregressive
 from polydec.verifiers.match import Match
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-
-
-@dataclass(frozen=True)
-class JudgeSpec:
-    """What `train_judge` makes.
-
-    out: the directory to write; target, draft: by any names that `polydec.load` takes (draft None: the target's embedded one);
-    data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
-    out/text.jsonl, written first: `each` prompts a kind, greedy answers of at most `max_tokens`); tries: drafted tokens that
-    are tried in each answer; weight: of wrong tokens in the loss, above 0; steps; rate; seed.
-    """
-
-    out: str
-    target: str = "zoo:tiny"
-    draft: str | None = None
-    data: str | None = None
-    text: str | None = None
-    each: int = 30
-    max_tokens: int = 96
-    tries: int = 4
-    weight: float = 2.0
-    steps: int = 300
-    rate: float = 1e-2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "max_tokens", "tries", "steps")
-        above_zero(self, "weight", "rate")
-
-    @property
-    def temperature(self) -> float:
-        """Answers are greedy: that is what a result is compared with."""
-        return 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +54,13 @@ class Student(nn.Module):
 
 
 def train_judge(spec: JudgeSpec) -> dict[str, Any]:
-    """Train, save at spec.out (judge.safetensors, config.json), and say how it tells right from wrong on held-out prompts
-    (also in out/training.json). Every eighth answer is set aside, and the weights that are best on these are saved.
-    Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec, a draft that does not fit the
-    target, or missing data."""
-    out, began = Path(spec.out), time.process_time()
+    """Train, save at spec.out (judge.safetensors, config.json), and say how it tells right from wrong on held-out prompts.
+    Every eighth answer is set aside, and the weights that are best on these are saved. See `carry_out`; its seconds are this
+    process's own. Raises RequestError on a wrong spec, a draft that does not fit the target, or missing data."""
+    return carry_out("judge", spec, _course, time.process_time)
+
+
+def _course(spec: JudgeSpec) -> Course:
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
         raise RequestError(
@@ -116,38 +82,26 @@ def train_judge(spec: JudgeSpec) -> dict[str, Any]:
             judge().logits(some.state_NH), some.right_N, weight_N
         )
 
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data")},
-        "draft": name,
-        "samples": selfplay.fingerprint(samples),
-    }
-    with shown("judge", spec.steps) as watch:
-        curve = fit(
-            student,
-            lambda step: (loss_on(lessons), len(lessons.right_N)),
-            Schedule(spec.steps, spec.rate, decay=1.0, log_every=50, judge_every=25),
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=lambda: loss_on(aside),
-        )
-    trained.save(out, judge(), {"target": spec.target, "draft": name})
-    result = {
-        "tokens": len(lessons.right_N),
-        "right": float(lessons.right_N.mean()),
-        "loss": curve[-1][1],
-        "held_out": {
-            "tokens": len(held.right_N),
-            "right": float(held.right_N.mean()),
-            "auc": auc(judge(), held),
-        },
-        "seconds": round(time.process_time() - began, 1),
-    }
-    replace(
-        out / "training.json",
-        lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"),
+    def measure() -> dict[str, Any]:
+        return {
+            "tokens": len(lessons.right_N),
+            "right": float(lessons.right_N.mean()),
+            "held_out": {
+                "tokens": len(held.right_N),
+                "right": float(held.right_N.mean()),
+                "auc": auc(judge(), held),
+            },
+        }
+
+    return Course(
+        student,
+        lambda step: (loss_on(lessons), len(lessons.right_N)),
+        Schedule(spec.steps, spec.rate, decay=1.0, log_every=50, judge_every=25),
+        identity(spec, draft=name, samples=selfplay.fingerprint(samples)),
+        lambda out, result: trained.save(out, judge(), {"target": spec.target, "draft": name}),
+        measure,
+        lambda: loss_on(aside),
     )
-    return result
 
 
 def learn(target: LM, draft: LM, text: Text, samples: Sequence[Sample], spec: JudgeSpec) -> Lessons:

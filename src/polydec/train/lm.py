@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,84 +21,16 @@ from polydec.base.errors import RequestError
 from polydec.formats import rows8
 from polydec.models import sources
 from polydec.train import network as net
-from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, Split, pack, split, training_data
+from polydec.train.data import BEGIN, END, SPECIAL, Packed, Split, pack, split, training_data
+from polydec.train.envelope import STATE, Course, carry_out
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
-from polydec.train.exits import Depths, resized
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.exits import resized
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.ngram import NGram
-from polydec.train.progress import shown
+from polydec.train.specs.lm import PRESETS, LMSpec
 from polydec.train.target import family_of_config, require
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
-
-
-@dataclass(frozen=True)
-class Preset:
-    shape: Shape
-    schedule: Schedule
-    rows: int = 16  # of `length` tokens a step; at the end fewer and longer ones
-    length: int = 256
-
-
-PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(Shape(4096), Schedule(1400, 3e-3, muon=0.02, save_every=50)),
-    "tiny-draft": Preset(
-        Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128),
-        Schedule(300, 6e-3, muon=0.02, save_every=50),
-    ),
-}
-
-
-@dataclass(frozen=True)
-class LMSpec:
-    """What `train_lm` makes.
-
-    out: the directory to write; data: where the texts are (as `data.training_data` finds it); preset: sizes and
-    schedule (`PRESETS`); steps: optimiser steps (None: the preset's); tokenizer: a directory or zoo:NAME whose
-    tokenizer.json to use (None: one is trained on the training text); teacher: a directory as `train_lm` writes it, or
-    zoo:NAME, whose laws to learn instead of the text's tokens (forward KL; it brings its tokenizer); shares: of prose, code,
-    dialogue in every step's rows, in twentieths; train_mb: megabytes of training text of each kind; held_kb: kilobytes of
-    held-out text of each kind; long: the share of the steps, at the end, with rows as long as the context; order: of the
-    n-gram baseline; seed; bf16: None measures whether it is faster; compiled: torch.compile, faster after a minute or two,
-    needs a C++ compiler; schedule, shape: instead of the preset's; start: a directory as `train_lm` writes it, or zoo:NAME,
-    to begin with instead of random weights (it brings tokenizer and shape); layers: instead of the shape's: the first
-    ones of `start`, or with those that it lacks added as identities; depths: early exits and layer dropout (see exits.py).
-    """
-
-    out: str
-    data: str | None = None
-    preset: str = "tiny"
-    steps: int | None = None
-    tokenizer: str | None = None
-    teacher: str | None = None
-    shares: tuple[int, ...] = (8, 7, 5)
-    train_mb: tuple[float, ...] = (10.0, 8.0, 6.0)
-    held_kb: float = 250.0
-    order: int = 5
-    seed: int = 0
-    bf16: bool | None = None
-    long: float = 0.2
-    schedule: Schedule | None = None
-    shape: Shape | None = None
-    compiled: bool = False
-    start: str | None = None
-    layers: int | None = None
-    depths: Depths = field(default_factory=Depths)
-    kinds: tuple[str, ...] = field(default=KINDS)
-
-    def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise RequestError(f"preset is {self.preset!r}: it must be one of {', '.join(PRESETS)}")
-        if self.steps is not None and self.steps < 1:
-            raise RequestError(f"steps is {self.steps}: it must be at least 1")
-        if not len(self.shares) == len(self.train_mb) == len(self.kinds):
-            raise RequestError(
-                f"shares and train_mb must have a value for each of {', '.join(self.kinds)}"
-            )
-        if min(self.shares) < 1 or min(self.train_mb) <= 0 or self.held_kb <= 0:
-            raise RequestError("shares, train_mb and held_kb must be above 0")
-        if not 0 <= self.long <= 1:
-            raise RequestError(f"long is {self.long}: it must lie in 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -113,14 +43,17 @@ class Corpus:
 
 
 def train_lm(spec: LMSpec) -> dict[str, Any]:
-    """Train, save a Hugging Face directory at spec.out, and measure; what was measured (also in out/training.json).
+    """Train, save a Hugging Face directory at spec.out, and measure. See `carry_out`. Raises RequestError on a wrong spec, or
+    missing data."""
+    return carry_out("lm", spec, _course)
 
-    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, missing data, or a
-    state that belongs to another run."""
-    preset, out, began = PRESETS[spec.preset], Path(spec.out), time.perf_counter()
+
+def _course(spec: LMSpec) -> Course:
+    preset, out = PRESETS[spec.preset], Path(spec.out)
     schedule = spec.schedule or preset.schedule
     schedule = schedule if spec.steps is None else replace(schedule, steps=spec.steps)
     first = None if spec.start is None else load_directory(spec.start)
+    teacher = None if spec.teacher is None else load_directory(spec.teacher)
     shape = spec.shape or (preset.shape if first is None else first.s)
     shape = shape if spec.layers is None else replace(shape, layers=spec.layers)
     parts = read_texts(spec)
@@ -140,8 +73,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
     student = (
         Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
     )
-    fast = arithmetic(out / "state.pt", spec.bf16)
-    teacher = None if spec.teacher is None else load_directory(spec.teacher)
+    fast = arithmetic(out / STATE, spec.bf16)
     cut = {
         k: set_aside(len(corpus.train[k]), preset.length) for k in spec.kinds
     }  # tokens at the end that only judge
@@ -173,7 +105,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         parts = [learn(student, teacher, torch.from_numpy(row_T[None]), fast) for row_T in apart]
         return torch.stack(parts).mean()
 
-    identity = {
+    known_as: dict[str, Any] = {
         **asdict(schedule),
         **asdict(shape),
         "seed": spec.seed,
@@ -184,41 +116,34 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         "teacher": spec.teacher or "",
     }
     if first is not None or spec.depths.on:
-        identity |= {
+        known_as |= {
             "start": spec.start or "",
             **asdict(spec.depths),
             "exits": list(spec.depths.exits),
         }
-    with shown(spec.preset, schedule.steps) as watch:
-        curve = fit(
-            student,
-            loss,
-            schedule,
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=aside if apart else None,
-        )
-    save_directory(
-        out,
+
+    def measure() -> dict[str, Any]:
+        return {
+            "parameters": sum(p.numel() for p in student.parameters()),
+            "tokens": schedule.steps * preset.rows * preset.length,
+            "bf16": fast,
+            **bits(student, corpus, spec, shape),
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        config = shape.config(bos=begin, eos=end)
+        save_directory(out, student, config, files=tokenizer_files(tokenizer, shape.context))
+
+    return Course(
         student,
-        shape.config(bos=begin, eos=end),
-        files=tokenizer_files(tokenizer, shape.context),
+        loss,
+        schedule,
+        known_as,
+        save,
+        measure,
+        aside if apart else None,
+        title=spec.preset,
     )
-    result = {
-        "parameters": sum(p.numel() for p in student.parameters()),
-        "steps": schedule.steps,
-        "tokens": schedule.steps * preset.rows * preset.length,
-        "seconds": round(time.perf_counter() - began, 1),
-        "bf16": fast,
-        "loss": curve[-1][1],
-        "curve": curve,
-        **measure(student, corpus, spec, shape),
-    }
-    files.replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
-    )
-    return result
 
 
 def read_texts(spec: LMSpec) -> dict[str, Split]:
@@ -345,7 +270,7 @@ def plain(text: str) -> str:
     return text
 
 
-def measure(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[str, Any]:
+def bits(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[str, Any]:
     """Bits per byte of held-out text of each kind; of the n-gram (on the same tokens of all kinds) and of the model."""
     held = {k: corpus.held[k] for k in spec.kinds if corpus.held_bytes[k]}
     baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)

@@ -1,4 +1,4 @@
-"""The training loop: schedule, clipping, checkpoints that an interruption cannot spoil, progress."""
+"""The training loop: clipping, checkpoints that an interruption cannot spoil, progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import ConfigDict, Field, model_validator
@@ -17,49 +17,8 @@ from torch import Tensor, nn
 from polydec.base.edge import Record, check, sentence
 from polydec.base.errors import RequestError
 from polydec.base.files import replace
-from polydec.base.options import above_zero, at_least_one
 from polydec.train.muon import Muon
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a run is driven.
-
-    steps: optimiser steps; rate: the highest learning rate of AdamW; warmup: the share of the steps in which it rises
-    from 0; decay: the share, at the end, in which it falls to a hundredth, along a cosine (1: cosine from the warmup
-    on, less: warmup, stable, decay); muon: learning rate of Muon for the layers' matrices (0: AdamW for all); clip:
-    largest gradient norm; save_every: steps between checkpoints; log_every: steps between points of the loss curve;
-    judge_every: steps between looks at the part that is set aside.
-    """
-
-    steps: int = 1000
-    rate: float = 3e-3
-    warmup: float = 0.03
-    decay: float = 0.4
-    muon: float = 0.0
-    weight_decay: float = 0.05
-    clip: float = 1.0
-    save_every: int = 100
-    log_every: int = 20
-    judge_every: int = 50
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "steps", "save_every", "log_every", "judge_every")
-        for name in ("warmup", "decay"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
-        above_zero(self, "rate", "clip")
-        for name in ("muon", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
-
-    def factor(self, step: int) -> float:
-        """The share of the highest rate that step (0 to steps - 1) takes."""
-        rise, fall = self.warmup * self.steps, self.decay * self.steps
-        if step < rise:
-            return (step + 1) / (rise + 1)
-        left = self.steps - step
-        return 1.0 if left > fall else 0.01 + 0.99 * (0.5 - 0.5 * math.cos(math.pi * left / fall))
+from polydec.train.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -140,7 +99,7 @@ def fit(
     read first where it exists; `identity`: what must agree for that (else ValueError). An interruption loses at most the
     steps since the last checkpoint.
     """
-    known, opts = dict(identity or {}), optimisers(network, s, deep)
+    known, opts = _lists(identity or {}), optimisers(network, s, deep)
     best = None if aside is None else Best(network, aside)
     step, curve, total = 0, list[tuple[int, float]](), 0.0
     if state is not None and state.exists():
@@ -241,8 +200,9 @@ def read_state(
     except Exception as e:
         raise RequestError(sentence(f"{path} is not a readable checkpoint: {anew} ({e})")) from None
     saved = check(State, content, f"{path} is not a checkpoint of training ({anew})")
-    if saved.identity != known:
-        other = [k for k in {*known, *saved.identity} if known.get(k) != saved.identity.get(k)]
+    earlier = _lists(saved.identity)
+    if earlier != known:
+        other = [k for k in {*known, *earlier} if known.get(k) != earlier.get(k)]
         raise RequestError(
             sentence(
                 f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "
@@ -261,6 +221,14 @@ def read_state(
             sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")
         ) from None
     return saved
+
+
+def _lists(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a list for every tuple: an earlier run may have kept either."""
+    return {
+        k: list(cast(tuple[Any, ...], v)) if isinstance(v, tuple) else v
+        for k, v in identity.items()
+    }
 
 
 def _same_shapes(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:

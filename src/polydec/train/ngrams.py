@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,57 +12,15 @@ import numpy as np
 
 from polydec.base import edge
 from polydec.base.errors import RequestError
-from polydec.base.files import replace
 from polydec.core.types import Vocab
 from polydec.learned.kinds.ngrams import LAST, MIX, NGrams, save
 from polydec.text.tokenizer import Text
 from polydec.train import selfplay
+from polydec.train.envelope import write_down
 from polydec.train.own_text import write_text
 from polydec.train.selfplay import Sample
+from polydec.train.specs.ngrams import NGramSpec
 from polydec.train.target import autoregressive
-
-
-@dataclass(frozen=True)
-class NGramSpec:
-    """What `train_ngrams` makes.
-
-    out: the directory to write; target: a checkpoint by any name that `polydec.load` takes; data: where the prompts are
-    (as `data.training_data` finds it); text: JSONL of samples (None: out/text.jsonl, written by the target first,
-    `each` prompts a kind, answers of at most `max_tokens`); order: tokens of the longest context, 1 to 8; top: followers
-    kept of each, 1 to 16; least: in how many answers a context must stand, 1 or more; discount: of every count, 0 to 1;
-    corpus: a file of plain text (UTF-8) that is counted instead, each of its paragraphs as an answer.
-    """
-
-    out: str
-    target: str = "zoo:smollm2"
-    data: str | None = None
-    text: str | None = None
-    each: int = 300
-    max_tokens: int = 160
-    order: int = 4
-    top: int = 3
-    least: int = 2
-    discount: float = 0.75
-    seed: int = 0
-    corpus: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, low, high in (
-            ("order", 1, 8),
-            ("top", 1, 16),
-            ("least", 1, 1 << 20),
-            ("each", 1, 1 << 20),
-            ("max_tokens", 1, 1 << 20),
-            ("discount", 0, 1),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise RequestError(
-                    f"{name} is {getattr(self, name)}: it must lie in {low} to {high}"
-                )
-        if self.corpus is not None and (self.text, self.data) != (None, None):
-            raise RequestError(
-                "corpus is given, and so is text or data: a table is counted in one of them, leave out the others"
-            )
 
 
 def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
@@ -113,9 +70,7 @@ def _keep(
         "tokens": result["tokens"],
     }
     save(out, table, about)
-    replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
-    )
+    write_down(out, result)
     return result
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,44 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from polydec.base.files import replace
-from polydec.base.options import above_zero, at_least_one
 from polydec.learned.kinds import step_reward
 from polydec.learned.kinds.step_reward import StepReward
 from polydec.models.checkpoint import Checkpoint
-from polydec.train import problems
-from polydec.train.loop import Schedule, fit
+from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.own_text import states
-from polydec.train.problems import KINDS
-from polydec.train.progress import shown
+from polydec.train.schedule import Schedule
 from polydec.train.solutions import Drawn, draw
+from polydec.train.specs.prm import PrmSpec
 from polydec.train.target import autoregressive
-
-
-@dataclass(frozen=True)
-class PrmSpec:
-    """What `train_prm` makes.
-
-    out: the directory to write; target: the reasoner; kinds: of problems; each: problems of a kind, for each of which the
-    target draws one solution; temperature: at which it draws; inner: width of the head; steps, rows, rate: of its training;
-    seed.
-    """
-
-    out: str
-    target: str = "zoo:reasoner"
-    kinds: tuple[str, ...] = tuple(KINDS)
-    each: int = 1500
-    temperature: float = 0.8
-    inner: int = 64
-    steps: int = 1500
-    rows: int = 256
-    rate: float = 3e-3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "inner", "steps", "rows")
-        above_zero(self, "temperature", "rate")
-        problems.require_kinds(self.kinds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +45,15 @@ class Head(nn.Module):
 
 
 def train_prm(spec: PrmSpec) -> dict[str, Any]:
-    """Train, save at spec.out (prm.safetensors, config.json), and say how it does on held-out problems (also in
-    out/training.json). The target draws solutions of training problems, and a checker labels every step: it is right so far and
-    can still be finished, or not. Every eighth problem is set aside; the weights that are best there are saved. The target is
-    left as it is. Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec, or a target that
-    shows no states."""
-    out, began = Path(spec.out), time.perf_counter()
+    """Train, save at spec.out (prm.safetensors, config.json), and say how it does on held-out problems. The target draws
+    solutions of training problems, and a checker labels every step: it is right so far and can still be finished, or not.
+    Every eighth problem is set aside; the weights that are best there are saved. The target is left as it is. See
+    `carry_out`. Raises RequestError on a wrong spec, or a target that shows no states."""
+    return carry_out("prm", spec, _course)
+
+
+def _course(spec: PrmSpec) -> Course:
+    out = Path(spec.out)
     point = autoregressive(spec.target)
 
     def solve(file: str, each: int, held: bool) -> list[Drawn]:
@@ -113,42 +85,27 @@ def train_prm(spec: PrmSpec) -> dict[str, Any]:
             lessons, torch.randint(len(lessons.right_N), (spec.rows,), generator=g)
         ), spec.rows
 
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k != "out"},
-        "kinds": list(spec.kinds),
-        "states": len(lessons.right_N),
-    }
-    with shown("prm", spec.steps) as watch:
-        curve = fit(
-            head,
-            loss,
-            Schedule(
-                spec.steps,
-                spec.rate,
-                decay=1.0,
-                save_every=500,
-                log_every=min(50, spec.steps),
-                judge_every=25,
-            ),
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=lambda: loss_of(aside),
-        )
-    step_reward.save(out, head.reward(), {"target": spec.target, "temperature": spec.temperature})
-    result = {
-        "states": len(lessons.right_N),
-        "steps": spec.steps,
-        "loss": curve[-1][1],
-        "loss_aside": float(loss_of(aside).detach()),
-        "held_out": judge(head.reward(), unseen),
-        "seconds": round(time.perf_counter() - began, 1),
-    }
-    replace(
-        out / "training.json",
-        lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"),
+    def measure() -> dict[str, Any]:
+        return {
+            "states": len(lessons.right_N),
+            "loss_aside": float(loss_of(aside).detach()),
+            "held_out": judge(head.reward(), unseen),
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {"target": spec.target, "temperature": spec.temperature}
+        step_reward.save(out, head.reward(), about)
+
+    schedule = Schedule(
+        spec.steps,
+        spec.rate,
+        decay=1.0,
+        save_every=500,
+        log_every=min(50, spec.steps),
+        judge_every=25,
     )
-    return result
+    known_as = identity(spec, states=len(lessons.right_N))
+    return Course(head, loss, schedule, known_as, save, measure, lambda: loss_of(aside))
 
 
 def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -16,78 +13,31 @@ from tokenizers import AddedToken, Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.base import files
-from polydec.base.errors import RequestError
-from polydec.base.options import at_least_one
 from polydec.core.types import Vocab
 from polydec.learned.kinds import step_reward
 from polydec.learned.kinds.step_reward import StepReward
 from polydec.models import checkpoint
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
+from polydec.train.envelope import STATE, Course, carry_out, identity
 from polydec.train.grow import grown
 from polydec.train.lm import load_directory
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama, Shape, Trunk, save_directory
-from polydec.train.problems import KINDS, LARGEST, Problem
-from polydec.train.progress import shown
+from polydec.train.problems import LARGEST, Problem
+from polydec.train.schedule import Schedule
 from polydec.train.solutions import Drawn, draw
+from polydec.train.specs.reasoner import CONTEXT, ReasonerSpec
 from polydec.train.tokens import tokenizer_files, train_tokenizer
 
 NUMBERS = tuple(map(str, range(10, LARGEST + 1)))
 VOCAB = 256 + len(SPECIAL) + len(NUMBERS)
 """Bytes, the special tokens, and a token for each number of two digits that problems hold."""
 
-CONTEXT = 256
 """Positions that the model can be asked for; the longest problem and its solution take about 90."""
 
 NOT_LEARNED = -100
 """Stands for a token that is read and not learned to write."""
-
-
-@dataclass(frozen=True)
-class ReasonerSpec:
-    """What `train_reasoner` makes.
-
-    out: the directory to write; kinds: of problems, which take turns at random; steps: optimiser steps; rows: of `length`
-    tokens a step, each filled with problems; width, layers: of the network; flawed: the share of problems that are shown with a
-    wrong step, which is judged and not learned; judging: weight of the loss of that judgement; seed; rate, muon: the
-    highest learning rates of AdamW and, for the layers, of Muon; start: a directory that this wrote, of a network at most as
-    large, whose law the network begins with (see grow.py), None: random weights; own: problems of each kind that this one
-    solves first, at temperature 1: its solutions, right or wrong, are then what is judged and not learned, 0: solutions that
-    end with a slip.
-    """
-
-    out: str
-    kinds: tuple[str, ...] = tuple(KINDS)
-    steps: int = 1500
-    rows: int = 16
-    length: int = 96
-    width: int = 256
-    layers: int = 6
-    flawed: float = 0.5
-    judging: float = 1.0
-    seed: int = 0
-    rate: float = 3e-3
-    muon: float = 0.02
-    start: str | None = None
-    own: int = 0
-
-    def __post_init__(self) -> None:
-        if self.own < 0:
-            raise RequestError(f"own is {self.own}: it must be at least 0")
-        if self.own and self.start is None:
-            raise RequestError(
-                f"own is {self.own}: only a network that is named by start can draw solutions"
-            )
-        at_least_one(self, "steps", "rows", "layers")
-        if not 96 <= self.length <= CONTEXT:
-            raise RequestError(f"length is {self.length}: it must lie in 96 to {CONTEXT}")
-        if self.width < 32 or self.width % 32:
-            raise RequestError(f"width is {self.width}: it must be a multiple of 32")
-        if not 0 <= self.flawed < 1:
-            raise RequestError(f"flawed is {self.flawed}: it must be at least 0 and below 1")
-        problems.require_kinds(self.kinds)
 
 
 class Reasoner(nn.Module):
@@ -131,12 +81,13 @@ def states(trunk: Trunk, token_BT: Tensor) -> Tensor:
 
 
 def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out, and what judged beside it as a process reward model at
-    spec.out/prm; what was measured (also in out/training.json).
+    """Train, and save a directory that `polydec.load` reads at spec.out, and what judged beside it as a process reward model
+    at spec.out/prm. See `carry_out`. Raises RequestError on a wrong spec."""
+    return carry_out("reasoner", spec, _course)
 
-    Interrupted, it goes on from out/state.pt when called again. Raises RequestError on a wrong spec, or a state that belongs to
-    another run."""
-    out, began = Path(spec.out), time.perf_counter()
+
+def _course(spec: ReasonerSpec) -> Course:
+    out = Path(spec.out)
     tokenizer = number_tokenizer()
     shape = Shape(
         VOCAB, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT
@@ -162,7 +113,7 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     )
     apart = Rows(tokenizer, spec, own[::16]).batch(-1, 4 * spec.rows)
 
-    bf16 = arithmetic(out / "state.pt")
+    bf16 = arithmetic(out / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
         with precision(bf16):
@@ -171,39 +122,24 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     schedule = Schedule(
         spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200
     )
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k != "out"},
-        "kinds": list(spec.kinds),
-        "bf16": bf16,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    with shown("reasoner", spec.steps) as watch:
-        curve = fit(
-            learner,
-            loss,
-            schedule,
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=lambda: learner.loss(*apart, spec.judging if own else 0.0),
-        )
     config = network.s.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
-    save_directory(
-        out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT), dtype=torch.int8
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        written = tokenizer_files(tokenizer, CONTEXT)
+        save_directory(out, learner.network, config, files=written, dtype=torch.int8)
+        about = {"target": out.name, "temperature": 1.0}
+        vocab = checkpoint.load(str(out)).lm.vocab
+        step_reward.save(out / "prm", learner.reward(vocab), about)
+
+    return Course(
+        learner,
+        loss,
+        schedule,
+        identity(spec, bf16=bf16),
+        save,
+        lambda: {"parameters": sum(p.numel() for p in learner.network.parameters())},
+        lambda: learner.loss(*apart, spec.judging if own else 0.0),
     )
-    about = {"target": out.name, "temperature": 1.0}
-    step_reward.save(out / "prm", learner.reward(checkpoint.load(str(out)).lm.vocab), about)
-    result = {
-        "parameters": sum(p.numel() for p in learner.network.parameters()),
-        "steps": spec.steps,
-        "loss": curve[-1][1],
-        "seconds": round(time.perf_counter() - began, 1),
-        "curve": curve,
-    }
-    files.replace(
-        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
-    )
-    return result
 
 
 class Rows:

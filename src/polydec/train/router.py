@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from polydec.base.errors import RequestError
 from polydec.base.files import replace
-from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -35,46 +33,17 @@ from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
 from polydec.train import problems
-from polydec.train.loop import Schedule, fit
+from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.prm import Head
-from polydec.train.problems import KINDS
-from polydec.train.progress import counted, shown
+from polydec.train.progress import counted
+from polydec.train.schedule import Schedule
 from polydec.train.solutions import LONGEST
+from polydec.train.specs.router import RouterSpec
 from polydec.train.target import autoregressive
 from polydec.verifiers.match import Match
 
 LIVE = 64
 """Problems that are solved side by side."""
-
-
-@dataclass(frozen=True)
-class RouterSpec:
-    """What `train_router` makes.
-
-    out: the directory to write; target, draft: the two reasoners; reward: a process reward model of the target's; kinds: of
-    problems; each: problems of a kind that the two solve together; temperature: at which they do, at least 0; inner: width of
-    the head; steps, rows, rate: of its training; seed.
-    """
-
-    out: str
-    draft: str
-    target: str = "zoo:reasoner"
-    reward: str = "zoo:reasoner-prm"
-    kinds: tuple[str, ...] = tuple(KINDS)
-    each: int = 400
-    temperature: float = 0.6
-    inner: int = 32
-    steps: int = 600
-    rows: int = 256
-    rate: float = 1e-3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "each", "inner", "steps", "rows")
-        above_zero(self, "rate")
-        if not self.temperature >= 0.0:
-            raise RequestError(f"temperature is {self.temperature}: it must be at least 0")
-        problems.require_kinds(self.kinds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,11 +91,15 @@ class _Watching:
 
 
 def train_router(spec: RouterSpec) -> dict[str, Any]:
-    """Train, save at spec.out (router.safetensors, config.json), and say how it does on held-out problems (also in
-    out/training.json). Both models write every step of training problems, the reward judges both, and the better one stands.
-    What was learned from is kept in out; interrupted, training goes on where it was. Every eighth step is set aside; the
-    weights that are best there are saved. Raises RequestError on a wrong spec, or models that do not fit."""
-    out, began = Path(spec.out), time.perf_counter()
+    """Train, save at spec.out (router.safetensors, config.json), and say how it does on held-out problems. Both models write
+    every step of training problems, the reward judges both, and the better one stands. What was learned from is kept in out.
+    Every eighth step is set aside; the weights that are best there are saved. See `carry_out`. Raises RequestError on a wrong
+    spec, or models that do not fit."""
+    return carry_out("router", spec, _course)
+
+
+def _course(spec: RouterSpec) -> Course:
+    out = Path(spec.out)
     target, draft = autoregressive(spec.target), autoregressive(spec.draft, "draft")
     reward = step_reward.load(
         zoo.resolve(spec.reward) if spec.reward.startswith("zoo:") else spec.reward
@@ -134,12 +107,9 @@ def train_router(spec: RouterSpec) -> dict[str, Any]:
     reward.fit(target.lm, None)
     target.lm.vocab.require_same(draft.lm.vocab, "the draft")
     out.mkdir(parents=True, exist_ok=True)
-    identity: dict[str, Any] = {
-        **{k: v for k, v in asdict(spec).items() if k != "out"},
-        "kinds": list(spec.kinds),
-    }
+    known_as = identity(spec, kinds=list(spec.kinds))
     whole, unseen = (
-        _kept(spec, out, identity, target, draft, reward, held) for held in (False, True)
+        _kept(spec, out, known_as, target, draft, reward, held) for held in (False, True)
     )
     last = torch.arange(len(whole.value_N)) % 8 == 0
     lessons, aside = whole.part(~last), whole.part(last)
@@ -154,46 +124,32 @@ def train_router(spec: RouterSpec) -> dict[str, Any]:
             lessons.part(torch.randint(len(lessons.value_N), (spec.rows,), generator=g))
         ), spec.rows
 
-    with shown("router", spec.steps) as watch:
-        curve = fit(
-            head,
-            loss,
-            Schedule(
-                spec.steps,
-                spec.rate,
-                decay=1.0,
-                save_every=50,
-                log_every=min(50, spec.steps),
-                judge_every=25,
-            ),
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=lambda: loss_of(aside),
-        )
-    made = Router(head.reward())
-    router.save(
-        out, made, {"target": spec.target, "draft": spec.draft, "temperature": spec.temperature}
+    def measure() -> dict[str, Any]:
+        return {
+            "steps_seen": len(whole.value_N),
+            "loss_aside": float(loss_of(aside).detach()),
+            "held_out": judge(Router(head.reward()), unseen),
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {"target": spec.target, "draft": spec.draft, "temperature": spec.temperature}
+        router.save(out, Router(head.reward()), about)
+
+    schedule = Schedule(
+        spec.steps,
+        spec.rate,
+        decay=1.0,
+        save_every=50,
+        log_every=min(50, spec.steps),
+        judge_every=25,
     )
-    result = {
-        "steps_seen": len(whole.value_N),
-        "steps": spec.steps,
-        "loss": curve[-1][1],
-        "loss_aside": float(loss_of(aside).detach()),
-        "held_out": judge(made, unseen),
-        "seconds": round(time.perf_counter() - began, 1),
-    }
-    replace(
-        out / "training.json",
-        lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"),
-    )
-    return result
+    return Course(head, loss, schedule, known_as, save, measure, lambda: loss_of(aside))
 
 
 def _kept(
     spec: RouterSpec,
     out: Path,
-    identity: Mapping[str, Any],
+    known_as: Mapping[str, Any],
     target: Checkpoint,
     draft: Checkpoint,
     reward: StepReward,
@@ -206,7 +162,7 @@ def _kept(
     )
     asked = json.dumps(
         {
-            k: identity[k]
+            k: known_as[k]
             for k in ("target", "draft", "reward", "kinds", "each", "temperature", "seed")
         }
     )

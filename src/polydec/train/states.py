@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base import files
 from polydec.base.errors import RequestError
-from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
@@ -33,13 +30,15 @@ from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.train import selfplay, texts
 from polydec.train.data import training_data
+from polydec.train.envelope import STATE, Course, carry_out, identity
 from polydec.train.kinds import KINDS
-from polydec.train.loop import Schedule, arithmetic, fit, precision
+from polydec.train.loop import arithmetic, precision
 from polydec.train.network import from_weights
 from polydec.train.own_text import Lessons, gather, place
-from polydec.train.progress import shown as progress
 from polydec.train.recorded import Recorded, StateFile
+from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Sample
+from polydec.train.specs.states import StatesSpec
 from polydec.train.students import Kind, Shown, Student
 from polydec.train.target import autoregressive
 from polydec.train.teacher import Teacher
@@ -54,98 +53,28 @@ LOOKED = 256
 """Pieces of text that they are counted on, at most."""
 LEVELS = 4
 """Levels of these trees, where a drafter has no end of its own."""
-SOME = ("tokens", "every", "start")
-"""Fields that mean nothing to some kinds."""
 MEASURED = 32
 """Held-out prompts that they are measured on, at most."""
 
 
-@dataclass(frozen=True)
-class StatesSpec:
-    """What `train_states` makes.
-
-    out: the directory to write; kind: one of KINDS; target: a checkpoint of the Llama skeleton, by any name that `polydec.load`
-    takes; data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
-    out/text.jsonl, written first: `each` prompts a kind, answers of at most `max_tokens` at `temperature`); levels: how many
-    tokens ahead are guessed, 1 to 16 (0: as the kind has it); decay: weight of each level's loss beside the one before it,
-    above 0; tokens: how many a head of the drafter's own knows, the most frequent ones (0: those of `start`, else all); steps;
-    rows: pieces of text a step, of `length` tokens; rate; seed; save_every: steps between checkpoints.
-
-    mixed: answers are written at several temperatures, each prompt at its own (as for `polydec train draft`), in place of
-    `temperature`; texts: about so many tokens of texts that others wrote are learned from too, 0 or more: the target reads
-    them, which is quicker than writing; start: a one-layer draft model of the target's width that eagle-3-narrow begins as,
-    and whose head it keeps (None: at random, over the target's); muon: highest learning rate of Muon for all matrices (0:
-    AdamW); every: levels below the first are trained behind every so many tokens; bf16: its arithmetic (None: where this
-    machine is measured to be faster with it); compute: the arithmetic in which the target writes and reads (see
-    `polydec.load`).
-    """
-
-    out: str
-    kind: str
-    target: str = "zoo:tiny"
-    data: str | None = None
-    text: str | None = None
-    each: int = 60
-    max_tokens: int = 128
-    temperature: float = 0.0
-    levels: int = 0
-    decay: float = 0.8
-    tokens: int = 0
-    steps: int = 500
-    rows: int = 8
-    length: int = 48
-    rate: float = 2e-3
-    seed: int = 0
-    save_every: int = 100
-    mixed: bool = False
-    texts: int = 0
-    start: str | None = None
-    muon: float = 0.0
-    every: int = 1
-    bf16: bool | None = None
-    compute: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise RequestError(f"kind is {self.kind!r}: it must be one of {', '.join(KINDS)}")
-        if not 0 <= self.levels <= 16:
-            raise RequestError(f"levels is {self.levels}: it must lie in 0 to 16")
-        for name in ("temperature", "tokens", "texts", "muon"):
-            if getattr(self, name) < 0:
-                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
-        for name in SOME:
-            if (
-                getattr(self, name) != getattr(StatesSpec, name)
-                and name not in KINDS[self.kind].takes
-            ):
-                takers = ", ".join(other for other, kind in KINDS.items() if name in kind.takes)
-                raise RequestError(
-                    f"{name} is {getattr(self, name)!r}: kind {self.kind} does nothing with it, leave it out "
-                    f"({takers} would take it)"
-                )
-        if self.start is not None and self.tokens:
-            raise RequestError(
-                f"start is {self.start!r} and tokens {self.tokens}: start brings its own, so leave tokens out"
-            )
-        above_zero(self, "decay", "rate")
-        at_least_one(self, "each", "max_tokens", "steps", "rows", "length", "save_every", "every")
-
-
 def train_states(spec: StatesSpec) -> dict[str, Any]:
-    """Train, save at spec.out, and say how it does on held-out prompts (also in out/training.json): how often each level's
-    token of each rank is right behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many
-    passes of the target a draft costs; its seconds are this process's own. It learns the target's laws at the tokens that the
-    target wrote. Every eighth answer is set aside, and the weights that are best on these are saved. Interrupted, it goes on
-    where it was when called again. Raises RequestError on a wrong spec, missing data, or a target outside the Llama
-    skeleton."""
-    out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
+    """Train, save at spec.out, and say how it does on held-out prompts: how often each level's token of each rank is right
+    behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many passes of the target a draft
+    costs; its seconds are this process's own. It learns the target's laws at the tokens that the target wrote.
+    Every eighth answer is set aside, and the weights that are best on these are saved. See `carry_out`. Raises RequestError
+    on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    return carry_out("states", spec, _course, time.process_time)
+
+
+def _course(spec: StatesSpec) -> Course:
+    out, kind = Path(spec.out), KINDS[spec.kind]
     point, source = (
         autoregressive(spec.target, compute=spec.compute),
         sources.open_source(spec.target),
     )
     target, fast = (
         from_weights(source.config, source.weights),
-        arithmetic(out / "state.pt", spec.bf16),
+        arithmetic(out / STATE, spec.bf16),
     )
     levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
     given = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
@@ -185,11 +114,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
         )
         return value
 
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "save_every", "bf16")},
-        "bf16": fast,
-        "samples": selfplay.fingerprint(samples),
-    }
+    known_as = identity(spec, "save_every", bf16=fast, samples=selfplay.fingerprint(samples))
     schedule = Schedule(
         spec.steps,
         spec.rate,
@@ -199,52 +124,48 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
         log_every=50,
         muon=spec.muon,
     )
-    with progress(spec.kind, spec.steps) as watch:
-        curve = fit(
-            student,
-            loss,
-            schedule,
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=on_aside,
-            deep=student.matrices if spec.muon else (),
-        )
-    known, seconds = (
-        rates(student, lessons, aside, spec.length, levels),
-        round(time.process_time() - began, 1),
+
+    @cache
+    def known() -> list[list[float]]:
+        return rates(student, lessons, aside, spec.length, levels)
+
+    def drafter(nodes: int) -> Drafter:
+        return kind.drafter(student.model(known()), Ranked.of(deep(known()), nodes))
+
+    def measure() -> dict[str, Any]:
+        lm = checkpoint.load(spec.target, dtype="torch").lm if kind.torch else point.lm
+        share = cost_of(lm, drafter(NODES[-1]), given.unseen[:4], kind.rows(NODES[-1]))
+        return {
+            "kind": spec.kind,
+            "parameters": sum(p.numel() for p in student.parameters()),
+            "positions": len(lessons.window_NW),
+            "answers": int(lessons.answer_N.sum()),
+            "share": share,
+            "held_out": rates(student, held, held.pieces(spec.length, levels), spec.length, levels),
+            "tokens_per_pass": {
+                n: tokens_per_pass(
+                    lm, given.unseen[:MEASURED], spec.max_tokens, drafter(n), kind.rows(n)
+                )
+                for n in NODES
+            },
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {"target": spec.target, "start": spec.start}
+        kind.save(out, student.model(known(), result["share"]), about)
+
+    return Course(
+        student,
+        loss,
+        schedule,
+        known_as,
+        save,
+        measure,
+        on_aside,
+        student.matrices if spec.muon else (),
+        {"set_aside": seen},
+        spec.kind,
     )
-    drafter = kind.drafter(student.model(known), Ranked.of(deep(known), NODES[-1]))
-    lm = checkpoint.load(spec.target, dtype="torch").lm if kind.torch else point.lm
-    share = cost_of(lm, drafter, given.unseen[:4], kind.rows(NODES[-1]))
-    kind.save(out, student.model(known, share), {"target": spec.target, "start": spec.start})
-    result = {
-        "kind": spec.kind,
-        "parameters": sum(p.numel() for p in student.parameters()),
-        "positions": len(lessons.window_NW),
-        "answers": int(lessons.answer_N.sum()),
-        "loss": curve[-1][1],
-        "seconds": seconds,
-        "share": share,
-        "held_out": rates(student, held, held.pieces(spec.length, levels), spec.length, levels),
-        "tokens_per_pass": {
-            n: tokens_per_pass(
-                lm,
-                given.unseen[:MEASURED],
-                spec.max_tokens,
-                kind.drafter(student.model(known), Ranked.of(deep(known), n)),
-                kind.rows(n),
-            )
-            for n in NODES
-        },
-    }
-    files.replace(
-        out / "training.json",
-        lambda at: Path(at).write_text(
-            json.dumps({**result, "curve": curve, "set_aside": seen}, indent=1) + "\n"
-        ),
-    )
-    return result
 
 
 @dataclass(frozen=True)

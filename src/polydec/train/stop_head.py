@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
-from polydec.base.files import replace
-from polydec.base.options import above_zero, at_least_one
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.formats import zoo
@@ -22,52 +18,12 @@ from polydec.learned.kinds import stop_head
 from polydec.learned.kinds.stop_head import StopHead
 from polydec.models.lm import LM
 from polydec.train import selfplay
-from polydec.train.loop import Schedule, fit
+from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.own_text import gather
-from polydec.train.progress import shown
+from polydec.train.schedule import Schedule
 from polydec.train.selfplay import Sample
+from polydec.train.specs.stop_head import StopHeadSpec
 from polydec.train.target import autoregressive
-
-
-@dataclass(frozen=True)
-class StopHeadSpec:
-    """What `train_stop_head` makes.
-
-    out: the directory to write; target, draft: models, by any name that `polydec.load` takes (draft None: the embedded
-    one's); data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
-    out/text.jsonl, written first: `each` prompts a kind, answers of at most `max_tokens`); temperature: of both laws, at
-    which the head will be used; 0: greedy; mixing: share of positions, 0 to 1, at which the draft reads the target's token
-    and not its own; weight: of rejections in the loss, above 0; depth: blocks of the head, 0 to 16; tied: one block,
-    applied `depth` times; rounds: draws of the draft's tokens for each text; steps; rows: positions a step; rate; seed.
-    """
-
-    out: str
-    target: str = "zoo:smollm2"
-    draft: str | None = None
-    data: str | None = None
-    text: str | None = None
-    each: int = 30
-    max_tokens: int = 128
-    temperature: float = 1.0
-    mixing: float = 0.15
-    weight: float = 6.0
-    depth: int = 3
-    tied: bool = False
-    rounds: int = 2
-    steps: int = 400
-    rows: int = 512
-    rate: float = 1e-3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.mixing < 1.0:
-            raise RequestError(f"mixing is {self.mixing}: it must lie in 0 to 1, 1 left out")
-        if not 0 <= self.depth <= 16:
-            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 16")
-        if self.temperature < 0:
-            raise RequestError(f"temperature is {self.temperature}: it must be at least 0")
-        above_zero(self, "weight", "rate")
-        at_least_one(self, "each", "max_tokens", "rounds", "steps", "rows")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +52,13 @@ class Head(nn.Module):
 
 def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     """Train, save at spec.out (head.safetensors, config.json), and say how it does on held-out prompts beside the best
-    constant (also in out/training.json). Every eighth text is set aside, and the weights that are best on these are saved:
-    the head, which begins as the best constant, has more of them than a small run has positions. The draft is left as it is.
-    Interrupted, it goes on where it was when called again. Raises RequestError on a wrong spec, a draft that does not fit the
-    target, or missing data."""
-    out, began = Path(spec.out), time.perf_counter()
+    constant. Every eighth text is set aside, and the weights that are best on these are saved: the head, which begins as the
+    best constant, has more of them than a small run has positions. The draft is left as it is. See `carry_out`. Raises
+    RequestError on a wrong spec, a draft that does not fit the target, or missing data."""
+    return carry_out("stop-head", spec, _course)
+
+
+def _course(spec: StopHeadSpec) -> Course:
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
         raise RequestError(
@@ -128,40 +86,28 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
             network.head().logits(lessons.hidden_NH[some]), lessons.accepted_N[some], spec.weight
         ), spec.rows
 
-    identity = {
-        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data")},
-        "draft": name,
-        "positions": len(lessons.accepted_N),
-        "samples": selfplay.fingerprint(samples),
-    }
-    with shown("stop-head", spec.steps) as watch:
-        curve = fit(
-            network,
-            loss,
-            Schedule(
-                spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50, judge_every=25
-            ),
-            state=out / "state.pt",
-            identity=identity,
-            watch=watch,
-            aside=loss_aside,
-        )
-    head = network.head()
-    about = {k: identity[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
-    stop_head.save(out, head, about)
-    result = {
-        "positions": len(lessons.accepted_N),
-        "steps": spec.steps,
-        "loss": curve[-1][1],
-        "loss_aside": float(loss_aside().detach()),
-        "seconds": round(time.perf_counter() - began, 1),
-        "held_out": judge(head, held, spec.weight),
-    }
-    replace(
-        out / "training.json",
-        lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"),
+    known_as = identity(
+        spec,
+        draft=name,
+        positions=len(lessons.accepted_N),
+        samples=selfplay.fingerprint(samples),
     )
-    return result
+
+    def measure() -> dict[str, Any]:
+        return {
+            "positions": len(lessons.accepted_N),
+            "loss_aside": float(loss_aside().detach()),
+            "held_out": judge(network.head(), held, spec.weight),
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {k: known_as[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
+        stop_head.save(out, network.head(), about)
+
+    schedule = Schedule(
+        spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50, judge_every=25
+    )
+    return Course(network, loss, schedule, known_as, save, measure, loss_aside)
 
 
 def learn(

@@ -12,16 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.learned import published_eagle1
-from polydec.learned.head import fresh
-from polydec.learned.kinds import chimera, clover, narrow
-from polydec.learned.kinds.chimera import Chimera
-from polydec.learned.kinds.clover import Clover
-from polydec.learned.kinds.eagle import Eagle
-from polydec.learned.kinds.eagle3 import Eagle3
-from polydec.learned.kinds.heads import Heads
-from polydec.learned.published import layout
-from polydec.learned.state_layer import EPS, StateLayer, Vocabulary, even
+from polydec.learned.state_layer import EPS, even
 from polydec.train.network import Llama
 from polydec.train.state_layer import Block, NarrowBlock, Past, PublishedBlock
 
@@ -200,191 +191,6 @@ class LayerStudent(Student):
         )
 
 
-def make_heads(reads: bool, layered: bool) -> Callable[[Shown], Student]:
-    def start(shown: Shown) -> Student:
-        s = shown.target.s
-
-        def make(
-            t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
-        ) -> Heads:
-            return Heads(
-                [(t[i], t[i + 1], t[i + 2]) for i in range(0, len(t), 3)],
-                reads,
-                vocab,
-                rates,
-                layer,
-                share,
-            )
-
-        tensors = [t for head in fresh(s.width, shown.levels, reads, shown.seed) for t in head]
-        return HeadStudent(shown, tensors, Block(s, shown.seed) if layered else None, make)
-
-    return start
-
-
-def make_medusa_published(shown: Shown) -> Student:
-    """In learned/published_medusa.py's layout: a head passes the state on, and its law is the target's, before training."""
-    width, eye = shown.target.s.width, torch.eye(shown.target.s.width)
-
-    def make(t: Sequence[Tensor], layer: None, vocab: Vocab, rates: Rates, share: float) -> Heads:
-        return Heads(
-            [(t[i], t[i + 1], eye) for i in range(0, len(t), 3)],
-            False,
-            vocab,
-            rates,
-            None,
-            share,
-            t[2::3],
-        )
-
-    begun = fresh(width, shown.levels, False, shown.seed)
-    student = HeadStudent(
-        shown,
-        [t for weight, bias, _ in begun for t in (weight, bias, shown.table_VH.clone())],
-        None,
-        make,
-    )
-    student.normed = True
-    return student
-
-
-def make_eagle(published: bool) -> Callable[[Shown], Student]:
-    """published: in the layout of learned/published_eagle1.py, where embeddings enter as they are: they begin half as long as
-    states."""
-
-    def start(shown: Shown) -> Student:
-        s, trunk = shown.target.s, shown.target.model
-        scale = (
-            0.5 * float(trunk.norm.weight.norm() / trunk.embed_tokens.weight.norm(dim=-1).mean())
-            if published
-            else 1.0
-        )
-
-        def make(
-            t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float
-        ) -> Eagle:
-            return Eagle(t[0], layer, vocab, rates, share, published)
-
-        block = (
-            PublishedBlock(s, shown.seed, published_eagle1.layout)
-            if published
-            else Block(s, shown.seed)
-        )
-        student = LayerStudent(
-            shown, [torch.cat([scale * torch.eye(s.width), torch.eye(s.width)], 1)], block, make
-        )
-        student.normed = published
-        return student
-
-    return start
-
-
-def depths_of(layers: int) -> tuple[int, ...]:
-    """After which layers EAGLE-3 reads the states: a low, a middle and a high one, as far as there are so many."""
-    return tuple(sorted({max(1, layers // 4), max(1, layers // 2), max(1, layers - 1)}))
-
-
-def quarters_of(layers: int) -> tuple[int, ...]:
-    """After each quarter of the layers."""
-    return tuple(sorted({max(1, n * layers // 4) for n in range(1, 5)}))
-
-
-def make_eagle3(published: bool) -> Callable[[Shown], Student]:
-    """published: in the layout of learned/published.py."""
-
-    def start(shown: Shown) -> Student:
-        s, depths = shown.target.s, depths_of(shown.target.s.layers)
-
-        def make(
-            t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float
-        ) -> Eagle3:
-            return Eagle3(
-                t[0],
-                depths,
-                layer,
-                Vocabulary(shown.tokens, t[1], t[2]),
-                vocab,
-                rates,
-                share,
-                not published,
-            )
-
-        tensors = [
-            torch.eye(s.width).repeat(1, len(depths)) / len(depths),
-            shown.table_VH[shown.tokens].clone(),
-            shown.target.model.norm.weight.detach().clone(),
-        ]
-        block = (
-            PublishedBlock(s, shown.seed, layout)
-            if published
-            else Block(s, shown.seed, 2 * s.width)
-        )
-        student = LayerStudent(shown, tensors, block, make)
-        student.some = shown.tokens
-        return student
-
-    return start
-
-
-def make_narrow(shown: Shown) -> Student:
-    """EAGLE-3 of the target's width, over a head that stays as it is: that of the draft model that it begins as, else the
-    target's rows."""
-    s, depths, begin = shown.target.s, quarters_of(shown.target.s.layers), shown.begin
-    trunk = shown.target.model
-    head_CH, norm_H = (
-        trunk.embed_tokens.weight[shown.tokens].clone(),
-        trunk.norm.weight.detach().clone(),
-    )
-    scale = float(head_CH.square().mean(-1).sqrt().mean())
-    if begin is not None:
-        head_CH, norm_H = narrow.head_of(begin, shown.tokens), begin["model.norm.weight"].float()
-
-    def make(t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float) -> Eagle3:
-        return Eagle3(
-            t[0], depths, layer, Vocabulary(shown.tokens, head_CH, t[1]), vocab, rates, share
-        )
-
-    fuse = torch.eye(s.width).repeat(1, len(depths)) / len(depths)
-    student = LayerStudent(shown, [fuse, norm_H], NarrowBlock(s, shown.seed, begin, scale), make)
-    student.some = shown.tokens
-    return student
-
-
-def make_clover(shown: Shown) -> Student:
-    s = shown.target.s
-    attend, out = clover.begun(s.width, shown.seed, 0.01)
-
-    def make(
-        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
-    ) -> Clover:
-        assert layer is not None
-        return Clover(
-            layer,
-            (t[0], t[1], t[2]),
-            ((t[3], t[4], t[5]), (t[6], t[7], t[8])),
-            shown.levels,
-            vocab,
-            rates,
-            share,
-        )
-
-    return HeadStudent(shown, [*attend, *out[0], *out[1]], Block(s, shown.seed), make)
-
-
-def make_chimera(shown: Shown) -> Student:
-    s = shown.target.s
-
-    def make(
-        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
-    ) -> Chimera:
-        assert layer is not None
-        return Chimera((t[0], t[1]), t[2:], layer, vocab, rates, share)
-
-    return LayerStudent(
-        shown, chimera.begun(s.width, shown.levels, shown.seed), Block(s, shown.seed), make
-    )
-
-
 @dataclass(frozen=True)
 class Kind:
     """start: a student of this kind; drafter: of its artefact and a tree; save: its module's; levels: how many tokens ahead it
@@ -403,3 +209,8 @@ class Kind:
     depths: Callable[[int], tuple[int, ...]] = lambda layers: ()
     torch: bool = False
     takes: frozenset[str] = frozenset()
+
+
+UNROLLED = frozenset(("every",))
+HEADED = UNROLLED | {"tokens"}
+"""What kinds take: those with levels below the first, and of them those with a head of their own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
@@ -18,7 +18,7 @@ from polydec.learned.kinds.judge import Judge
 class Judged:
     """As `match`; where no child has the token that was drawn, the first child that the judge finds right with a chance above
     `threshold` stands in its place. An end of the text (a token of `ends`) is never accepted so. The drafter must ask for the
-    states (`WithStates`); where a pass shows none, nothing is judged.
+    states (`WithStates`); where a pass shows none, nothing is judged. The verdict says which nodes were kept so.
 
     threshold: 0 to 1.
 
@@ -37,7 +37,7 @@ class Judged:
             raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
-        state_NH = scores.hidden_NH
+        state_NH, kept = scores.hidden_NH, set[int]()
 
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
@@ -48,12 +48,14 @@ class Judged:
             )
             if state_NH is None or draft.child(node, token) is not None:
                 return token
-            right = (
-                draft.token[c]
-                for c in draft.children[node]
-                if draft.token[c] not in self.ends
-                and self.judge.chance(state_NH[c]) > self.threshold
-            )
-            return next(right, token)
+            for child in draft.children[node]:
+                if (
+                    draft.token[child] not in self.ends
+                    and self.judge.chance(state_NH[child]) > self.threshold
+                ):
+                    kept.add(child)
+                    return draft.token[child]
+            return token
 
-        return follow(draft, pick)
+        verdict = follow(draft, pick)
+        return replace(verdict, judged=tuple(i for i in verdict.path if i in kept))

@@ -17,7 +17,8 @@ class DraftStats:
     accepted_at[d]: drafts of which at least d + 1 levels were accepted; tried_at[d]: drafts that had such a level; first:
     tokens that the first pass gave; expected: nodes that the proposers thought would be accepted, where all of them said their
     chances. masked: tokens at which rules took other tokens away; kept: summed over these, the log-probability that the model
-    gave to what was left; least: the lowest of them."""
+    gave to what was left; least: the lowest of them. judged: accepted nodes that a judge kept in the place of the target's own
+    token."""
 
     passes: int = 0
     drafts: int = 0
@@ -30,6 +31,7 @@ class DraftStats:
     masked: int = 0
     kept: float = 0.0
     least: float = 0.0
+    judged: int = 0
 
     def plus(self, other: DraftStats) -> DraftStats:
         """Both together: of two answers, or of two parts of one."""
@@ -50,18 +52,26 @@ class DraftStats:
             self.masked + other.masked,
             self.kept + other.kept,
             min(self.least, other.least),
+            self.judged + other.judged,
         )
 
     def metrics(self) -> dict[str, Any]:
         """Mean acceptance length is 1 + accepted / drafts; a rate is None where nothing was drafted. Where a constraint or
         another mask was on: log_mass_kept, by how much the text is likelier than under the model alone (its logarithm,
-        negative); and least_log_mass_kept, the lowest of one token."""
+        negative); and least_log_mass_kept, the lowest of one token. Where a judge kept tokens: judged, how many, and
+        judged_share of what was accepted."""
         known = self.drafted and self.expected is not None
         bent = (
             {"log_mass_kept": self.kept, "least_log_mass_kept": self.least} if self.masked else {}
         )
+        judged = (
+            {"judged": self.judged, "judged_share": self.judged / self.accepted}
+            if self.judged
+            else {}
+        )
         return {
             **bent,
+            **judged,
             "mean_acceptance_length": 1 + self.accepted / self.drafts if self.drafts else 1.0,
             "draft_acceptance_rate": self.accepted / self.drafted if self.drafted else None,
             "expected_tokens_per_pass": 1 + (self.expected or 0.0) / self.passes if known else None,
@@ -78,6 +88,7 @@ class DraftCount:
         "_drafts",
         "_expected",
         "_first",
+        "_judged",
         "_kept",
         "_passes",
         "_tried_at",
@@ -85,6 +96,7 @@ class DraftCount:
 
     def __init__(self) -> None:
         self._passes = self._drafts = self._drafted = self._accepted = self._first = 0
+        self._judged = 0
         self._accepted_at, self._tried_at = list[int](), list[int]()
         self._expected: float | None = 0.0
         self._kept = list[float]()
@@ -101,6 +113,7 @@ class DraftCount:
         self._drafts += bool(nodes)
         self._drafted += len(nodes)
         self._accepted += got
+        self._judged += len(verdict.judged)
         more = [0] * (deepest - len(self._tried_at))
         self._tried_at += more
         self._accepted_at += more
@@ -131,6 +144,7 @@ class DraftCount:
             len(self._kept),
             sum(self._kept),
             min(self._kept, default=0.0),
+            self._judged,
         )
 
 

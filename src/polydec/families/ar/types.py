@@ -11,12 +11,14 @@ from polydec.core.types import Draft
 @dataclass(frozen=True)
 class Verdict:
     """The accepted nodes (root left out, top down), the token that follows them, and an importance weight. `prompt`: it
-    is the prompt that stands here, for drafters that want its rows; who holds drafters passes it on to those alone."""
+    is the prompt that stands here, for drafters that want its rows; who holds drafters passes it on to those alone. judged:
+    those of the accepted nodes that a judge kept in the place of the target's own token."""
 
     path: tuple[int, ...]
     bonus: int
     logw: float = 0.0
     prompt: bool = False
+    judged: tuple[int, ...] = ()
 
     def accepted(self, draft: Draft) -> tuple[int, ...]:
         """The tokens of the accepted nodes."""

@@ -111,22 +111,26 @@ class Denoising:
         start = low + (first - low) // size * size
         return range(max(start, begin), min(start + size, high, end))
 
-    def feed(self, spot: Spot, before: Canvas | None) -> Sequence[int]:
-        """What the next pass feeds: under a block-causal model nothing behind its own block, and no prompt that is kept."""
+    def feed(self, spot: Spot, before: Canvas | None, ahead: int = 0) -> Sequence[int]:
+        """What the next pass feeds: under a block-causal model nothing behind its own block, and no prompt that is kept.
+        ahead: so many positions behind the block are fed in any case."""
         feed, own = (
             self.refresh.feed(spot.canvas, before, spot.block, spot.step),
             self.denoiser.block,
         )
-        stop = min(len(spot.canvas), -(-spot.block.stop // own) * own) if own else len(spot.canvas)
+        reach = spot.block.stop + ahead
+        stop = min(len(spot.canvas), -(-reach // own) * own) if own else len(spot.canvas)
+        if ahead and feed[-1] + 1 < stop:
+            feed = [*feed, *range(feed[-1] + 1, stop)]
         start = spot.begin if self.prompt_kept and before is not None else 0
         if start <= feed[0] and feed[-1] < stop:
             return feed
         return [p for p in feed if start <= p < stop]
 
-    def rows(self, spot: Spot, feed: Sequence[int]) -> tuple[int, ...]:
-        """The gaps whose laws the next pass is asked for."""
+    def rows(self, spot: Spot, feed: Sequence[int], ahead: int = 0) -> tuple[int, ...]:
+        """The gaps whose laws the next pass is asked for; ahead: so many positions behind the block, too."""
         everywhere = self.unmasker.everywhere or self.ending.everywhere
-        stop = feed[-1] + 1 if everywhere else spot.block.stop
+        stop = feed[-1] + 1 if everywhere else spot.block.stop + ahead
         rows = gaps(spot.canvas, spot.block.start, stop)
         fed = feed if isinstance(feed, range) else frozenset(feed)
         return tuple(r for r in rows if r in fed)
@@ -156,15 +160,15 @@ class Sight:
     board: Board
     before: Canvas | None = None
 
-    def feed(self, spot: Spot) -> Sequence[int]:
+    def feed(self, spot: Spot, ahead: int = 0) -> Sequence[int]:
         """What the next pass feeds; from then on this canvas is the last."""
-        feed, self.before = self.how.feed(spot, self.before), spot.canvas
+        feed, self.before = self.how.feed(spot, self.before, ahead), spot.canvas
         return feed
 
-    async def look(self, spot: Spot) -> tuple[Look, Sequence[int]]:
-        """The laws of a canvas, and what was fed for them."""
-        feed = self.feed(spot)
-        rows = self.how.rows(spot, feed)
+    async def look(self, spot: Spot, ahead: int = 0) -> tuple[Look, Sequence[int]]:
+        """The laws of a canvas, and what was fed for them; ahead: those of so many positions behind the block, too."""
+        feed = self.feed(spot, ahead)
+        rows = self.how.rows(spot, feed, ahead)
         stand = self.how.standing(spot, feed)
         asked = sorted((*rows, *stand)) if stand else rows
         logw_RV = await self.board.score(spot.canvas, asked, feed)
@@ -175,6 +179,10 @@ class Sight:
         sure_S = normalise(logw_RV[[at[r] for r in stand]]).max(-1).values.exp()
         written = {r: float(sure) for r, sure in zip(stand, sure_S, strict=True)}
         return replace(look, written=written), feed
+
+    def fork(self) -> Sight:
+        """A twin that goes on from the same passes."""
+        return Sight(self.how, self.board.fork(), self.before)
 
     def close(self) -> None:
         self.board.close()

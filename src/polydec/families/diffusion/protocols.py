@@ -28,6 +28,10 @@ class Board(Protocol):
         """The same pass, asked for states: of each position of `feed` the state whose law `Denoiser.laws` gives, [feed, H]."""
         ...
 
+    def fork(self) -> Board:
+        """A twin that knows what the passes so far have left; from here on each goes its own way."""
+        ...
+
     def close(self) -> None: ...
 
 

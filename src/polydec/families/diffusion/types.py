@@ -128,6 +128,15 @@ def best(score_R: Tensor, count: int) -> list[int]:
     return sorted(range(len(score_R)), key=lambda i: (-float(score_R[i]), i))[:count]
 
 
+Rank = tuple[float, ...]
+"""Of each position of a canvas when its turn comes, the lowest first; () stands for an order from the left."""
+
+
+def ranked(positions: Sequence[int], rank: Rank) -> list[int]:
+    """These positions, those whose turn comes first at the front."""
+    return sorted(positions, key=lambda p: (rank[p] if rank else 0.0, p))
+
+
 def quota(count: int, steps: int, step: int) -> int:
     """How many of `count` gaps pass `step` (from 0) of `steps` fills: as even as can be, the earlier ones one more. Their sum
     is `count`; steps = 0 means one a pass."""

@@ -83,7 +83,7 @@ class ContrastiveSearch:
         finally:
             tree.close()
         text.score = total / len(text.tokens)
-        return best.results([text], replace(stats, ended=1))
+        return best.results([text], replace(stats, ended=1, written=len(text.tokens)))
 
 
 def likely(scores: Scores, node: int, width: int) -> tuple[Sequence[int], Sequence[float]]:

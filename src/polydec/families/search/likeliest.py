@@ -73,11 +73,11 @@ class Likeliest:
         try:
             while live:
                 scores, fed = await tree.score(), len({b.node for b in live})
-                live, ended, short = self._step(live, ended, keep, language, scores, request)
+                live, ended, short, new = self._step(live, ended, keep, language, scores, request)
                 cut = cut or short
                 nodes = tree.grow([(b.node, b.text.tokens[-1]) for b in live])
                 live = [replace(b, node=node) for b, node in zip(live, nodes, strict=True)]
-                stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + fed)
+                stats = stats.plus(SearchStats(1, scored=fed, written=new))
                 if live or ended:
                     best.settle([b.text for b in (*ended, *live)])
         finally:
@@ -110,9 +110,9 @@ class Likeliest:
         language: Language[Any],
         scores: Scores,
         request: Request,
-    ) -> tuple[list[Begun], list[Begun], bool]:
+    ) -> tuple[list[Begun], list[Begun], bool, int]:
         """All texts with one token more, still at their parents' nodes, that may be among the `keep` best; the best that
-        have ended, the likeliest first; and whether max_tokens cut one off."""
+        have ended, the likeliest first; whether max_tokens cut one off; and how many tokens were written."""
         options = list[tuple[float, int, int]]()
         for i, b in enumerate(live):
             tokens = language.mask(b.state).nonzero()[:, 0]
@@ -123,11 +123,11 @@ class Likeliest:
                 if float(lp) > NEG_INF
             ]
         options.sort(key=lambda option: -option[0])
-        grown, cut = list[Begun](), False
+        grown, cut, new = list[Begun](), False, 0
         for total, i, x in options:
             if len(ended) >= keep and total <= ended[keep - 1].total:
                 break  # and so are all that follow
-            b, text = live[i], live[i].text.fork()
+            b, text, new = live[i], live[i].text.fork(), new + 1
             text.write(
                 (x,),
                 ()
@@ -148,4 +148,4 @@ class Likeliest:
             else:
                 cut = True
         limit = ended[keep - 1].total if len(ended) >= keep else NEG_INF
-        return [b for b in grown if b.total > limit], ended, cut
+        return [b for b in grown if b.total > limit], ended, cut, new

@@ -16,6 +16,7 @@ from polydec.core.transcript import Text, Transcript
 from polydec.core.types import Edit, Exactness, Vocab
 from polydec.families.ar.walk import Method, Walk
 from polydec.families.search.attempt import Attempt, for_each, side_by_side
+from polydec.families.search.judging import ByState, ByText, Judging
 from polydec.families.search.protocols import Reward
 from polydec.families.search.rollouts import streams_of
 from polydec.families.search.stats import SearchStats
@@ -27,9 +28,9 @@ SCORE = "{score}"
 
 @dataclass(frozen=True)
 class Refine:
-    """Draws `proposals` answers side by side and asks the reward of each. Then, round after round, the model is shown its best
-    answer behind the prompt, with `feedback`, draws as many new ones behind that, and the reward is asked of those that it has
-    not seen. The best of all is the answer.
+    """Draws `proposals` answers side by side and asks the reward of each (or whatever else judges). Then, round after round,
+    the model is shown its best answer behind the prompt, with `feedback`, draws as many new ones behind that, and the reward is
+    asked of those that it has not seen. The best of all is the answer.
 
     A proposal is judged as an answer to the request's own prompt, behind which it is read once more; its log-probabilities are
     those behind that prompt. One of a later round that was cut at a limit, or holds nothing, is dropped; the value of one that
@@ -45,7 +46,8 @@ class Refine:
     behind it may take, None: there is room for twice an answer. Rules that look at the prompt (penalties) see what is shown as
     a part of it.
 
-    contrast: as feedback, of the worst answer. The paper's prompts are not known to us: these are ours, and empty at first.
+    contrast: as feedback, of the worst answer. text: what judges answers by their text in place of the reward. The paper's
+    prompts are not known to us: these are ours, and empty at first.
 
     Exact: approximate: the reward chooses among draws from several laws.
     Reduces to: best of n at one round, draw for draw.
@@ -54,7 +56,7 @@ class Refine:
     """
 
     method: Method
-    reward: Reward
+    reward: Reward | None
     rounds: int = 4
     proposals: int = 2
     feedback: str = ""
@@ -63,6 +65,7 @@ class Refine:
     context: int | None = None
     contrast: str = ""
     critique: str = ""
+    text: ByText | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -72,6 +75,8 @@ class Refine:
         at_least_one(self, "patience")
         if not 0.0 <= self.enough <= 1.0:
             raise RequestError(f"enough is {self.enough}: it must lie in 0 to 1")
+        if self.reward is None and self.text is None:
+            raise RequestError("reward is None: give a reward, or what judges texts")
         self.said(0.5)
         self.said_of_worst(0.5)
         self.asked()
@@ -83,6 +88,14 @@ class Refine:
     @property
     def vocab(self) -> Vocab:
         return self.target.vocab
+
+    @property
+    def judging(self) -> Judging:
+        """Who judges answers."""
+        if self.text is not None:
+            return self.text
+        assert self.reward is not None  # refused above
+        return ByState(self.reward)
 
     def said(self, value: float) -> tuple[int, ...]:
         """The feedback in tokens. Raises RequestError where the vocabulary cannot spell it."""
@@ -175,7 +188,7 @@ class _Rounds:
             Edit()
         )  # the clock of decoding starts; nothing is certain before the last round
         await gather(*(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True)))
-        await gather(*(a.judge(self._plan.reward) for a in drawn))
+        await gather(*(self._plan.judging.judge(a) for a in drawn))
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
         for a in drawn:
             a.value = 0.0 if a.text.finish_reason == "length" else a.value
@@ -212,7 +225,7 @@ class _Rounds:
         read = [self._root.fork(self._answer.choice or 0) for _ in texts]
         self._held += read
         await gather(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
-        await gather(*(a.judge(self._plan.reward) for a in read))
+        await gather(*(self._plan.judging.judge(a) for a in read))
         spent = side_by_side([a.spent for a in read])
         self._spent = self._spent.plus(
             replace(spent, ended=0, written=0)

@@ -24,6 +24,7 @@ from polydec.core.transcript import Text, Transcript
 from polydec.core.types import Edit, Exactness, Reads, Vocab
 from polydec.families.ar.walk import Method
 from polydec.families.search.attempt import Attempt, for_each, one, side_by_side
+from polydec.families.search.passages import Passages
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps, answer_of
 from polydec.families.search.word_bank import word_bank
@@ -62,9 +63,14 @@ class ThoughtTree:
     An answer weighs the sum, over the beginnings that give it, of their chance times the geometric mean of the probabilities
     of its tokens. The text is the whole chain with the answer that weighs most; its score is that weight.
 
-    steps, keep: 1 to 64; depth: 0 to 64; longest: tokens of a step at most; alike: 0 to 1; language: of the whole text, where
-    the law holds no other (then there can be no cue). Evidence stands in the prompt:
-    nothing is retrieved. The paper's prompts and widths are not known to us; these are ours.
+    passages: of these the `found` best by BM25 for a sub-question are read behind it, a line each, those that have a word of
+    it; the bank has their words then. Without passages, evidence stands in the prompt. own: what a sub-question's own answer is
+    written behind, greedily, at most `most` tokens of a line; empty: the step itself holds it. What does not leave room for an
+    answer is left out. With a check, a step is checked with what was read and answered behind it.
+
+    steps, keep: 1 to 64; depth: 0 to 64; longest: tokens of a step at most; alike: 0 to 1; found: at least 1; language: of the
+    whole text, where the law holds no other (then there can be no cue, no passages and no answers of steps' own). The paper's
+    prompts and widths are not known to us; these are ours.
 
     Exact: approximate: weights choose among draws.
     Reduces to: greedy decoding of the law at depth 0, not grounded, without a cue.
@@ -83,17 +89,26 @@ class ThoughtTree:
     alike: float = 0.8
     longest: int = 64
     language: Language[Any] | None = None
+    passages: tuple[str, ...] = ()
+    found: int = 2
+    own: str = ""
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("keep", 1), ("depth", 0)):
             if not least <= getattr(self, name) <= 64:
                 raise RequestError(f"{name} is {getattr(self, name)}: it must lie in {least} to 64")
-        at_least_one(self, "most", "longest")
+        at_least_one(self, "most", "longest", "found")
         if not 0.0 <= self.alike <= 1.0:
             raise RequestError(f"alike is {self.alike}: it must lie in 0 to 1")
-        for name in ("check", "cue"):
+        for name in ("check", "cue", "own"):
             self.spelled(name)
+        for passage in self.passages:
+            self.vocab.spelled(passage + "\n", f"passages holds {passage!r}")
+        if (self.passages or self.own) and self.language is not None:
+            raise RequestError(
+                "passages or own are given: the request's constraint leaves no room for them, so leave one of them out"
+            )
         if self.cue and self.language is not None:
             raise RequestError(
                 f"cue is {self.cue!r}: the request's constraint leaves no room for it, so leave one of them out"
@@ -148,6 +163,7 @@ class _Tree:
         self._plan, self._request, self._answer, self._held = plan, request, answer, held
         self._steps = Steps(("\n",), plan.longest, plan.vocab.words)
         self._cue, self._check = plan.spelled("cue"), plan.spelled("check")
+        self._own, self._passages = plan.spelled("own"), Passages(plan.passages)
         self._spent = SearchStats()
 
     async def run(self, root: Thought) -> Result:
@@ -176,6 +192,7 @@ class _Tree:
         streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
         over = await gather(*(self._step(a, s) for a, s in zip(forks, streams, strict=True)))
         words, out, seen = self._plan.vocab.words, list[Thought](), list[frozenset[str]]()
+        asked = dict[int, str]()
         for attempt, stream, ready in zip(forks, streams, over, strict=True):
             tokens = attempt.text.tokens[begin:]
             said = words.decode(tokens) if words is not None else " ".join(map(str, tokens))
@@ -187,11 +204,19 @@ class _Tree:
             elif not any(alike(known, terms(said), self._plan.alike) for known in seen):
                 seen.append(terms(said))
                 out.append(Thought(attempt, stream, ready=ready or attempt.ended))
+                asked[id(attempt)] = said
         new = [t for t in out if t.attempt is not thought.attempt]
         self._spent = self._spent.plus(side_by_side([a.spent for a in forks]))
-        begun = thought.attempt.logp
+        for a in forks:
+            a.spent = SearchStats()
+        begun, told = thought.attempt.logp, [t for t in new if not t.ready]
+        if self._check:
+            await gather(*(self._told(t, asked[id(t.attempt)]) for t in told))
         valid = await gather(*(self._valid(t.attempt, begun, begin) for t in new))
+        if not self._check:
+            await gather(*(self._told(t, asked[id(t.attempt)]) for t in told))
         chances = {id(t): thought.chance * v for t, v in zip(new, valid, strict=True)}
+        self._spent = self._spent.plus(side_by_side([a.spent for a in forks]))
         for a in forks:
             a.spent = SearchStats()
         return [replace(t, chance=chances.get(id(t), t.chance)) for t in out]
@@ -206,6 +231,25 @@ class _Tree:
             if attempt.take(one(r, r.tokens[0]), self._steps, begin):
                 return False
         return True
+
+    async def _told(self, thought: Thought, question: str) -> None:
+        """What is read behind a sub-question, and its own answer, as far as there is room."""
+        attempt, plan = thought.attempt, self._plan
+        for passage in self._passages.best(question, plan.found):
+            tokens = plan.vocab.spelled(passage + "\n", "passages")
+            if attempt.text.room > len(tokens) + len(self._own) + plan.most + len(self._cue) + 1:
+                await attempt.say(tokens)
+        if not self._own or attempt.text.room <= len(self._own) + plan.most + len(self._cue) + 1:
+            return
+        await attempt.say(self._own)
+        begin, line = len(attempt.text.tokens), Steps(("\n",), plan.most, plan.vocab.words)
+        while not attempt.ended:
+            r = await attempt.look(thought.rng.at("own", attempt.text.position))
+            logp_V = r.scores.row(0).clone()
+            logp_V[list(attempt.text.ends)] = NEG_INF  # the chain goes on behind it
+            likeliest = int(logp_V.argmax())
+            if float(logp_V[likeliest]) == NEG_INF or attempt.take(one(r, likeliest), line, begin):
+                return
 
     async def _valid(self, attempt: Attempt, begun: float, begin: int) -> float:
         """How valid the last step of a beginning is, 0 to 1."""

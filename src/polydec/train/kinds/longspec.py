@@ -10,11 +10,13 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Vocab
+from polydec.drafters.longspec import FromLongSpec
+from polydec.learned.kinds import longspec
 from polydec.learned.kinds.longspec import LongSpec, Sizes
 from polydec.learned.state_layer import EPS, StateLayer, even
 from polydec.train.network import Attention, Layer, rotate
 from polydec.train.state_layer import begun, mlp
-from polydec.train.students import Rates, Shown, Student
+from polydec.train.students import UNROLLED, Kind, Rates, Shown, Student
 
 WINDOW = 512
 """Tokens that attention of its own sees, as published; of a short context a sixteenth of it."""
@@ -165,3 +167,10 @@ class LongSpecStudent(Student):
 
 def make_longspec(shown: Shown) -> Student:
     return LongSpecStudent(shown)
+
+
+KINDS = {
+    "longspec": Kind(
+        make_longspec, FromLongSpec, longspec.save, 4, depths=depth_before, takes=UNROLLED
+    ),
+}

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
+from polydec.drafters.falcon import FromFalcon
 from polydec.learned.kinds import falcon
 from polydec.learned.kinds.falcon import Falcon
 from polydec.learned.state_layer import EPS, StateLayer, even
 from polydec.train.state_layer import Block, Past, behind, mlp
-from polydec.train.students import Rates, Shown, Student
+from polydec.train.students import Kind, Rates, Shown, Student
 
 BLOCK = 2
 """States that one pass guesses, as published."""
@@ -138,3 +139,6 @@ class FalconStudent(Student):
 
 def make_falcon(shown: Shown) -> Student:
     return FalconStudent(shown)
+
+
+KINDS = {"falcon": Kind(make_falcon, FromFalcon, falcon.save, 4, 1.0)}

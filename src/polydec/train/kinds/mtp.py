@@ -9,13 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
+from polydec.drafters.mtp import FromMtp
+from polydec.learned.kinds import mtp as masks
 from polydec.learned.kinds.mtp import Mtp, begun
 from polydec.learned.state_layer import StateLayer
 from polydec.nets.gated import PLACES, Adapter
+from polydec.train.kinds.probes import through
 from polydec.train.network import Llama
-from polydec.train.probes import through
 from polydec.train.state_layer import Past
-from polydec.train.students import Rates, Shown, Student
+from polydec.train.students import UNROLLED, Kind, Rates, Shown, Student
 
 RANK = 16
 """Of the adapter's matrices (published: 128; ranks of 1 to 16 are said to work well)."""
@@ -84,3 +86,17 @@ def make_mtp(shown: Shown) -> Student:
     return MtpStudent(
         shown, [shown.embed(some).clone(), *begun(s.width, shown.seed), *pairs], None, make
     )
+
+
+KINDS = {
+    "mtp": Kind(
+        make_mtp,
+        FromMtp,
+        masks.save,
+        4,
+        1.0,
+        rows=lambda nodes: 5 * nodes + 4,
+        torch=True,
+        takes=UNROLLED,
+    ),
+}

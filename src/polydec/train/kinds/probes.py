@@ -9,12 +9,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
+from polydec.drafters.probes import FromProbes
+from polydec.learned.kinds import probes
 from polydec.learned.kinds.probes import Probes
 from polydec.learned.state_layer import StateLayer
 from polydec.nets.gated import Pair
 from polydec.train.network import Layer, Llama, rotate
 from polydec.train.state_layer import Past, behind
-from polydec.train.students import Rates, Shown, Student
+from polydec.train.students import Kind, Rates, Shown, Student
 
 
 class ProbeStudent(Student):
@@ -112,3 +114,10 @@ def make_hidden(shown: Shown) -> Student:
 
     maps = [torch.eye(s.width) for _ in range(shown.levels)]
     return ProbeStudent(shown, [torch.zeros(shown.levels, s.width), *maps], None, make)
+
+
+KINDS = {
+    "ppd": Kind(make_ppd, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
+    "lud": Kind(make_ppd, FromProbes, probes.save, sure=0.9, rows=lambda nodes: 3 * nodes),
+    "hidden-transfer": Kind(make_hidden, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
+}

@@ -1,0 +1,80 @@
+"""DistillSpec: the four divergences, learned from the target's text and from the draft's own, side by side. Of one seed every
+draft begins with the same weights, takes the same steps on the same prompts and is looked at on the same held-out text: how
+often its first choice is the target's, the chance that a draw is accepted (1 - TVD at temperature 0.7), and tokens a pass of
+greedy chains of 4."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from statistics import mean, stdev
+
+from polydec.models import checkpoint
+from polydec.train.divergence import DIVERGENCES
+from polydec.train.draft import train_draft
+from polydec.train.own_text import write_text
+from polydec.train.specs.draft import DraftSpec
+
+FIGURES = ("greedy", "sampled", "length")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="directory for texts and drafts")
+    parser.add_argument("--model", default="zoo:tiny")
+    parser.add_argument("--data", default=None)
+    for name, value in {
+        "each": 20,
+        "tokens": 96,
+        "width": 64,
+        "layers": 2,
+        "rows": 12,
+        "steps": 200,
+    }.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--policies", default="target,on-policy")
+    args = parser.parse_args()
+    text = args.out / "text.jsonl"
+    args.out.mkdir(parents=True, exist_ok=True)
+    point = checkpoint.load(args.model)
+    write_text(point, text, args.data, args.each, max_tokens=args.tokens, seed=0)
+    for policy in args.policies.split(","):
+        for divergence in DIVERGENCES:
+            got = [one(args, text, policy, divergence, seed) for seed in range(args.seeds)]
+            row: dict[str, object] = {"text": policy, "divergence": divergence}
+            for name in FIGURES:
+                values = [g[name] for g in got]
+                row[name] = round(mean(values), 4)
+                row[f"{name} sd"] = round(stdev(values), 4) if len(values) > 1 else None
+            print(json.dumps(row), flush=True)
+
+
+def one(
+    args: argparse.Namespace, text: Path, policy: str, divergence: str, seed: int
+) -> dict[str, float]:
+    """What a draft that was trained so comes to on the held-out text."""
+    out = args.out / f"{policy}-{divergence}-{seed}"
+    out.mkdir(exist_ok=True)
+    shutil.copy(text.with_name("held.jsonl"), out / "held.jsonl")
+    spec = DraftSpec(
+        str(out),
+        args.model,
+        text=str(text),
+        divergence=divergence,
+        policy=policy,
+        tokens=0,
+        width=args.width,
+        layers=args.layers,
+        rows=args.rows,
+        steps=args.steps,
+        seed=seed,
+        save_every=args.steps,
+    )
+    return train_draft(spec)["held_out"]["all"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Lenience: tokens a pass where a drawn token passes with probability p / (lenience q), and what that costs: nats a token of
+the text under the model's own law at the temperature it was drawn at (exact sampling comes to the law's entropy there)."""
+
+from __future__ import annotations
+
+from drafted import questions
+from seen import arguments, interval, model, per_pass, report, shaped
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.policies.fixed import Fixed
+from polydec.trees.chain import Chain
+from polydec.verifiers.lenient import Lenient
+
+
+def main() -> None:
+    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=16, tokens=48, depth=5)
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--draws", type=int, default=3, help="texts of each prompt")
+    args = parser.parse_args()
+    lm = model(args, "default")
+    target, small = (
+        shaped(lm, args.temperature, args.seed, of_draft=draft) for draft in (False, True)
+    )
+
+    async def nats(prompt: tuple[int, ...], text: tuple[int, ...]) -> float:
+        session = target.open(prompt)
+        scores = await session.score(Draft.chain(prompt[-1], text[:-1]), Want())
+        total = -sum(scores.logp(i, (x,))[0] for i, x in enumerate(text))
+        session.close()
+        return total
+
+    pairs: dict[float, list[tuple[int, int]]] = {}
+    costs: dict[float, float] = {}
+    prompts = [tuple(x) for x in questions(lm, args)]
+    for lenience in (1.0, 0.7, 0.5, 0.3, 0.1):
+        how = Speculative(target, FromModel(small, Chain()), Lenient(lenience), Fixed(args.depth))
+        pairs[lenience], costs[lenience] = [], 0.0
+        for prompt in prompts:
+            for draw in range(args.draws):
+                request = Request(prompt, max_tokens=args.tokens, seed=args.seed + draw)
+                result = run([answer_one(how, request)])[0]
+                pairs[lenience].append((len(result.token_ids), result.stats.passes))
+                costs[lenience] += run([nats(prompt, result.token_ids)])[0]
+    rows = [
+        {
+            "lenience": lenience,
+            "tokens per pass": per_pass(got),
+            "over exact": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(got, pairs[1.0])),
+            "nats a token": costs[lenience] / sum(t for t, _ in got),
+        }
+        for lenience, got in pairs.items()
+    ]
+    report(args, f"drafts of {args.depth}, temperature {args.temperature}", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What a certificate says beside its evidence: on what machine, with which versions, and how to repeat it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import polydec
+from polydec.api import LM
+from polydec.base.edge import read_json, sentence
+from polydec.base.errors import RequestError
+from polydec.request import machine
+
+VERSION = 1
+"""Of the layout of certificates."""
+
+VERDICTS = ("keeps it", "near-tie", "fault", "measured")
+"""Keeps its promise; departs where rounding may decide; departs; or promises nothing and was measured."""
+
+
+def digest(value: object) -> str:
+    """A short name of what was written: two that are equal were written alike."""
+    return blake2b(repr(value).encode(), digest_size=8).hexdigest()
+
+
+def head(lm: LM, flags: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
+    """What stands in every certificate; flags: what it was asked for with."""
+    vocab = lm.checkpoint.lm.vocab
+    return {
+        "certificate": VERSION,
+        "machine": machine.describe(lm.network),
+        "versions": {
+            "polydec": polydec.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "system": platform.platform(),
+        },
+        "model": lm.name,
+        "vocabulary": {"size": vocab.size, "tokenizer": vocab.tokenizer},
+        "kernel": lm.checkpoint.kernel,
+        "seeds": seeds,
+        "flags": dict(flags),
+    }
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A certificate from a file. Raises RequestError with one sentence where it is none, or of a later version."""
+    found = read_json(path)
+    if type(found.get("certificate")) is not int:
+        raise RequestError(
+            sentence(f"file {str(path)!r} is no certificate: `polydec verify --json` writes one")
+        )
+    if found["certificate"] > VERSION:
+        raise RequestError(
+            sentence(
+                f"file {str(path)!r} is a certificate of version {found['certificate']}: this polydec reads "
+                f"those up to {VERSION}"
+            )
+        )
+    for name, kind in (("flags", dict), ("asked", list), ("verdict", str), ("machine", str)):
+        if not isinstance(found.get(name), kind):
+            raise RequestError(
+                sentence(f"file {str(path)!r}: {name} is missing or of another kind")
+            )
+    return found

@@ -1,0 +1,134 @@
+"""Where plain decoding's own law has the tokens that a method wrote: laws at shared prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polydec.core.effects import gather
+from polydec.core.law import probs
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+
+TOGETHER = 8
+"""Texts that are scored in one pass: the rows of more would take much memory."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """One token under plain decoding's law behind the same text. chance: its probability; surprise, entropy and variance: minus
+    its logarithm, and what the law expects of that; rank: where it stands among all tokens, the likeliest first, as a share of
+    their weight (drawn evenly within the token's own weight, so that tokens drawn from the law have even ranks); best: minus
+    the logarithm of the likeliest token's probability; twin, triplet: the chance that two, or three, draws are one token. lean:
+    how much more a draft's law q favours the token (by min(1, q / p)) than it does draws of p, and lean_variance of that; both
+    0 where there is no draft."""
+
+    chance: float
+    surprise: float
+    entropy: float
+    variance: float
+    rank: float
+    best: float
+    twin: float
+    triplet: float
+    lean: float = 0.0
+    lean_variance: float = 0.0
+
+
+def fate(p_V: Any, token: int, within: float, q_V: Any = None) -> Fate:
+    """A token's fate under a law of float64 probabilities. within: 0 to 1, where in the token's own weight its rank lies; q_V:
+    a draft's law."""
+    p = np.asarray(p_V, dtype=np.float64)
+    p = p / p.sum()
+    mine = float(p[token])
+    above = float(p[p > mine].sum()) + float(p[:token][p[:token] == mine].sum())
+    live = p[p > 0.0]
+    surprises = -np.log(live)
+    entropy = float((live * surprises).sum())
+    return Fate(
+        mine,
+        float(-np.log(mine)) if mine > 0.0 else float("inf"),
+        entropy,
+        float((live * (surprises - entropy) ** 2).sum()),
+        min(1.0 - 1e-12, above + within * mine),
+        float(-np.log(p.max())),
+        float((live**2).sum()),
+        float((live**3).sum()),
+        *((0.0, 0.0) if q_V is None else _lean(p, np.asarray(q_V, dtype=np.float64), token)),
+    )
+
+
+def _lean(p: Any, q: Any, token: int) -> tuple[float, float]:
+    """How far a token lies on the draft's side, and the variance of that under p."""
+    favour = np.minimum(1.0, q / np.maximum(p, 1e-300))
+    mean = float((p * favour).sum())
+    return float(favour[token]) - mean, float((p * (favour - mean) ** 2).sum())
+
+
+def fates(
+    target: Target,
+    prompt: Sequence[int],
+    texts: Mapping[int, Sequence[int]],
+    rng: np.random.Generator,
+    beside: Target | None = None,
+) -> dict[int, list[Fate]]:
+    """Of every token of these answers (by choice, whose stream a law that draws uses) its fate under `target`. beside:
+    a draft's law, of the same vocabulary."""
+    out = dict[int, list[Fate]]()
+
+    async def one(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
+        try:
+            draft = Draft.chain(prompt[-1], tokens[:-1])
+            laws = [await session.score(draft, Want()) for session in sessions]
+            within = rng.random(len(tokens))
+            out[choice] = [
+                fate(*_rows(laws, i, x, w)) for i, (x, w) in enumerate(zip(tokens, within))
+            ]
+        finally:
+            for session in sessions:
+                session.close()
+
+    async def every() -> None:
+        bases = [law.open(prompt) for law in (target, beside) if law is not None]
+        try:
+            for base in bases:
+                await base.prefill(Want())
+            some = [(choice, tokens) for choice, tokens in texts.items() if tokens]
+            for at in range(0, len(some), TOGETHER):
+                await gather(
+                    *(
+                        one([base.fork(c) for base in bases], c, tokens)
+                        for c, tokens in some[at : at + TOGETHER]
+                    )
+                )
+        finally:
+            for base in bases:
+                base.close()
+
+    run([every()])
+    return {choice: out.get(choice, []) for choice in texts}
+
+
+def _rows(laws: Sequence[Scores], i: int, token: int, within: float) -> tuple[Any, ...]:
+    """What `fate` takes of a position."""
+    p_V, *q_V = (probs(law.row(i)).cpu().numpy() for law in laws)
+    return p_V, token, within, *q_V
+
+
+def possible(target: Target, prompt: Sequence[int], before: Sequence[int], token: int) -> bool:
+    """Whether a token that one shape of passes finds impossible has weight in another: behind its text fed as a prompt."""
+
+    async def ask() -> float:
+        session = target.open((*prompt, *before))
+        try:
+            await session.prefill(Want())
+            scores = await session.score(Draft.chain((*prompt, *before)[-1]), Want())
+            return scores.logp(0, (token,))[0]
+        finally:
+            session.close()
+
+    return run([ask()])[0] > float("-inf")

@@ -1,0 +1,48 @@
+"""Where in a run a token was written: in which pass, and as what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from polydec.core.trace import Edited, Event, Opened
+
+
+@dataclass(frozen=True)
+class Place:
+    """One token of an answer. step: the pass that gave it, from 1; depth: its place among that pass's tokens, from 1;
+    drafted: whether it was an accepted draft, else it is the pass's own."""
+
+    step: int
+    depth: int
+    drafted: bool
+
+    def __str__(self) -> str:
+        what = "an accepted draft" if self.drafted else "the pass's own token"
+        return f"pass {self.step}, place {self.depth} of its tokens ({what})"
+
+
+@dataclass
+class Places:
+    """An observer that notes the place of every token, by choice."""
+
+    of: defaultdict[int, list[Place]] = field(
+        default_factory=lambda: defaultdict[int, list[Place]](list)
+    )
+    steps: defaultdict[int, int] = field(default_factory=lambda: defaultdict[int, int](int))
+    kinds: ClassVar[tuple[type[Event], ...]] = (Opened, Edited)
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, Edited) or not event.tokens:
+            return
+        self.steps[event.choice] += 1
+        self.of[event.choice] += [
+            Place(self.steps[event.choice], depth, depth <= event.accepted)
+            for depth in range(1, len(event.tokens) + 1)
+        ]
+
+    def at(self, choice: int, token: int) -> Place | None:
+        """The place of a choice's token; None where it was not written."""
+        mine = self.of.get(choice, [])
+        return mine[token] if token < len(mine) else None

@@ -1,0 +1,59 @@
+"""polydec embed: vectors of texts, read out of a language model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polydec import api
+from polydec.base.errors import RequestError
+from polydec.base.files import replace
+from polydec.cli import prompts
+from polydec.cli.shown import emit
+from polydec.request import embedding
+from polydec.request.loading import declared as loading
+
+FIELDS, LOADING = embedding.declared(), loading()
+
+
+def _flag(name: str) -> Any:
+    option = FIELDS[name]
+    return typer.Option(help=f"{option.help}; {option.legal}")
+
+
+def embed(
+    texts: Annotated[list[str] | None, typer.Argument(help="texts, a vector for each")] = None,
+    file: Annotated[Path | None, typer.Option(help="a text a line of this file")] = None,
+    model: Annotated[str, typer.Option(help=LOADING["name"].help)] = LOADING["name"].default,
+    dtype: Annotated[str, typer.Option(help=LOADING["dtype"].help)] = LOADING["dtype"].default,
+    pool: Annotated[str, _flag("pool")] = FIELDS["pool"].default,
+    layer: Annotated[int | None, _flag("layer")] = None,
+    normalised: Annotated[
+        bool, typer.Option("--normalised/--as-they-are", help=FIELDS["normalised"].help)
+    ] = True,
+    template: Annotated[str | None, _flag("template")] = None,
+    prepend_from: Annotated[int, _flag("prepend_from")] = 0,
+    prepend_to: Annotated[int, _flag("prepend_to")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="write a safetensors file with the tensor `embeddings`")
+    ] = None,
+) -> None:
+    """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens."""
+    how = embedding.Reading(pool, layer, normalised, template, prepend_from, prepend_to)
+    some = list(texts or ())
+    if file is not None:
+        some += [line for line in prompts.read_text(file).splitlines() if line.strip()]
+    if not some:
+        raise RequestError("there is no text: give at least one text, or a file of them (--file)")
+    rows = api.load(model, draft=None, ngrams=None, dtype=dtype).embed(some, **vars(how))
+    if out is None:
+        for at, row in enumerate(rows.tolist()):
+            emit(json.dumps({"index": at, "embedding": row}))
+        return
+    from safetensors.torch import save
+
+    made = save({"embeddings": rows.contiguous()})
+    replace(out, lambda path: path.write_bytes(made))

@@ -1,0 +1,35 @@
+"""polydec presses: the ways to keep old keys and values."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from polydec.cli.methods import in_full
+from polydec.cli.shown import emit_drawn
+from polydec.methods import press
+
+
+def presses(
+    name: Annotated[
+        str | None, typer.Argument(help="a name, alias or arXiv number: that one in full")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False,
+) -> None:
+    """List every way to make a cache smaller (`polydec generate --cache NAME`): any method decodes what it makes of the model's
+    law."""
+    rows = [press.describe(n) for n in (sorted(press.presses()) if name is None else (name,))]
+    if json_:
+        print(json.dumps(rows))
+    elif name is not None:
+        in_full(rows[0], "--cache-set")
+    else:
+        table = Table(box=None, pad_edge=False)
+        for column in ("press", "what it is"):
+            table.add_column(column, no_wrap=column != "what it is")
+        for r in rows:
+            table.add_row(r["name"], r["title"])
+        emit_drawn(lambda out: out.print(table))

@@ -1,0 +1,111 @@
+"""Commands of `polydec train` that are made of what a kind of training declares (polydec/train/specs)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from inspect import Parameter, Signature
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Annotated, Any
+
+import typer
+
+from polydec.base import plugins
+from polydec.base.options import REQUIRED, Option, as_text
+from polydec.train import specs
+from polydec.train.specs.command import Command
+
+PATHS = {"out", "data", "text", "corpus", "tokenizer", "teacher", "good", "bad"}
+"""Fields whose value is a file or a folder."""
+
+MEASURING = ("strength",)
+"""Commands beside them, which train nothing."""
+
+JSON = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
+
+
+def commands() -> tuple[Command, ...]:
+    """What the files of polydec/train/specs call COMMAND, by name, and those of other packages (`plugins.py`)."""
+    modules = [import_module(f"{specs.__name__}.{m.name}") for m in iter_modules(specs.__path__)]
+    own: dict[str, Command] = {m.COMMAND.name: m.COMMAND for m in modules if hasattr(m, "COMMAND")}
+    what = "COMMAND of that name"
+    every = own | plugins.found("training", [*own, *MEASURING], plugins.with_command, what)
+    return tuple(every[name] for name in sorted(every))
+
+
+def add_all(app: typer.Typer) -> None:
+    """Give `app` each of these commands, with a flag for every field."""
+    for command in commands():
+        app.command(command.name)(made(command))
+
+
+def tables() -> str:
+    """For the docs: of each command what it does, and its flags."""
+    return "\n\n".join(_table(command) for command in commands())
+
+
+def _table(command: Command) -> str:
+    rows = ["| flag | default | what it is |", "|---|---|---|"]
+    for option in command.options():
+        default = command.default(option)
+        said = "must be given" if default is REQUIRED else f"`{as_text(default) or 'none'}`"
+        rows.append(f"| `{command.flag(option)}` | {said} | {command.help(option)} |")
+    table = "\n".join(rows)
+    return f"### polydec train {command.name}\n\n{command.summary}\n\n{table}"
+
+
+def made(command: Command) -> Callable[..., None]:
+    """The function that typer makes a command of."""
+    options = command.options()
+    parameters = [_parameter(option, command) for option in options]
+    if command.sentence is not None:
+        parameters.append(
+            Parameter("json_", Parameter.KEYWORD_ONLY, default=False, annotation=JSON)
+        )
+
+    def run(*, json_: bool = True, **given: Any) -> None:
+        values = {option.name: _value(option, given[option.name], command) for option in options}
+        result = command.train(values)
+        if json_ or command.sentence is None:
+            print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
+        else:
+            print(command.sentence({**result, "out": values["out"]}))
+
+    run.__name__, run.__doc__ = command.name, command.summary
+    run.__signature__ = Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def _parameter(option: Option, command: Command) -> Parameter:
+    default, flag = command.default(option), command.flag(option)
+    names = [f"{flag}/--no-{option.name}"] if default is True else [flag]
+    if default is REQUIRED:
+        shown, kind = Parameter.empty, _type(option)
+    else:
+        shown, kind = (as_text(default) if option.kind is tuple else default), _type(option)
+    return Parameter(
+        option.name,
+        Parameter.KEYWORD_ONLY,
+        default=shown,
+        annotation=Annotated[kind, typer.Option(*names, help=command.help(option))],
+    )
+
+
+def _type(option: Option) -> Any:
+    """What typer reads: a tuple comes as text."""
+    if option.kind is tuple:
+        return str
+    kind: Any = Path if option.name in PATHS else option.kind
+    return kind | None if option.optional else kind
+
+
+def _value(option: Option, given: Any, command: Command) -> Any:
+    """The value of the field. Raises RequestError for a text that is no tuple of its type."""
+    if option.name in command.reads:
+        return command.reads[option.name](given)
+    if option.kind is tuple:
+        return option.convert(given)
+    return str(given) if isinstance(given, Path) else given

@@ -1,0 +1,53 @@
+"""Which of some given passages speak of a question (BM25)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Texts, ranked by Okapi's BM25: a word of the question counts the more often a passage has it, the fewer passages have it,
+    and the shorter the passage is.
+
+    often: how soon a word's repetitions stop counting; size: how much a passage's length counts, 0 to 1.
+    """
+
+    texts: tuple[str, ...]
+    often: float = 1.2
+    size: float = 0.75
+
+    @cached_property
+    def _counts(self) -> Sequence[Counter[str]]:
+        return [Counter(words_of(text)) for text in self.texts]
+
+    def scores(self, question: str) -> list[float]:
+        """Of each passage; 0 where it has no word of the question."""
+        counts = self._counts
+        lengths = [sum(c.values()) for c in counts]
+        mean = max(sum(lengths) / max(len(lengths), 1), 1e-9)
+        out = [0.0] * len(counts)
+        for word in set(words_of(question)):
+            having = sum(word in c for c in counts)
+            rare = log(1 + (len(counts) - having + 0.5) / (having + 0.5))
+            for i, (c, n) in enumerate(zip(counts, lengths, strict=True)):
+                told = c[word]
+                bound = self.often * (1 - self.size + self.size * n / mean)
+                out[i] += rare * told * (self.often + 1) / (told + bound)
+        return out
+
+    def best(self, question: str, count: int) -> list[str]:
+        """At most so many that have a word of the question, the best first."""
+        scores = self.scores(question)
+        order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
+        return [self.texts[i] for i in order if scores[i] > 0]
+
+
+def words_of(text: str) -> list[str]:
+    """Its words, in small letters."""
+    return re.findall(r"\w+", text.lower())

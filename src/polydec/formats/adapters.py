@@ -1,0 +1,136 @@
+"""Low-rank adapters as PEFT writes them: a directory that says which checkpoint it changes, and two thin matrices a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import FileError
+from polydec.formats import edge, fields
+from polydec.formats.tensor_files import SafeTensors, unpickled
+
+CONFIG = "adapter_config.json"
+PREFIX = "base_model.model."
+NOT_PLAIN = (
+    "use_dora",
+    "use_qalora",
+    "use_bdlora",
+    "fan_in_fan_out",
+    "alpha_pattern",
+    "layer_replication",
+    "alora_invocation_tokens",
+)
+"""What changes more than the sum of two products, where it is set."""
+DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """down, up: by the name of a weight the matrices [rank, inputs] and [outputs, rank]; their product, times scale, is added.
+    base: the checkpoint that it was trained on, by a name that `polydec.load` takes."""
+
+    base: str
+    down: Mapping[str, Tensor]
+    up: Mapping[str, Tensor]
+    scale: Mapping[str, float]
+
+
+def here(path: Path) -> bool:
+    """Whether a directory holds an adapter and no whole checkpoint."""
+    return (path / CONFIG).is_file() and not (path / "config.json").is_file()
+
+
+def read(path: Path) -> Adapter:
+    """The adapter in a directory. Raises FileError where it is damaged, or of a form that is not plain LoRA."""
+    at = path / CONFIG
+    c = edge.check(fields.AdapterFields, edge.read_json(at), str(at))
+    if c.peft_type != "LORA":
+        raise FileError(
+            f"{at}: peft_type is {c.peft_type!r:.40}: adapters of the kind 'LORA' are read"
+        )
+    for name in NOT_PLAIN:
+        if getattr(c, name):
+            raise FileError(
+                f"{at}: {name} is set, which is not plain LoRA: merge it with PEFT first"
+            )
+    if c.bias not in (None, "none"):
+        raise FileError(f"{at}: bias is {c.bias!r:.40}: only 'none' is read")
+    tensors = _tensors(path)
+    down, up, scale = dict[str, Tensor](), dict[str, Tensor](), dict[str, float]()
+    for name in tensors:
+        if name.endswith(UP):
+            continue
+        own = name.removeprefix(PREFIX).removesuffix(DOWN)
+        other = name.removesuffix(DOWN) + UP
+        if not name.endswith(DOWN) or other not in tensors:
+            raise FileError(
+                f"{path} has {name!r:.120}: pairs of NAME{DOWN} and NAME{UP} are read, and nothing else"
+            )
+        a, b = tensors[name], tensors[other]
+        if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
+            raise FileError(
+                f"{path} has {name!r:.120} of shape {tuple(a.shape)} beside one of {tuple(b.shape)}: they are no pair"
+            )
+        if not (bool(a.isfinite().all()) and bool(b.isfinite().all())):
+            raise FileError(f"{path} has a NaN or an infinite number in {own!r:.120}")
+        rank = a.shape[0]
+        down[own + ".weight"], up[own + ".weight"] = a, b
+        scale[own + ".weight"] = c.lora_alpha / (rank**0.5 if c.use_rslora else rank)
+    if not down:
+        raise FileError(f"{path} holds no pair of matrices: it changes nothing")
+    return Adapter(c.base_model_name_or_path, down, up, scale)
+
+
+def _tensors(path: Path) -> Mapping[str, Tensor]:
+    if (path / "adapter_model.safetensors").is_file():
+        return SafeTensors([path / "adapter_model.safetensors"])
+    if (path / "adapter_model.bin").is_file():
+        return unpickled(path / "adapter_model.bin")
+    raise FileError(f"{path} has an {CONFIG}, but no adapter_model.safetensors beside it")
+
+
+class Adapted(Mapping[str, Tensor]):
+    """The weights of a checkpoint with an adapter's products added, each made when it is asked for, in the checkpoint's own
+    type. Raises FileError where the adapter changes a weight that is not there, or has another shape."""
+
+    def __init__(self, base: Mapping[str, Tensor], adapter: Adapter) -> None:
+        self._base, self._adapter = base, adapter
+        for name, a in adapter.down.items():
+            want = (adapter.up[name].shape[0], a.shape[1])
+            if name not in base or fields.shape_of(base, name) != want:
+                has = tuple(fields.shape_of(base, name)) if name in base else "none"
+                raise FileError(
+                    f"the adapter changes {name!r:.120} of shape {want}: {adapter.base} has {has} of that name"
+                )
+
+    def __getitem__(self, name: str) -> Tensor:
+        own, adapter = self._base[name], self._adapter
+        if name not in adapter.down:
+            return own
+        more = adapter.up[name].float() @ adapter.down[name].float()
+        return (own.float() + adapter.scale[name] * more).to(own.dtype)
+
+    def source_of(self, name: str) -> tuple[Any, ...]:
+        """What a weight is made of, as it lies in the files."""
+        own, adapter = fields.source_of(self._base, name), self._adapter
+        if name not in adapter.down:
+            return own
+        scale = torch.tensor([adapter.scale[name]], dtype=torch.float64)
+        return (*own, adapter.down[name], adapter.up[name], scale)
+
+    def __contains__(self, name: object) -> bool:  # else each question would make a weight
+        return name in self._base
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return fields.shape_of(self._base, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)

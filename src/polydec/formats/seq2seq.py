@@ -1,0 +1,124 @@
+"""Configurations of encoder-decoder models, in one form: T5 (v1, v1.1, FLAN), BART and Marian."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.base.errors import FileError
+
+LONGEST = 2048
+"""Tokens of a source, and of an answer, of a model that has no table of positions (T5)."""
+
+ACTS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish")
+"""Activations that are known by their names in configs."""
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """An encoder-decoder model. family: "t5", "bart" or "marian"; width, heads, head: of the states, of attention; first,
+    layers: layers of the encoder and of the decoder; act: of the MLPs; gated: whether they have a gate; eps: of the norms;
+    scale: what embeddings are multiplied with; divide: what states are divided by before the head; buckets, far: of T5's
+    relative positions; context: the longest text; start: what every answer begins with; barred: tokens that are never
+    written."""
+
+    family: str
+    vocab: int
+    width: int
+    heads: int
+    head: int
+    first: int
+    layers: int
+    act: str
+    gated: bool
+    eps: float
+    scale: float
+    divide: float
+    buckets: int
+    far: int
+    context: int
+    start: tuple[int, ...]
+    barred: tuple[int, ...]
+
+
+def is_seq2seq(config: Mapping[str, Any]) -> bool:
+    """Whether a config is of one of these families."""
+    return config.get("model_type") in ("t5", "bart", "marian")
+
+
+def read(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqConfig:
+    """A config.json and a generation_config.json. Raises FileError for what no such model has."""
+    family = config["model_type"]
+    t5 = family == "t5"
+    width = _whole(config, "d_model")
+    names = (
+        ("num_heads", "num_layers", "num_decoder_layers")
+        if t5
+        else ("decoder_attention_heads", "encoder_layers", "decoder_layers")
+    )
+    if t5 and config.get("num_decoder_layers") is None:
+        names = (names[0], names[1], names[1])
+    heads, first, layers = (_whole(config, name) for name in names)
+    if not t5 and config.get("encoder_attention_heads", heads) != heads:
+        raise FileError("encoder_attention_heads and decoder_attention_heads differ")
+    head = _whole(config, "d_kv") if t5 else width // heads
+    if not t5 and head * heads != width:
+        raise FileError(f"d_model is {width}: it must be a multiple of the {heads} heads")
+    said = str(config.get("feed_forward_proj", "relu") if t5 else config["activation_function"])
+    act = "gelu_new" if said == "gated-gelu" else said.rpartition("-")[2]
+    if act not in ACTS:
+        raise FileError(f"activation {said[:40]!r} is unknown: it must be one of {', '.join(ACTS)}")
+    vocab = _whole(config, "vocab_size")
+    scaled = not t5 and config.get("scale_embedding", False)
+    tied = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
+    return Seq2SeqConfig(
+        family,
+        vocab,
+        width,
+        heads,
+        head,
+        first,
+        layers,
+        act,
+        said.startswith("gated-"),
+        float(config.get("layer_norm_epsilon", 1e-6)) if t5 else 1e-5,
+        width**0.5 if scaled else 1.0,
+        width**0.5 if t5 and tied else 1.0,
+        _whole(config, "relative_attention_num_buckets", 32) if t5 else 0,
+        _whole(config, "relative_attention_max_distance", 128) if t5 else 0,
+        LONGEST if t5 else _whole(config, "max_position_embeddings"),
+        _start(config, generation, vocab),
+        _barred(config, generation, vocab),
+    )
+
+
+def _whole(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = config.get(name, default)
+    if type(value) is not int or not 1 <= value <= 1 << 24:
+        raise FileError(f"{name} is {str(value)[:40]}: it must be a whole number of at least 1")
+    return value
+
+
+def _start(config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int) -> tuple[int, ...]:
+    """The decoder's first tokens."""
+    both = {**config, **{k: v for k, v in generation.items() if v is not None}}
+    first = both.get("decoder_start_token_id")
+    some = [both.get("pad_token_id") if first is None else first, both.get("forced_bos_token_id")]
+    start = tuple(x for x in some if x is not None)
+    if not start or any(type(x) is not int or not 0 <= x < vocab for x in start):
+        raise FileError(
+            f"decoder_start_token_id is {str(first)[:40]}: it must be a token, 0 to {vocab - 1}"
+        )
+    return start
+
+
+def _barred(
+    config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int
+) -> tuple[int, ...]:
+    """Single tokens among the bad words (Marian's padding)."""
+    words = generation.get("bad_words_ids") or config.get("bad_words_ids") or ()
+    if not isinstance(words, (list, tuple)):
+        return ()
+    ids = [w[0] for w in words if isinstance(w, (list, tuple)) and len(w) == 1]
+    return tuple(x for x in ids if type(x) is int and 0 <= x < vocab)

@@ -1,0 +1,68 @@
+"""Numbers as integers of few bits, with a scale and an offset for each group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import torch
+from torch import Tensor
+
+BITS = (2, 4, 8)
+LARGEST = torch.finfo(torch.float16).max
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """x = code * scale + low along the last axis, in groups of equal length. codes: 8 / bits of them a byte; scale and low:
+    float16, one for a group; size: of the last axis."""
+
+    bits: int
+    size: int
+    codes: Tensor
+    scale: Tensor
+    low: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scale.nbytes + self.low.nbytes
+
+    def read(self) -> Tensor:
+        """The numbers that come back."""
+        code, each = self.codes, 8 // self.bits
+        if each > 1:
+            parts = [code >> (self.bits * i) & ((1 << self.bits) - 1) for i in range(each)]
+            code = torch.stack(parts, -1).flatten(-2)[..., : self.size]
+        grouped = code.unflatten(-1, (self.scale.shape[-2], -1)).float()
+        return torch.addcmul(self.low.float(), grouped, self.scale.float()).flatten(-2)
+
+
+def rounded(x: Tensor, bits: int, group: int) -> Integers:
+    """A tensor as integers. group: numbers of the last axis that share a scale, 0: all of them; where its length is no
+    multiple of that, their greatest common divisor. A group of equal numbers comes back as that number, in float16."""
+    size, most, each = x.shape[-1], (1 << bits) - 1, 8 // bits
+    grouped = x.unflatten(-1, (-1, gcd(group, size))).clamp(-LARGEST, LARGEST)
+    low, high = grouped.aminmax(dim=-1, keepdim=True)
+    low = low.half()
+    offset = low.to(x.dtype)
+    scale = ((high - offset) / most).clamp_(0.0, LARGEST).half()
+    step = scale.to(x.dtype)
+    code = ((grouped - offset) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, most)
+    flat = torch.nn.functional.pad(code.flatten(-2).to(torch.uint8), (0, -size % each))
+    parts = flat.unflatten(-1, (-1, each)).unbind(-1)
+    codes = parts[0].clone()
+    for i, part in enumerate(parts[1:], 1):
+        codes |= part << (bits * i)
+    return Integers(bits, size, codes, scale, low)
+
+
+def stacked(some: Sequence[Integers]) -> Integers:
+    """Several of one shape along a new first axis."""
+    return Integers(
+        some[0].bits,
+        some[0].size,
+        torch.stack([x.codes for x in some]),
+        torch.stack([x.scale for x in some]),
+        torch.stack([x.low for x in some]),
+    )

@@ -1,0 +1,262 @@
+"""Reading a vector out of a model: the state of a text's last token, or the mean over its tokens, behind any layer.
+
+Token Prepending (Fu et al., "Token prepending: a training-free approach for eliciting better sentence embeddings from LLMs",
+2025): a placeholder stands before the text, and before each of some early layers it takes the state that the last token has
+there. So every token of the text sees a summary of the whole. What is computed so serves for vectors only, and is kept nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from types import MappingProxyType
+from typing import Annotated, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, Note, OneOf, Option, read, shown
+from polydec.core.effects import Forward, gather
+from polydec.core.scheduler import run
+from polydec.core.types import Reads, Want
+from polydec.methods.kit import CALLED, family_of
+from polydec.nets.query import Query
+
+TEXT, PLACE = "{text}", "{placeholder}"
+TOGETHER = 4096
+"""Tokens of texts that are read together, at least one text."""
+STATES = Want(law=Reads.NOTHING, hidden=True)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a vector is read out of a text. Raises RequestError for what cannot be."""
+
+    pool: Annotated[str, OneOf("last", "mean"), "the last token's state, or the mean"] = "last"
+    layer: Annotated[
+        int | None,
+        AtLeast(1),
+        Note("none: all, and the final norm"),
+        "layers behind which it is read",
+    ] = None
+    normalised: Annotated[bool, "scale vectors to length 1"] = True
+    template: Annotated[
+        str | None,
+        Note("none: the text alone"),
+        "what stands around a {text}, such as a task, and the {placeholder} of prepending",
+    ] = None
+    prepend_from: Annotated[
+        int, AtLeast(0), "layers before the first one where the placeholder takes the last state"
+    ] = 0
+    prepend_to: Annotated[
+        int, AtLeast(0), Note("0: no prepending"), "layers before the end of those"
+    ] = 0
+
+    def __post_init__(self) -> None:
+        for option in declared().values():
+            object.__setattr__(self, option.name, option.convert(getattr(self, option.name)))
+        around, placed = self.around, self.prepend_to > 0
+        if around.count(TEXT) != 1:
+            raise RequestError(f"template is {shown(around)}: it must hold {TEXT} once")
+        if around.count(PLACE) != placed:
+            raise RequestError(
+                f"template is {shown(around)}: it must hold {PLACE} "
+                + ("once, before the text" if placed else "only with prepending (prepend_to)")
+            )
+        if placed and around.index(PLACE) > around.index(TEXT):
+            raise RequestError(f"template is {shown(around)}: {PLACE} must stand before {TEXT}")
+        if placed and not self.prepend_from <= self.prepend_to:
+            raise RequestError(
+                f"prepend_from is {self.prepend_from}: it must be at most prepend_to ({self.prepend_to})"
+            )
+
+    @property
+    def around(self) -> str:
+        """The template."""
+        if self.template is not None:
+            return self.template
+        published = 'This sentence : {placeholder} "{text}" means in one word:"'
+        return published if self.prepend_to else TEXT
+
+
+@cache
+def declared() -> MappingProxyType[str, Option]:
+    """The fields of `Reading` with their types, ranges and help."""
+    return MappingProxyType({o.name: o for o in read(Reading)})
+
+
+Texts = str | Sequence[str] | Sequence[Sequence[int]]
+"""One text or several; token ids of each will do."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A text to read. ids: of its tokens, 0 for the placeholder; place: where that stands, None: nowhere."""
+
+    ids: tuple[int, ...]
+    place: int | None
+
+
+class Loaded(Protocol):
+    """A loaded model (request/loaded.py)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def checkpoint(self) -> Any: ...
+    def ids(
+        self, prompt: Any, *, raw: bool = ..., who: str = ..., most: int | None = ...
+    ) -> tuple[int, ...]: ...
+
+
+def embed(model: Loaded, texts: Texts, how: Reading) -> Tensor:
+    """A vector a text, [n, width], float32. Raises RequestError for a text that is empty or longer than the context, a layer
+    that the model has not, and a model that shows no states."""
+    return run([vectors(model, prepared(model, texts, how), how)])[0]
+
+
+def prepared(model: Loaded, texts: Texts, how: Reading, most: int | None = None) -> list[Prepared]:
+    """The tokens of texts, checked; most: tokens of all together, None: any number."""
+    lm = model.checkpoint.lm
+    if (family := family_of(lm)) != "ar":
+        raise RequestError(
+            f"{model.name} is {CALLED[family]} model: vectors are read out of models that continue texts"
+        )
+    if how.layer is not None and not lm.layers:
+        raise RequestError(f"layer is {how.layer}: {model.name} runs as a whole only")
+    depth = max(how.layer or 1, how.prepend_to)
+    if depth > lm.network.layers or (how.prepend_to and not lm.layers):
+        name = "layer" if how.layer == depth else "prepend_to"
+        raise RequestError(
+            f"{name} is {depth}: {model.name} has {lm.layers} layers that can run alone"
+        )
+    if how.layer is not None and how.prepend_to > how.layer:
+        raise RequestError(
+            f"prepend_to is {how.prepend_to}: it must be at most layer ({how.layer})"
+        )
+    if isinstance(texts, str):
+        texts = (texts,)
+    if not texts:
+        raise RequestError("texts is empty: give at least one text")
+    out, left = list[Prepared](), most
+    for at, text in enumerate(texts):
+        one = _prepared(model, text, how, f"text {at + 1}", left)
+        left = None if left is None else left - len(one.ids)
+        out.append(one)
+    return out
+
+
+def _prepared(
+    model: Loaded, text: str | Sequence[int], how: Reading, who: str, most: int | None
+) -> Prepared:
+    room = model.checkpoint.lm.context if most is None else min(most, model.checkpoint.lm.context)
+    parts, place = list[int](), None
+    if not isinstance(text, str):
+        if how.around != TEXT:
+            raise RequestError(f"{who} is token ids: a template stands around texts only")
+        parts += model.ids(text, raw=True, who=who, most=room)
+    elif not text.strip():
+        raise RequestError(f"{who} is empty: give a text of at least one character")
+    elif model.checkpoint.text.beyond(whole_text(text, who), room):
+        raise RequestError(f"{who} has more than {room} tokens: there is room for those")
+    else:
+        before, placed, behind = how.around.rpartition(PLACE)
+        parts += model.checkpoint.text.encode(before) if before else ()
+        if placed:
+            place = len(parts)
+            parts.append(0)
+        parts += model.checkpoint.text.encode(behind.replace(TEXT, text), special=not placed)
+    if len(parts) > room:
+        raise RequestError(f"{who} has {len(parts)} tokens: there is room for {room}")
+    return Prepared(tuple(parts), place)
+
+
+def grouped(some: Sequence[Prepared]) -> list[list[Prepared]]:
+    """Texts that are read together, in order."""
+    out, size = list[list[Prepared]](), 0
+    for one in some:
+        if not out or size + len(one.ids) > TOGETHER:
+            out.append([])
+            size = 0
+        out[-1].append(one)
+        size += len(one.ids)
+    return out
+
+
+async def vectors(model: Loaded, some: Sequence[Prepared], how: Reading) -> Tensor:
+    """The vectors of prepared texts, [n, width], float32. Some texts are read at a time, in passes that they share with
+    whatever else the scheduler has."""
+    lm, found = model.checkpoint.lm, list[Tensor]()
+    for group in grouped(some):
+        found += await gather(*(_vector(lm, one, how) for one in group))
+    rows = torch.stack(found).float()
+    return normalize(rows, dim=-1) if how.normalised else rows
+
+
+async def _vector(lm: Any, text: Prepared, how: Reading) -> Tensor:
+    depth = lm.network.layers if how.layer is None else how.layer
+    rows = _prepending if text.place is not None else _plainly
+    state_NH = await rows(lm, text, how, depth)
+    if depth == lm.network.layers:  # as transformers has them
+        state_NH = lm.network.normed(state_NH)
+    return state_NH.mean(0)
+
+
+async def _plainly(lm: Any, text: Prepared, how: Reading, depth: int) -> Tensor:
+    """The states that are pooled."""
+    net, cache_, out, n = lm.network, lm.network.new_cache(), list[Tensor](), len(text.ids)
+    layers = None if depth == net.layers else tuple(range(depth))
+    for first in range(0, n, lm.chunk):
+        some = text.ids[first : first + lm.chunk]
+        rows = _rows(how, first, first + len(some), n)
+        cache_.stage(range(-1, len(some) - 1))
+        cache_.commit(range(len(some)))
+        query = Query(cache_, first, some, rows, STATES, None, layers)
+        answer = await Forward(net, query, len(some), behind=first)
+        if rows:
+            out.append(answer.hidden_RH)
+    return torch.cat(out)
+
+
+def _rows(how: Reading, first: int, stop: int, n: int) -> range:
+    """Of the tokens [first, stop) of n those whose states are pooled, counted from `first`."""
+    return range(0 if how.pool == "mean" else max(0, n - 1 - first), stop - first)
+
+
+async def _prepending(lm: Any, text: Prepared, how: Reading, depth: int) -> Tensor:
+    """The same, a layer a pass where the placeholder changes."""
+    assert text.place is not None
+    net, cache_, n = lm.network, lm.network.new_cache(), len(text.ids)
+    cache_.stage(range(-1, n - 1))
+    cache_.commit(range(n))
+
+    async def through(state_NH: Tensor, layers: range) -> Tensor:
+        out = list[Tensor]()
+        for first in range(0, n if layers else 0, lm.chunk):
+            some = state_NH[first : first + lm.chunk]
+            query = Query(cache_, first, (), range(len(some)), STATES, some, tuple(layers))
+            answer = await Forward(net, query, len(some), behind=first)
+            out.append(answer.hidden_RH)
+        return torch.cat(out) if out else state_NH
+
+    state_NH = net.embed(text.ids).float().clone()
+    state_NH[text.place] = _placeholder(net).to(state_NH)
+    state_NH = await through(state_NH, range(how.prepend_from))
+    for layer in range(how.prepend_from, how.prepend_to):
+        state_NH = state_NH.clone()
+        state_NH[text.place] = state_NH[-1]
+        state_NH = await through(state_NH, range(layer, layer + 1))
+    state_NH = await through(state_NH, range(how.prepend_to, depth))
+    return state_NH[list(_rows(how, 0, n, n))]
+
+
+@lru_cache(maxsize=8)
+def _placeholder(network: Any) -> Tensor:
+    """What enters the first layer for it: normal numbers of the spread that a token's have, always the same."""
+    known = network.embed(range(min(1024, network.size))).float()
+    dice = torch.Generator().manual_seed(0)
+    return torch.randn(known.shape[1], generator=dice) * known.std().cpu()

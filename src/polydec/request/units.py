@@ -1,0 +1,70 @@
+"""Other units than a model's own tokens: the same checkpoint as a law over bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.methods.kit import CALLED, family_of
+from polydec.models.checkpoint import Checkpoint
+from polydec.targets.by_bytes import ByBytes
+from polydec.text.byte_text import Marks, byte_text, lead_of, marks_of, start_of
+from polydec.text.tokenizer import Text
+
+UNITS = {"tokens": "what the model's tokenizer makes", "bytes": "bytes of UTF-8"}
+"""What an answer may be counted and written in."""
+
+KEPT = ("temperature", "do_sample")
+"""What a checkpoint says of sampling that means the same over bytes: a share or a penalty of tokens means something else."""
+
+
+def over_bytes(point: Checkpoint, covers: int) -> Checkpoint:
+    """A checkpoint as a law over bytes. covers: how many sequences of tokens are followed that end with the same byte. Raises
+    RequestError where its tokens have no bytes, or it does not continue texts."""
+    _check(point)
+    text = byte_text(point.text)
+    law = _law(point, marks_of(point.text), covers, text)
+    generation = {k: v for k, v in point.generation.items() if k in KEPT}
+    return replace(point, lm=law, text=text, generation=generation, unit="byte")
+
+
+def second(point: Checkpoint, first: Checkpoint, covers: int) -> Checkpoint:
+    """A second checkpoint as a law over the symbols of a first one, whose tokenizer may be another. first: as it was loaded."""
+    _check(point)
+    theirs = marks_of(first.text)
+    law = _law(point, theirs, covers, byte_text(first.text), theirs.of(marks_of(point.text)))
+    return replace(point, lm=law, text=law.words, unit="byte")
+
+
+def _check(point: Checkpoint) -> None:
+    if hasattr(point.lm, "given"):
+        raise RequestError(
+            f"units is bytes: {point.name} writes from a source, and has a law of tokens only, so leave it out"
+        )
+    family = family_of(point.lm)
+    if family != "ar":
+        raise RequestError(
+            f"units is bytes: {point.name} is {CALLED[family]} model, and only one that continues texts has a law of a "
+            "next byte, so leave it out"
+        )
+
+
+def _law(
+    point: Checkpoint,
+    marks: Marks,
+    covers: int,
+    text: Text,
+    tokens: tuple[tuple[int, ...], ...] | None = None,
+) -> ByBytes:
+    words: Any = text
+    return ByBytes(
+        point.lm,
+        marks.own if tokens is None else tokens,
+        words,
+        marks.ends,
+        covers,
+        lead_of(point.text),
+        start_of(point.text),
+        marks.names,
+    )

@@ -1,0 +1,96 @@
+"""/v1/embeddings: OpenAI's request for vectors, and its answer."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from polydec.api import LM
+from polydec.base.options import shown
+from polydec.request.embedding import Prepared, Reading, declared, prepared
+from polydec.serve.body import Body
+from polydec.serve.errors import Refusal
+from polydec.serve.limits import Limits
+
+MOST = 2048
+"""Texts of a request, as OpenAI has it."""
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """A request, checked. dimensions: numbers of a vector, from its beginning; packed: they are sent as base64, not as
+    numbers."""
+
+    texts: Sequence[Prepared]
+    how: Reading
+    dimensions: int | None
+    packed: bool
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(t.ids) for t in self.texts)
+
+    def answer(self, model: str, rows: Tensor) -> dict[str, Any]:
+        """OpenAI's object; rows: the vectors."""
+        some = rows[:, : self.dimensions]
+        some = normalize(some, dim=-1) if self.how.normalised and self.dimensions else some
+        said = [_packed(row) for row in some] if self.packed else some.tolist()
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": at, "embedding": one}
+                for at, one in enumerate(said)
+            ],
+            "model": model,
+            "usage": {"prompt_tokens": self.tokens, "total_tokens": self.tokens},
+        }
+
+
+def _packed(row: Tensor) -> str:
+    return b64encode(row.contiguous().to(torch.float32).numpy().astype("<f4").tobytes()).decode()
+
+
+def read(body: Body, model: LM, limits: Limits) -> Embeddings:
+    """Raises Refusal or RequestError for what cannot be honoured."""
+    given, form = body.take("input"), body.take("encoding_format", "float")
+    dimensions = body.whole("dimensions", 1, _width(model))
+    fields = {name: value for name in declared() if (value := body.take(name)) is not None}
+    body.end()
+    if form not in ("float", "base64"):
+        raise Refusal(
+            f"encoding_format is {shown(form)}: it must be float or base64", param="encoding_format"
+        )
+    how = Reading(**fields)
+    return Embeddings(
+        prepared(model, _texts(given), how, limits.prompt), how, dimensions, form == "base64"
+    )
+
+
+def _width(model: LM) -> int:
+    return model.network.embed((0,)).shape[1]
+
+
+def _texts(given: Any) -> Sequence[Any]:
+    """A text, texts, token ids, or lists of them."""
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, list) or not given:
+        raise Refusal(
+            f"input is {shown(given)}: it must be a text, token ids, or a list of either",
+            param="input",
+        )
+    some = (given,) if type(given[0]) is int else given
+    if len(some) > MOST:
+        raise Refusal(f"input has {len(some)} texts: it may have {MOST}", param="input")
+    for at, one in enumerate(some):
+        if not isinstance(one, (str, list)):
+            raise Refusal(
+                f"input[{at}] is {shown(one)}: it must be a text or token ids", param="input"
+            )
+    return some

@@ -1,0 +1,98 @@
+"""How the tokens of a vocabulary spell bytes: which begin with some bytes, and which spelling is the tokenizer's own."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import PolydecError
+from polydec.core.types import Words
+
+RUNS = 1 << 14
+"""Most runs that a spelling remembers; what it forgets it finds again."""
+
+PAIRS = 1 << 16
+"""Most pairs of tokens of which it remembers whether the tokenizer writes them so."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """How tokens go on that stand in a row and begin alike. ends: of each byte that may come next, three places in the
+    spelling's order: where the tokens begin that go on with it, where those end that it completes, and where all of them end;
+    counts: how many there are of each."""
+
+    ends: Mapping[int, tuple[int, int, int]]
+
+    @cached_property
+    def next_R(self) -> Tensor:
+        """The next byte of each token of the run."""
+        counts = torch.tensor([hi - lo for lo, _, hi in self.ends.values()])
+        return torch.tensor(list(self.ends)).repeat_interleave(counts)
+
+
+class Spelling:
+    """Tokens in the order of their bytes, so that those which begin alike stand in one run [lo, hi) of that order."""
+
+    def __init__(self, words: Words, size: int) -> None:
+        known = sorted((piece, i) for i, piece in enumerate(words.pieces[:size]) if piece)
+        self.bytes = [piece for piece, _ in known]
+        self.id = [i for _, i in known]
+        self.words = words
+        self.run = lru_cache(RUNS)(self._run)
+        self.usual = lru_cache(PAIRS)(self._usual)
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    @cached_property
+    def order(self) -> Tensor:
+        """The ids, in order."""
+        return torch.tensor(self.id, dtype=torch.long)
+
+    def token(self, piece: bytes) -> int | None:
+        """The first token of just these bytes; None: there is none."""
+        at = bisect_left(self.bytes, piece)
+        return self.id[at] if at < len(self.id) and self.bytes[at] == piece else None
+
+    def _run(self, lo: int, hi: int, depth: int) -> Run:
+        """Of the tokens in [lo, hi), which have their first `depth` bytes in common and more behind these."""
+        ends, at = dict[int, tuple[int, int, int]](), lo
+        while at < hi:
+            begun = self.bytes[at][: depth + 1]
+            whole = bisect_right(self.bytes, begun, at, hi)
+            last = begun[-1]
+            stop = (
+                hi
+                if last == 255
+                else bisect_left(self.bytes, begun[:-1] + bytes([last + 1]), whole, hi)
+            )
+            ends[last] = at, whole, stop
+            at = stop
+        return Run(ends)
+
+    def _usual(self, a: int, b: int) -> bool:
+        """Whether the tokenizer spells the bytes of these two tokens with these two. A token without bytes stands between two
+        texts: then the second token alone is looked at."""
+        first, second = self.words.pieces[a], self.words.pieces[b]
+        if second is None:
+            return True
+        tokens = (b,) if first is None else (a, b)
+        try:
+            said = ((first or b"") + second).decode()
+            if self.words.encode(said, special=False) == tokens:
+                return True
+            before = self.words.encode("\n", special=False)  # some put a space before every text
+            return self.words.encode("\n" + said, special=False) == (*before, *tokens)
+        except (UnicodeDecodeError, PolydecError):  # half a character, or nothing that it can spell
+            return False
+
+
+@lru_cache(maxsize=8)
+def spelling(words: Words, size: int) -> Spelling:
+    """The spelling of a vocabulary's first `size` tokens; made once."""
+    return Spelling(words, size)

@@ -1,0 +1,63 @@
+"""`polydec train reward`: a classifier that tells texts of one file from those of another, as a reward (SVDD)."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from polydec.base import edge
+from polydec.base.errors import FileError
+from polydec.learned.kinds import reward
+from polydec.learned.kinds.reward import Classifier, TextReward
+from polydec.train.loop import Schedule, fit
+from polydec.train.progress import shown
+from polydec.train.specs.reward import RewardSpec
+
+
+def train_reward(spec: RewardSpec) -> dict[str, Any]:
+    """Learn from lines of two files which of them a text is like; what was measured. Every tenth line of each is set aside."""
+    began = time.perf_counter()
+    texts = [lines(Path(path), spec.most) for path in (spec.good, spec.bad)]
+    share_NS = reward.stacked([t for some in texts for t in some], spec.size, spec.order)
+    good_N = torch.tensor([1.0] * len(texts[0]) + [0.0] * len(texts[1]))
+    aside_N = torch.tensor([i % 10 == 9 for some in texts for i in range(len(some))])
+    even_N = torch.where(good_N > 0, 0.5 / len(texts[0]), 0.5 / len(texts[1])) * len(good_N)
+    net = torch.nn.Linear(spec.size, 1)
+    torch.nn.init.zeros_(net.weight)
+    torch.nn.init.zeros_(net.bias)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        logit_N = net(share_NS[~aside_N])[:, 0]
+        return binary_cross_entropy_with_logits(
+            logit_N, good_N[~aside_N], weight=even_N[~aside_N]
+        ), len(logit_N)
+
+    schedule = Schedule(spec.steps, spec.rate, weight_decay=1e-3, log_every=min(20, spec.steps))
+    with shown("reward", spec.steps) as watch:
+        curve = fit(net, loss, schedule, watch=watch)
+    made = Classifier(net.weight.detach()[0].clone(), float(net.bias.detach()[0]), spec.order)
+    held_N = aside_N if aside_N.any() else ~aside_N
+    right_N = (share_NS[held_N] @ made.weight_S + made.bias > 0) == (good_N[held_N] > 0)
+    result = {
+        "texts": len(good_N),
+        "loss": curve[-1][1],
+        "right": float(right_N.float().mean()),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    reward.save(spec.out, TextReward(made, True), result)
+    return result
+
+
+def lines(path: Path, most: int) -> list[str]:
+    """The first lines of a file that are not empty. Raises FileError where there is none."""
+    text = edge.read_bytes(path).decode("utf-8", "replace")
+    some = list(islice((line for line in text.splitlines() if line.strip()), most))
+    if not some:
+        raise FileError(edge.sentence(f"{path} holds no text: give a file with one text a line"))
+    return some

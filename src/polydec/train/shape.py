@@ -1,0 +1,97 @@
+"""Sizes of a network of the plain Llama skeleton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from polydec.base.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a network. vocab: rows of the embedding; width must be heads x head size and heads a multiple of kv_heads.
+
+    Raises RequestError where they do not fit together.
+    """
+
+    vocab: int
+    width: int = 192
+    layers: int = 5
+    heads: int = 6
+    kv_heads: int = 2
+    inner: int = 576
+    context: int = 1024
+    theta: float = 10000.0
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not value > 0:
+                raise RequestError(f"{name} is {value}: it must be above 0")
+        if self.width % self.heads or self.width // self.heads % 2:
+            raise RequestError(
+                f"width is {self.width}: it must be an even multiple of heads ({self.heads})"
+            )
+        if self.heads % self.kv_heads:
+            raise RequestError(f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads})")
+
+    @property
+    def head(self) -> int:
+        return self.width // self.heads
+
+    @staticmethod
+    def of(config: Mapping[str, Any], context: int | None = None) -> Shape:
+        """From a Hugging Face config of the plain Llama skeleton. Raises RequestError where it has more than that."""
+        c, rope = config, config.get("rope_parameters") or {}
+        scaled = c.get("rope_scaling") or rope.get("rope_type", "default") != "default"
+        extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(
+            scaled
+        )
+        if (
+            c.get("model_type") != "llama"
+            or extra
+            or c.get("head_dim", 0) not in (0, None, c["hidden_size"] // c["num_attention_heads"])
+        ):
+            raise RequestError(
+                f"model_type is {c.get('model_type')!r}{' with ' + ', '.join(extra) if extra else ''}: only the "
+                "plain Llama skeleton can be trained or taught from here"
+            )
+        return Shape(
+            c["vocab_size"],
+            c["hidden_size"],
+            c["num_hidden_layers"],
+            c["num_attention_heads"],
+            c.get("num_key_value_heads") or c["num_attention_heads"],
+            c["intermediate_size"],
+            context or c["max_position_embeddings"],
+            c.get("rope_theta") or rope.get("rope_theta", 10000.0),
+            c["rms_norm_eps"],
+        )
+
+    def config(
+        self, *, bos: int | None = None, eos: int | None = None, tied: bool = True
+    ) -> dict[str, Any]:
+        """The content of a Hugging Face config.json."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "vocab_size": self.vocab,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head,
+            "intermediate_size": self.inner,
+            "max_position_embeddings": self.context,
+            "rope_theta": self.theta,
+            "rms_norm_eps": self.eps,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": tied,
+            "bos_token_id": bos,
+            "eos_token_id": eos,
+            "torch_dtype": "float32",
+        }

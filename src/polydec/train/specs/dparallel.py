@@ -1,0 +1,50 @@
+"""What `polydec train dparallel` can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.options import AtLeast, keep_ranges
+from polydec.train.specs.command import Command
+from polydec.train.specs.fields import (
+    AnswersAStep,
+    OfCanvas,
+    Rate,
+    Resumed,
+    Seed,
+    Steps,
+    Tasks,
+    Varied,
+)
+from polydec.train.tasks import SHIPPED
+
+
+@dataclass(frozen=True)
+class DParallelSpec:
+    """What `train_dparallel` makes. target: a directory (or zoo:NAME) of a model that sees its whole canvas."""
+
+    out: Resumed
+    target: Annotated[str, "a masked-diffusion model of ours, which is begun with"] = (
+        "zoo:diffusion"
+    )
+    tasks: Tasks = SHIPPED
+    each: Annotated[int, AtLeast(1), "answers of each task"] = 1000
+    max_tokens: OfCanvas = 13
+    beta: Annotated[float, AtLeast(0), "weight of the entropy (0: its own answers only)"] = 2.0
+    rows: AnswersAStep = 32
+    steps: Steps = 2000
+    rate: Rate = 5e-4
+    seed: Seed = 0
+    varied: Varied = False
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+
+
+COMMAND = Command(
+    "dparallel",
+    "Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object.",
+    DParallelSpec,
+    "polydec.train.dparallel:train_dparallel",
+)

@@ -1,0 +1,20 @@
+"""What `polydec train heads` can be told."""
+
+from __future__ import annotations
+
+from polydec.train.specs.command import Command
+from polydec.train.specs.states import ENTRY, OF_EAGLES, StatesSpec
+
+COMMAND = Command(
+    "heads",
+    "Train draft heads on the target's last state; prints what was measured as one JSON object.",
+    StatesSpec,
+    ENTRY,
+    spelled={"levels": "--heads"},
+    defaults={"kind": "medusa"},
+    helps={
+        "kind": "medusa, hydra, hydra++, clover; for vLLM medusa-published",
+        "levels": "how many tokens ahead are guessed (0: 3)",
+    },
+    without=OF_EAGLES,
+)

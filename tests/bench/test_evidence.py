@@ -1,0 +1,175 @@
+"""The tests of a law: even where it is kept, loud where it is not, and as sharp as they say."""
+
+import numpy as np
+import pytest
+
+from polydec.bench import sampled
+from polydec.bench.certificate import digest
+from polydec.bench.chance import beyond, critical, noncentral, two_sided
+from polydec.bench.forced import fate
+from polydec.bench.places import Place, Places
+from polydec.bench.sampled import ALARM, CELLS, Drawn, power, seeds_apart, spread_over
+from polydec.bench.shapes import is_tie, spread
+from polydec.bench.valid import valid
+from polydec.constraints.any_of import AnyOf
+from polydec.constraints.json_schema import JsonSchema
+from polydec.constraints.lark import Lark
+from polydec.constraints.regex import Regex
+from polydec.constraints.span_of import SpanOf
+from polydec.core.trace import Edited, Opened
+from polydec.core.types import Edit
+
+
+def drawn(count, seed=0, draw=lambda rng, p_V: rng.choice(len(p_V), p=p_V), length=8, alike=False):
+    """Tokens of laws that are made up, drawn as `draw` says; alike: every text by the same randomness."""
+    rng, out = np.random.default_rng(seed), []
+    made = np.random.default_rng(7)
+    laws = [made.dirichlet(np.full(12, 0.4)) for _ in range(length)]
+    for text in range(count // length):
+        mine = np.random.default_rng(99) if alike else rng
+        for at, p_V in enumerate(laws):
+            x = int(draw(mine, p_V))
+            out.append(
+                Drawn(0, 0, text, at, x, Place(at + 1, 1, False), fate(p_V, x, rng.random()), (at,))
+            )
+    return out
+
+
+def hot(by):
+    return lambda rng, p_V: rng.choice(len(p_V), p=p_V**by / (p_V**by).sum())
+
+
+def least(found):
+    return min(t.p for t in found)
+
+
+def test_tails_against_known_values():
+    assert abs(two_sided(1.959964) - 0.05) < 1e-6
+    assert abs(beyond(24.9958, 15) - 0.05) < 1e-5 and abs(critical(0.05, 15) - 24.9958) < 1e-3
+    assert 22 < noncentral(0.05, 0.9, 15) < 25  # 23.3 in tables
+
+
+def test_a_token_knows_its_fate():
+    f = fate(np.array([0.5, 0.25, 0.25]), 2, 0.5)
+    assert f.chance == 0.25 and f.rank == pytest.approx(0.875)
+    assert f.entropy == pytest.approx(1.5 * np.log(2)) and f.surprise == pytest.approx(
+        2 * np.log(2)
+    )
+    assert f.variance == pytest.approx(0.25 * np.log(2) ** 2) and f.twin == pytest.approx(0.375)
+    assert fate(np.array([1.0, 0.0]), 1, 0.5).chance == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_draws_of_the_law_raise_no_alarm(seed):
+    assert least(sampled.tests(drawn(800, seed))) > ALARM
+
+
+@pytest.mark.parametrize(
+    "draw, name",
+    [
+        (hot(1.4), "surprise"),
+        (lambda rng, p_V: p_V.argmax(), "surprise"),
+        (lambda rng, p_V: rng.choice(np.argsort(-p_V)[:2]), "cells"),
+    ],
+    ids=["too cold", "the likeliest", "two tokens evenly"],
+)
+def test_other_laws_raise_one(draw, name):
+    found = {t.name: t for t in sampled.tests(drawn(1600, draw=draw))}
+    assert found[name].p < ALARM / 10
+    assert "place 1 among the tokens of a pass" in found[name].where
+
+
+def test_texts_that_share_their_randomness_are_twins():
+    found = {t.name: t for t in sampled.tests(drawn(320, alike=True))}
+    assert found["twins"].p < ALARM and found["twins"].off > 0
+
+
+def test_a_rank_that_comes_twice_is_a_pair():
+    some = drawn(800)
+    ranks = {(d.choice, d.at): d.fate for d in some}
+    twice = [
+        Drawn(
+            d.prompt,
+            d.seed,
+            d.choice,
+            d.at,
+            d.token,
+            d.place,
+            ranks[d.choice, d.at // 2 * 2],
+            d.before,
+        )
+        for d in some
+    ]
+    assert {t.name: t.p for t in sampled.tests(twice)}["pairs"] < ALARM
+
+
+def test_the_power_is_what_it_says():
+    """A temperature as far off as the power states is caught about nine times of ten, one half as far off seldom."""
+    count, of = 1600, 40
+    stated = power(drawn(count), 5).temperature
+    assert 0.05 < stated < 0.5
+
+    def caught(off):
+        alarms = [
+            least(
+                [t for t in sampled.tests(drawn(count, seed, hot(1 + off))) if t.name == "surprise"]
+            )
+            for seed in range(of)
+        ]
+        return sum(p < ALARM / 5 for p in alarms) / of
+
+    assert caught(stated) > 0.75 and caught(stated / 2) < 0.3
+
+
+def test_two_samples_by_seeds():
+    def side(tokens, n=24):
+        rng = np.random.default_rng(len(tokens))
+        texts = {(0, 0, i): tuple(int(rng.choice(tokens)) for _ in range(4)) for i in range(n)}
+        return type("Side", (), {"texts": texts})
+
+    assert seeds_apart(side([1, 2, 3]), side([1, 2, 3, 3])).p > 1e-4
+    assert seeds_apart(side([1, 2, 3]), side([4, 5])).p < ALARM
+
+
+def test_samples_are_spread_over_seeds():
+    assert spread_over(32) == [8] * 4 and sum(spread_over(7)) == 7 and spread_over(2) == [1, 1]
+    assert CELLS == 16 and digest([1]) == digest([1]) != digest([2])
+
+
+def test_a_gap_within_the_noise_of_shapes_is_a_tie():
+    assert is_tie([3e-4, -1e-4, 2e-4]) and spread([3e-4, -1e-4]) == pytest.approx(4e-4)
+    assert not is_tie([0.3, 0.3001, 0.2999]) and is_tie([5e-6, 5e-6])
+    assert not is_tie([float("inf"), float("inf")])
+
+
+def test_places_of_tokens():
+    watch = Places()
+    for event in (
+        Opened(0, (1,)),
+        Edited(0, Edit(), (), (), 0),
+        Edited(0, Edit(), (5, 6, 7), ("", "", ""), 2),
+        Edited(0, Edit(), (8,), ("",), 0),
+    ):
+        watch(event)
+    assert watch.at(0, 1) == Place(1, 2, True) and watch.at(0, 2) == Place(1, 3, False)
+    assert watch.at(0, 3) == Place(2, 1, False) and watch.at(0, 4) is None
+    assert str(watch.at(0, 1)) == "pass 1, place 2 of its tokens (an accepted draft)"
+
+
+@pytest.mark.parametrize(
+    "constraint, text, said",
+    [
+        (Regex("a+b"), "aab", True),
+        (Regex("a+b"), "aabb", False),
+        (AnyOf(("yes", "no")), "no", True),
+        (AnyOf(("yes", "no")), "not", False),
+        (SpanOf("the old mill"), "old mill", True),
+        (SpanOf("the old mill"), "old mills", False),
+        (JsonSchema('{"type": "integer"}'), "17", True),
+        (JsonSchema('{"type": "integer"}'), '"17"', False),
+        (JsonSchema('{"type": "integer"}'), "17,", False),
+        (Lark('start: "a"'), "a", None),
+    ],
+)
+def test_answers_are_judged_by_others(constraint, text, said):
+    assert valid(constraint, text) is said

@@ -1,0 +1,290 @@
+"""The law of bytes that a law of tokens makes: against sums over all sequences of tokens, under drafters, in its corners."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from polydec.contrasts.mixture import Mixture
+from polydec.contrasts.product import Product
+from polydec.core.decoder import answer_one
+from polydec.core.law import probs
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.types import Draft, Vocab, Want
+from polydec.drafters.jacobi import Jacobi
+from polydec.drafters.lookup import Lookup
+from polydec.drafters.model import FromModel
+from polydec.drafters.recycling import Recycling
+from polydec.drafters.suffix import Suffix
+from polydec.families.ar.speculative import Speculative
+from polydec.models.lm import LM
+from polydec.policies.fixed import Fixed
+from polydec.targets.by_bytes import ByBytes
+from polydec.targets.contrast import Contrast
+from polydec.targets.spelling import Spelling
+from polydec.testing.check_target import check_target
+from polydec.testing.enumerate import distance, law_of, target_law
+from polydec.testing.toy import Letters, Table
+from polydec.trees.chain import Chain
+from polydec.trees.static import Static
+from polydec.verifiers.exact import Exact
+from polydec.verifiers.match import Match
+
+ALL = 10**6
+"""A width that is no limit here."""
+
+PIECES = ("a", "b", "ab", "ba", "abb", "bb", "aa", "baab")
+END = 256
+
+
+class ByteWords:
+    """Bytes, and one mark that ends a text."""
+
+    pieces = (*(bytes([b]) for b in range(256)), None)
+
+    def encode(self, text, special=True):
+        return tuple(text.encode())
+
+    def decode(self, ids):
+        return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+
+WORDS = ByteWords()
+
+
+def tokens(seed, pieces=PIECES, sharp=1.2):
+    """A law over these pieces and an end."""
+    n = len(pieces)
+    words = Letters((*pieces, "$"), frozenset({n}))
+    return LM(Table(seed, n + 1, sharp), Vocab(n + 1, frozenset({n}), words=words), chunk=2)
+
+
+def by_bytes(lm, width=ALL, **fields):
+    end = min(lm.vocab.eos)
+    given = {"ends": frozenset({0}), "start": (0,), "breaks": b"", **fields}
+    return ByBytes(lm, ((end,),), WORDS, width=width, **given)
+
+
+class Brute:
+    """Sums over all sequences of tokens."""
+
+    def __init__(self, lm, start=(0,)):
+        self.lm, self.start, self.known = lm, start, {}
+
+    async def _row(self, text):
+        if text not in self.known:
+            session = self.lm.open(text)
+            scores = await session.score(Draft.chain(text[-1]), Want())
+            self.known[text] = probs(scores.row(0)).tolist()
+            session.close()
+        return self.known[text]
+
+    def of(self, text, end=False, before=None):
+        """The probability of all texts that begin with these bytes; end: of the one that ends there."""
+        before = self.start if before is None else before
+        pieces, p = self.lm.vocab.words.pieces, run([self._row(before)])[0]
+        if not text:
+            return p[-1] if end else 1.0
+        total = 0.0
+        for i, piece in enumerate(pieces[:-1]):
+            if piece.startswith(text) and len(piece) > len(text):
+                total += 0.0 if end else p[i]
+            elif text.startswith(piece):
+                total += p[i] * self.of(text[len(piece) :], end, (*before, i))
+        return total
+
+    def row(self, text):
+        whole = self.of(text)
+        return [self.of(text + c) / whole for c in (b"a", b"b")] + [self.of(text, True) / whole]
+
+
+def row_of(law, prompt):
+    async def ask():
+        session = law.open(prompt)
+        scores = await session.score(Draft.chain(prompt[-1]), Want())
+        session.close()
+        return scores
+
+    return run([ask()])[0]
+
+
+def texts(most):
+    return [bytes(t) for n in range(1, most + 1) for t in itertools.product(b"ab", repeat=n)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_limit_rows_are_sums_over_all_sequences(seed):
+    lm = tokens(seed)
+    law, brute = by_bytes(lm), Brute(lm)
+    for text in texts(5):
+        row_V = row_of(law, tuple(text)).row(0).exp()
+        got = [float(row_V[x]) for x in (97, 98, END)]
+        far = sum(abs(x - y) for x, y in zip(got, brute.row(text))) / 2
+        assert far < 1e-12, text
+        assert abs(float(row_V.sum()) - 1.0) < 1e-12
+
+
+def test_weights_are_the_probability_of_the_text_so_far():
+    lm = tokens(4)
+    law, brute = by_bytes(lm), Brute(lm)
+    for text in texts(4):
+        weights_V = row_of(law, tuple(text)).weights(0)
+        for symbol in (97, 98):
+            want = math.log(brute.of(text + bytes([symbol])))
+            assert float(weights_V[symbol]) == pytest.approx(want, abs=1e-9)
+
+
+def test_a_width_leaves_the_tokenizers_own_spelling_and_errs_less_the_wider_it_is():
+    far = dict.fromkeys((1, 2, 4, 8), 0.0)
+    for seed in range(2):
+        lm = tokens(seed)
+        brute = Brute(lm)
+        for text, width in itertools.product(texts(4), far):
+            row_V = row_of(by_bytes(lm, width), tuple(text)).row(0).exp()
+            got = [float(row_V[x]) for x in (97, 98, END)]
+            far[width] += sum(abs(x - y) for x, y in zip(got, brute.row(text)))
+    assert far[1] > far[2] > far[4] > far[8]
+
+
+MANY = (
+    *(chr(i) for i in range(50)),
+    *(chr(i) + chr(i + 1) for i in range(0, 40, 4)),
+    *("\0\0", "\x001", "\x001\0"),
+)
+
+
+@pytest.mark.parametrize("width", [ALL, 3, 1])
+def test_sessions_keep_the_contract(width):
+    check_target(by_bytes(tokens(3, MANY), width, start=(5,)), prompt=(0, 1))
+
+
+def test_a_mixture_and_a_product_of_two_tokenizers_keep_the_contract():
+    one, other = (
+        by_bytes(tokens(3, MANY), 2, start=(5,)),
+        by_bytes(tokens(4, MANY[:55]), 2, start=(5,)),
+    )
+    for rule in (Mixture(0.4), Product(0.4)):
+        check_target(Contrast(one, (other,), rule), prompt=(0, 1))
+
+
+DRAFTERS = {
+    "lookup": lambda other: (Lookup(2), Match(), Fixed(2)),
+    "suffix": lambda other: (Suffix(), Match(), Fixed(2)),
+    "recycling": lambda other: (Recycling(), Match(), Fixed(2, 4)),
+    "jacobi": lambda other: (Jacobi(2), Match(), Fixed(2)),
+    "another tokenizer": lambda other: (FromModel(other, Chain()), Exact(), Fixed(2)),
+    "another tokenizer's tree": lambda other: (
+        FromModel(other, Static((2, 1))),
+        Exact(),
+        Fixed(2, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_drafters_leave_the_law_of_bytes_as_it_is(name):
+    law = by_bytes(tokens(1, ("a", "b", "ab", "ba", "abb")))
+    other = by_bytes(tokens(2, ("a", "b", "bb", "aba")), start=(1,))
+    drafter, verifier, policy = DRAFTERS[name](other)
+    prompt = tuple(b"ab")
+    method = Speculative(law, drafter, verifier, policy)
+    got = law_of(lambda rng: answer_one(method, Request(prompt, 3), rng))
+    assert distance(got, target_law(law, prompt, 3)) < 1e-12
+
+
+def test_a_whole_draft_of_bytes_is_one_pass():
+    law, scheduler = by_bytes(tokens(3), 2), Scheduler()
+
+    async def ask():
+        session = law.open(tuple(b"ab"))
+        await session.score(Draft.chain(ord("b"), tuple(b"abbaabba")), Want())
+        session.close()
+
+    task = scheduler.submit(ask())
+    while scheduler.step():
+        pass
+    assert [use.passes for use in task.usage.values()] == [1]
+
+
+def test_a_prompt_is_fixed_up_to_its_last_word_and_may_end_inside_one():
+    lm = tokens(3, ("a", "b", " ", " a", "ab", " ab", "abb"))
+    law = by_bytes(lm, 2, breaks=b" \n", start=())
+    head = law.fixed(tuple(b"ab ab"))
+    assert (head.tokens, head.left) == ((4,), tuple(b" ab"))
+    assert law.tokens_of(tuple(b"ab ab")) == 4
+    row_V = row_of(law, tuple(b"ab ab")).row(0).exp()
+    assert float(row_V[ord("b")]) > 0.0  # the token "abb" begins inside of the prompt
+
+
+def test_what_is_no_text_is_followed_byte_by_byte():
+    pieces = ("a", " ", "é")
+    law = by_bytes(tokens(3, pieces), 2, breaks=b" ")
+    head = law.fixed(tuple(b"a a\xc3 a"))
+    assert (head.tokens, head.left) == ((0,), tuple(b" a\xc3 a"))
+
+
+def test_a_mark_that_a_second_model_has_not_is_written_out():
+    lm = tokens(3, ("a", "<", "x", ">"))
+    law = ByBytes(
+        lm, ((4,), ()), WORDS, frozenset({0}), 2, start=(0,), names=("$", "<x>"), breaks=b""
+    )
+    assert law.fixed((257, ord("a"))).left == tuple(b"<x>a")
+    row_V = row_of(law, (ord("a"),)).row(0).exp()
+    assert float(row_V[257]) == 0.0
+    assert float(row_V[256]) > 0.0
+
+
+def test_a_second_model_may_read_a_prompt_of_its_own():
+    lm = tokens(3)
+    own = by_bytes(lm, 2).fixed(tuple(b"bb"))
+    law = ByBytes(
+        lm,
+        ((8,),),
+        WORDS,
+        frozenset({0}),
+        2,
+        start=(0,),
+        breaks=b"",
+        instead=(tuple(b"aab"), own),
+    )
+    plain = by_bytes(lm, 2)
+    for rest in (b"", b"a", b"ab"):
+        got = row_of(law, tuple(b"aab" + rest)).row(0)
+        assert torch.equal(got, row_of(plain, tuple(b"bb" + rest)).row(0))
+
+    async def cut():
+        session = law.open(tuple(b"aab"))
+        await session.score(Draft.chain(ord("b"), tuple(b"ab")), Want())
+        session.commit(tuple(b"bab"))
+        session.rewind(2)
+        row_V = (await session.score(Draft.chain(ord("a")), Want())).row(0)
+        session.rewind(2)
+        session.commit(tuple(b"ab"))
+        return row_V, (await session.score(Draft.chain(ord("a")), Want())).row(0)
+
+    want = row_of(plain, tuple(b"bba")).row(0)
+    for row_V in run([cut()])[0]:
+        assert torch.allclose(row_V, want)
+
+
+def test_bytes_that_nothing_spells_have_a_row_all_the_same():
+    law = by_bytes(tokens(3), 2)
+    row_V = row_of(law, tuple(b"az")).row(0)
+    assert abs(float(row_V.exp().sum()) - 1.0) < 1e-9
+
+
+def test_a_spelling_finds_tokens_by_their_beginnings():
+    spelling = Spelling(Letters(PIECES), len(PIECES))
+    assert spelling.bytes == sorted(p.encode() for p in PIECES)
+    run_ = spelling.run(0, len(spelling), 0)
+    assert {b: hi - lo for b, (lo, _, hi) in run_.ends.items()} == {97: 4, 98: 4}
+    lo, whole, hi = run_.ends[97]
+    assert spelling.bytes[lo:whole] == [b"a"]
+    assert spelling.bytes[whole:hi] == [b"aa", b"ab", b"abb"]
+    assert spelling.run(whole, hi, 1).next_R.tolist() == [97, 98, 98]
+    assert spelling.token(b"ab") == PIECES.index("ab")
+    assert spelling.token(b"abba") is None
+    assert spelling.usual(PIECES.index("a"), PIECES.index("a")) is False
+    assert spelling.usual(PIECES.index("ab"), PIECES.index("a")) is True

@@ -1,0 +1,135 @@
+"""Requests over pressed caches: what is checked before anything runs, and that every way says what it is."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+import micro
+from polydec import Ask, Engine, generate, load
+from polydec.cli.main import main
+from polydec.drafting.costs import Costs
+from polydec.methods import press
+from polydec.request.ask import plan
+from polydec.request.explain import explain, instead
+from polydec.testing.examples import artefacts
+
+PROMPT = "The grey fox watched the boat by the old river and the grey fox watched the boat"
+SMALL = {"block": 16}
+METHODS = ("plain", "prompt-lookup", "draft-model", "token-recycling", "lookahead", "layerskip")
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    torch.set_num_threads(1)
+    at = tmp_path_factory.mktemp("presses")
+    lm = load(
+        str(micro.write(at / "a", hidden=64)),
+        draft=str(micro.write(at / "b", seed=1, hidden=64)),
+        dtype="float32",
+    )
+    lm = type(lm)(
+        lm.checkpoint, lm.draft, artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width)
+    )
+    vars(lm)["costs"] = Costs()  # instead of measuring
+    return lm
+
+
+def ask(**more):
+    return Ask(PROMPT, raw=True, max_tokens=40, ignore_eos=True, **more)
+
+
+@pytest.mark.parametrize("name", press.presses())
+def test_lossless_methods_keep_the_text_of_the_pressed_law(lm, name):
+    engine = Engine(lm)
+    tickets = [engine.submit(ask(method=m, cache=name, cache_options=SMALL)) for m in METHODS]
+    exact = engine.submit(ask())
+    while engine.step():
+        pass
+    texts = [t.completion().choices[0].token_ids for t in tickets]
+    assert all(text == texts[0] for text in texts), dict(zip(METHODS, texts, strict=True))
+    alone = generate(lm, PROMPT, raw=True, max_tokens=40, ignore_eos=True)
+    assert exact.completion().choices[0].token_ids == alone.token_ids
+    assert not lm.checkpoint.lm.live
+
+
+def test_a_result_says_that_its_law_is_the_pressed_one(lm):
+    made = plan(lm, ask(cache="kivi", cache_options={"bits": "4"}))
+    assert made.method["cache"] == {
+        "name": "quantised",
+        "options": {"bits": 4, "group": 32, "block": 64},
+    }
+    assert "cache" not in plan(lm, ask()).method
+    parts = {p.role: p for p in explain(lm, ask(cache="h2o"))}
+    assert parts["cache"].name == "h2o" and parts["cache"].options["kept"] == "128"
+
+
+@pytest.mark.parametrize(
+    "fields, sentence",
+    [
+        ({"cache": "gaer"}, "cache is 'gaer': did you mean gear"),
+        ({"cache": 3}, "cache is 3"),
+        ({"cache_options": SMALL}, "cache_options is given without cache"),
+        ({"cache": "gear", "cache_options": {"bits": 3}}, "bits is 3: it must be one of 2, 4, 8"),
+        ({"cache": "gear", "cache_options": {"block": 8}}, "block is 8"),
+        ({"cache": "gear", "cache_options": {"blok": 64}}, "option 'blok' of press gear"),
+        ({"cache": "window", "method": "longspec"}, "longspec"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(lm, fields, sentence):
+    with pytest.raises(ValueError, match=r".") as error:
+        plan(lm, ask(**fields))
+    assert sentence in str(error.value) and len(str(error.value)) <= 300
+
+
+def test_what_would_run_instead(lm):
+    assert "with the cache as it is" in instead(lm, ask(cache="window", method="longspec"))
+
+
+def test_a_network_that_reads_caches_as_they_are_says_so(lm, monkeypatch):
+    monkeypatch.setattr(type(lm.network), "presses", False)
+    with pytest.raises(ValueError, match="--dtype torch"):
+        plan(lm, ask(cache="gear"))
+
+
+def command(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["polydec", *words])
+    with pytest.raises(SystemExit) as done:
+        main()
+    out = capsys.readouterr()
+    return done.value.code or 0, out.out, out.err
+
+
+def test_the_command_line_lists_and_takes_them(lm, monkeypatch, capsys):
+    code, out, _ = command(monkeypatch, capsys, "presses", "--json")
+    assert not code and {r["name"] for r in json.loads(out)} == set(press.presses())
+    asked = ["--model", lm.name, "--draft", "none", "--dtype", "float32", "--method", "plain"]
+    small = ["--cache", "window", "--cache-set", "block=16"]
+    code, out, _ = command(monkeypatch, capsys, "generate", *asked, *small, "--json", PROMPT)
+    told = json.loads(out)["method"]["cache"]
+    assert not code and told == {"name": "window", "options": {"sinks": 4, "block": 16}}
+    code, _, err = command(monkeypatch, capsys, "generate", *asked, "--cache", "gaer", PROMPT)
+    assert code == 2 and "did you mean gear" in err and "Traceback" not in err
+
+
+def test_requests_over_http_take_them(lm):
+    pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+    from polydec.serve.body import Body
+    from polydec.serve.endpoints import ENDPOINTS
+    from polydec.serve.limits import Limits
+
+    for path, prompt in (
+        ("/v1/completions", {"prompt": PROMPT}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+    ):
+        body = Body({**prompt, "cache": "h2o", "cache_options": {"kept": 9}}, Limits())
+        (read,) = ENDPOINTS[path].reads().read(body, lm, "plain", 0).asks
+        assert plan(lm, read).pressed.options == {"kept": 9, "block": 64}
+
+
+def test_few_presses_keep_texts(lm):
+    law = lm.checkpoint.lm
+    for block in range(16, 40):
+        law.pressed(press.build("window", {"block": block})[0])
+    assert len(law._under) <= 4
