@@ -169,8 +169,10 @@ class LM:
         self, ask: Ask, most: int | None = None
     ) -> tuple[LM, tuple[int, ...], tuple[int, ...]]:
         """An encoder-decoder model as the law of texts that are written from a request's source, with the draft's; the ids of
-        the source, and those that every answer begins with. ask: the request; most: as for `ids`. Raises RequestError where there is no
-        source, or it cannot be read."""
+        the source, and those that every answer begins with.
+
+        ask: the request; most: as for `ids`. Raises RequestError where there is no source, or it cannot be read.
+        """
         point, text = self.checkpoint, self.checkpoint.text
         given, begins = ask.prompt if ask.source is None else ask.source, tuple[int, ...]()
         who = "prompt" if ask.source is None else "source"
