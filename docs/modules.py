@@ -4,6 +4,7 @@ MkDocs asks for them while it builds the site (site_pages.py)."""
 from __future__ import annotations
 
 import ast
+import re
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +41,12 @@ def page(room: str) -> str:
         module = loaded(name)
         for key, thing in reference.own(module) if module else ():
             out += described(key, thing)
-    return "\n".join(out).rstrip() + "\n"
+    return parted("\n".join(out)).rstrip() + "\n"
+
+
+def parted(text: str) -> str:
+    """Docstrings whose promises, one a line, are paragraphs of their own."""
+    return re.sub(r"^(Exact|Reduces to|Source): ", r"\n**\1:** ", text, flags=re.M)
 
 
 def described(name: str, thing: object) -> list[str]:

@@ -15,7 +15,7 @@ MECHANISMS = [
     for role in registry.ROLES
     for key, kind in registry.mechanisms(role).items()
 ]
-NO_SOURCE = {"Nothing", "Fixed", "Greedy", "LeftToRight", "Full"}
+NO_SOURCE = {"Nothing", "Fixed", "Greedy", "LeftToRight", "InOrder", "Full"}
 """Limiting cases, which nobody has to have published."""
 
 OF_A_PROTOCOL = {"language", "open"}

@@ -587,7 +587,7 @@ class NotInStep(ContrastSession):
     """The others never hear what was written."""
 
     def commit(self, tokens):
-        self._first.commit(tokens)
+        self._inner.commit(tokens)
         self._stage(None)
 
 
@@ -595,7 +595,7 @@ class ScoresApart(ContrastSession):
     """A branch that was not taken stays with the others."""
 
     def keep(self, nodes, root=0):
-        draft, left = self._draft, self._first.keep(nodes, root)
+        draft, left = self._draft, self._inner.keep(nodes, root)
         for session in self._others:
             session.commit(draft.token[:1])
         self._draft, self._rows = left, ()

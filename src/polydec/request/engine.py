@@ -367,8 +367,8 @@ class Engine:
             return self.model.costs
 
     def read(self, work: Coro) -> Task:
-        """Let a coroutine run beside the requests, in passes that they share, such as one that reads vectors out of texts. Its
-        task has `done`, `result` and `error`; whoever drives the engine may `close` it."""
+        """Let the coroutine `work` run beside the requests, in passes that they share, such as one that reads vectors out of
+        texts. Its task has `done`, `result` and `error`; whoever drives the engine may `close` it."""
         with self._lock:
             return self._scheduler.submit(work)
 

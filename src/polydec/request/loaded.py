@@ -124,9 +124,12 @@ class LM:
         return self.kit().find(kind)
 
     def embed(self, texts: Texts, **how: Any) -> torch.Tensor:
-        """A vector a text, [n, width], float32. how: the fields of `Reading` (request/embedding.py): `pool`, "last" or "mean";
-        `layer`, behind which it is read; `normalised`; `template`; `prepend_from` and `prepend_to`. Raises RequestError for
-        what cannot be honoured, TypeError for an unknown field."""
+        """A vector for each of the texts, [n, width], float32.
+
+        how: the fields of `Reading` (request/embedding.py): `pool`, "last" or "mean"; `layer`, behind which it is read;
+        `normalised`; `template`; `prepend_from` and `prepend_to`. Raises RequestError for what cannot be honoured, TypeError
+        for an unknown field.
+        """
         from polydec.request.embedding import Reading, embed
 
         return embed(self, texts, Reading(**how))
@@ -166,8 +169,10 @@ class LM:
         self, ask: Ask, most: int | None = None
     ) -> tuple[LM, tuple[int, ...], tuple[int, ...]]:
         """An encoder-decoder model as the law of texts that are written from a request's source, with the draft's; the ids of
-        the source, and those that every answer begins with. most: as for `ids`. Raises RequestError where there is no
-        source, or it cannot be read."""
+        the source, and those that every answer begins with.
+
+        ask: the request; most: as for `ids`. Raises RequestError where there is no source, or it cannot be read.
+        """
         point, text = self.checkpoint, self.checkpoint.text
         given, begins = ask.prompt if ask.source is None else ask.source, tuple[int, ...]()
         who = "prompt" if ask.source is None else "source"

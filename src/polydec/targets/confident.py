@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
 
-from torch import Tensor
-
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.targets.delegating import Delegating
 from polydec.targets.switch import SwitchScores
 
 
@@ -66,19 +65,12 @@ class Confident:
         )
 
 
-class ConfidentSession:
+class ConfidentSession(Delegating):
     """done: tokens committed since the prompt."""
 
     def __init__(self, how: Confident, inner: Session, done: int = 0) -> None:
         self._how, self._inner, self._done = how, inner, done
         self._scored: Draft | None = None
-
-    @property
-    def peers(self) -> int:
-        return self._inner.peers
-
-    async def prefill(self, want: Want) -> Scores:
-        return await self._inner.prefill(want)
 
     async def score(self, draft: Draft, want: Want) -> SwitchScores:
         if want.exits:
@@ -113,24 +105,6 @@ class ConfidentSession:
         self._scored = left
         return left
 
-    def evict(self) -> None:
-        self._inner.evict()
-
-    def states(self, hidden_NH: Tensor) -> Scores:
-        return self._inner.states(hidden_NH)
-
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        return self._inner.normed(hidden_NH)
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._inner.embed(tokens)
-
-    def memory(self) -> tuple[Tensor, Tensor]:
-        return self._inner.memory()
-
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
-        return self._inner.bend(draft, scores)
-
     def rewind(self, n: int) -> None:
         self._inner.rewind(n)
         self._done = max(0, self._done - n)
@@ -144,9 +118,6 @@ class ConfidentSession:
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         raise RequestError("layers of a model that exits early cannot be chosen again")
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def _margin(scores: Scores, i: int) -> float:

@@ -13,6 +13,7 @@ from polydec.core.effects import gather
 from polydec.core.law import normalise
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.targets.delegating import Delegating
 
 SILENT, ROW = Want(law=Reads.NOTHING), Want()
 
@@ -76,49 +77,45 @@ class Contrast:
         )
 
 
-class ContrastSession:
+class ContrastSession(Delegating):
     """draft: what was scored last, None where nothing is staged; asked: whether the others scored it too; rows: what they said,
     none where that is not known."""
 
     def __init__(self, rule: Contrasting, first: Session, others: Sequence[Session]) -> None:
-        self._rule, self._first, self._others = rule, first, others
+        self._rule, self._inner, self._others = rule, first, others
         self._stage(None)
 
     def _stage(self, draft: Draft | None, rows: Sequence[Scores] = ()) -> None:
         self._draft, self._rows, self._asked = draft, rows, bool(rows)
 
-    @property
-    def peers(self) -> int:
-        return self._first.peers
-
     async def prefill(self, want: Want) -> Scores:
         waiting = () if self._rule.gated else self._others
-        return (await gather(self._first.prefill(want), *(s.prefill(SILENT) for s in waiting)))[0]
+        return (await gather(self._inner.prefill(want), *(s.prefill(SILENT) for s in waiting)))[0]
 
     async def score(self, draft: Draft, want: Want) -> Scores:
         if want.law is Reads.NOTHING:
-            scores = await self._first.score(draft, want)
+            scores = await self._inner.score(draft, want)
             self._stage(draft)
             return scores
         now, rows = replace(want, law=Reads.ROW), list[Scores]()
         if self._rule.gated:
-            first = await self._first.score(draft, now)
+            first = await self._inner.score(draft, now)
             if any(self._rule.opens(first.row(i)) for i in range(len(draft))):
                 rows = await gather(*(caught_up(s, draft) for s in self._others))
         else:
             first, *rows = await gather(
-                self._first.score(draft, now), *(s.score(draft, ROW) for s in self._others)
+                self._inner.score(draft, now), *(s.score(draft, ROW) for s in self._others)
             )
         self._stage(draft, rows)
         return MadeScores(Mixing(self._rule, first, rows, range(len(draft))), first)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        for session in (self._first, *self._others):
+        for session in (self._inner, *self._others):
             session.commit(tokens)
         self._stage(None)
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        draft, left = self._draft, self._first.keep(nodes, root)
+        draft, left = self._draft, self._inner.keep(nodes, root)
         assert draft is not None, "the first law keeps what it never scored"
         path = [draft.token[i] for i in draft.below(root, nodes)[0]]
         for session in self._others:
@@ -130,36 +127,24 @@ class ContrastSession:
         return left
 
     def evict(self) -> None:
-        for session in (self._first, *self._others):
+        for session in (self._inner, *self._others):
             session.evict()
-
-    def states(self, hidden_NH: Tensor) -> Scores:
-        return self._first.states(hidden_NH)
-
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        return self._first.normed(hidden_NH)
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._first.embed(tokens)
-
-    def memory(self) -> tuple[Tensor, Tensor]:
-        return self._first.memory()
 
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         """Mixed at nodes that were scored last; elsewhere nobody knows what the others say, and rows stay as they are."""
-        inner = self._first.bend(draft, scores)
+        inner = self._inner.bend(draft, scores)
         if self._draft is None or not self._rows:
             return inner
         return MadeScores(Mixing(self._rule, inner, self._rows, places(draft, self._draft)), inner)
 
     def rewind(self, n: int) -> None:
-        for session in (self._first, *self._others):
+        for session in (self._inner, *self._others):
             session.rewind(n)
         self._stage(None)
 
     def fork(self, choice: int | None = None) -> ContrastSession:
         twin = ContrastSession(
-            self._rule, self._first.fork(choice), [s.fork(choice) for s in self._others]
+            self._rule, self._inner.fork(choice), [s.fork(choice) for s in self._others]
         )
         twin._draft, twin._rows, twin._asked = self._draft, self._rows, self._asked
         return twin
@@ -170,7 +155,7 @@ class ContrastSession:
         raise RequestError("layers cannot run alone where a law is made of several")
 
     def close(self) -> None:
-        for session in (self._first, *self._others):
+        for session in (self._inner, *self._others):
             session.close()
 
 

@@ -12,6 +12,7 @@ from polydec.core.law import divergence
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.targets.contrast import Contrasting, MadeScores, places
+from polydec.targets.delegating import Delegating
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Layered:
         return LayeredSession(self.exits, self.rule, self.target.open(prompt))
 
 
-class LayeredSession:
+class LayeredSession(Delegating):
     """The inner session; what is scored there brings the exits along. draft: what was scored last; rows, at: its exits, and of
     each node its row in them (-1: it has none)."""
 
@@ -63,13 +64,6 @@ class LayeredSession:
         self._draft: Draft | None = None
         self._rows: Sequence[Scores] = ()
         self._at: Sequence[int] = ()
-
-    @property
-    def peers(self) -> int:
-        return self._inner.peers
-
-    async def prefill(self, want: Want) -> Scores:
-        return await self._inner.prefill(want)
 
     async def score(self, draft: Draft, want: Want) -> Scores:
         if want.law is Reads.NOTHING:
@@ -89,21 +83,6 @@ class LayeredSession:
         self._draft, self._rows = None, ()
         return self._inner.keep(nodes, root)
 
-    def evict(self) -> None:
-        self._inner.evict()
-
-    def states(self, hidden_NH: Tensor) -> Scores:
-        return self._inner.states(hidden_NH)
-
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        return self._inner.normed(hidden_NH)
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._inner.embed(tokens)
-
-    def memory(self) -> tuple[Tensor, Tensor]:
-        return self._inner.memory()
-
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         """Mixed at nodes that were scored last; elsewhere nobody knows the exits, and rows stay as they are."""
         inner = self._inner.bend(draft, scores)
@@ -120,15 +99,6 @@ class LayeredSession:
         twin = LayeredSession(self._exits, self._rule, self._inner.fork(choice))
         twin._draft, twin._rows, twin._at = self._draft, self._rows, self._at
         return twin
-
-    def part(
-        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
-    ) -> Session:
-        """Of the model, unmixed: what few layers say is a guess in any case."""
-        return self._inner.part(layers, without, together)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def text_nodes(draft: Draft) -> tuple[list[int], list[int]]:

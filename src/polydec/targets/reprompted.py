@@ -10,6 +10,7 @@ from torch import Tensor
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Vocab, Want
+from polydec.targets.delegating import Delegating
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,13 @@ class Reprompted:
         return RepromptedSession(self.target.open(text), (prompt[-1], text[-1]))
 
 
-class RepromptedSession:
+class RepromptedSession(Delegating):
     """roots: the last token of the prompt that was given, and of the one that is read: while nothing is committed, the one
     stands for the other at the root of a draft. done: tokens committed since the prompt."""
 
     def __init__(self, inner: Session, roots: tuple[int, int], done: int = 0) -> None:
         self._inner, self._roots, self._done = inner, roots, done
         self._draft: Draft | None = None
-
-    @property
-    def peers(self) -> int:
-        return self._inner.peers
 
     def _read(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Tokens that begin with the root, as the inner session knows them."""
@@ -67,9 +64,6 @@ class RepromptedSession:
             if not self._done and tokens and tokens[0] == given
             else tuple(tokens)
         )
-
-    async def prefill(self, want: Want) -> Scores:
-        return await self._inner.prefill(want)
 
     async def score(self, draft: Draft, want: Want) -> Scores:
         self._draft = draft
@@ -86,18 +80,6 @@ class RepromptedSession:
         self._done += draft.depth[root]
         self._draft = replace(left, token=(draft.token[root], *left.token[1:]))
         return self._draft
-
-    def evict(self) -> None:
-        self._inner.evict()
-
-    def states(self, hidden_NH: Tensor) -> Scores:
-        return self._inner.states(hidden_NH)
-
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        return self._inner.normed(hidden_NH)
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._inner.embed(tokens)
 
     def memory(self) -> tuple[Tensor, Tensor]:
         raise RequestError(
@@ -125,6 +107,3 @@ class RepromptedSession:
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         raise RequestError("layers cannot run alone behind another prompt")
-
-    def close(self) -> None:
-        self._inner.close()

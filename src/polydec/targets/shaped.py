@@ -16,6 +16,7 @@ from torch import Tensor
 from polydec.core.law import NEG_INF, normalise, one_hot
 from polydec.core.protocols import Scores, Session, Shaper, Target, of_choice
 from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.targets.delegating import Delegating
 
 Shapers = tuple[Shaper[Any], ...]
 KEEP = 32  # of the committed text, every 32nd node keeps its states: a rewind derives at most 31 of them again
@@ -140,7 +141,7 @@ class Trail:
             self.tip = Node(None, -1, self.tip.prompt[:-n])
 
 
-class ShapedSession:
+class ShapedSession(Delegating):
     """The inner session, and where each of its nodes stands in the text."""
 
     def __init__(self, shapers: Shapers, inner: Session, trail: Trail) -> None:
@@ -154,10 +155,6 @@ class ShapedSession:
         self._asked = self._inside = Want(
             law=Reads.NOTHING
         )  # what was wanted last, and what that is of the inner law
-
-    @property
-    def peers(self) -> int:
-        return self._inner.peers
 
     async def prefill(self, want: Want) -> Scores:
         return await self._inner.prefill(replace(want, law=max(want.law, want.base)))
@@ -194,21 +191,6 @@ class ShapedSession:
         trail.draft = left
         return left
 
-    def evict(self) -> None:
-        self._inner.evict()
-
-    def states(self, hidden_NH: Tensor) -> Scores:
-        return self._inner.states(hidden_NH)
-
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        return self._inner.normed(hidden_NH)
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._inner.embed(tokens)
-
-    def memory(self) -> tuple[Tensor, Tensor]:
-        return self._inner.memory()
-
     def bend(self, draft: Draft, scores: Scores) -> ShapedScores:
         inner = self._inner.bend(draft, scores)
         return ShapedScores(
@@ -238,9 +220,6 @@ class ShapedSession:
         return ShapedSession(
             self._shapers, self._inner.part(layers, without, together), self._trail
         )
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class ShapedScores:

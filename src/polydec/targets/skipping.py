@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.targets.delegating import Delegating
 
 
 @dataclass(frozen=True)
@@ -39,21 +38,14 @@ class Skipping:
         return SkippingSession(self.target.open(prompt), self.keep, len(prompt))
 
 
-class SkippingSession:
+class SkippingSession(Delegating):
     """prompt: tokens of it, or of what a rewind left of it; length: tokens committed."""
 
     def __init__(self, whole: Session, layers: tuple[int, ...], prompt: int) -> None:
-        self._whole, self._layers, self._prompt = whole, layers, prompt
+        self._inner, self._layers, self._prompt = whole, layers, prompt
         self._part, self._length = whole.part(layers), prompt - 1
         self._unread: list[int] = []  # committed without a score
         self._scored: Draft | None = None
-
-    @property
-    def peers(self) -> int:
-        return self._whole.peers
-
-    async def prefill(self, want: Want) -> Scores:
-        return await self._whole.prefill(want)
 
     async def score(self, draft: Draft, want: Want) -> Scores:
         if self._unread:
@@ -69,7 +61,7 @@ class SkippingSession:
 
     async def _score(self, draft: Draft, want: Want, length: int) -> Scores:
         if length < self._prompt:  # the root ends the prompt: all layers see it
-            await self._whole.score(Draft.chain(draft.token[0]), want)
+            await self._inner.score(Draft.chain(draft.token[0]), want)
         return await self._part.score(draft, want)
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -91,24 +83,6 @@ class SkippingSession:
         self._length += depth
         return self._scored
 
-    def evict(self) -> None:
-        self._whole.evict()
-
-    def states(self, hidden_NH: Tensor) -> Scores:
-        return self._whole.states(hidden_NH)
-
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        return self._whole.normed(hidden_NH)
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._whole.embed(tokens)
-
-    def memory(self) -> tuple[Tensor, Tensor]:
-        return self._whole.memory()
-
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
-        return self._whole.bend(draft, scores)
-
     def rewind(self, n: int) -> None:
         if not 0 <= n <= self._length:
             raise RequestError(
@@ -121,7 +95,7 @@ class SkippingSession:
         self._prompt = min(self._prompt, self._length + 1)
 
     def fork(self, choice: int | None = None) -> SkippingSession:
-        twin = SkippingSession(self._whole.fork(choice), self._layers, self._prompt)
+        twin = SkippingSession(self._inner.fork(choice), self._layers, self._prompt)
         twin._length, twin._unread, twin._scored = self._length, list(self._unread), self._scored
         return twin
 
@@ -129,6 +103,3 @@ class SkippingSession:
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         raise RequestError("layers of a model that skips layers cannot be chosen again")
-
-    def close(self) -> None:
-        self._whole.close()

@@ -1,0 +1,57 @@
+"""A session that passes every verb on to another one: whoever bends a law writes down only what it does differently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from polydec.core.protocols import Scores, Session
+from polydec.core.types import Draft, Want
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Delegating:
+    """What a session around another one does where it has nothing of its own to say. A new member of `Session` gets its line
+    here, and every wrapper has it.
+
+    `fork` is missing on purpose: a twin holds the wrapper's own state too, which only the wrapper knows; and so are `score`,
+    `commit`, `keep` and `rewind`, which move that state. A wrapper that forgets one of them is no Session, and a type
+    checker says so where its target opens it.
+    """
+
+    _inner: Session
+
+    @property
+    def peers(self) -> int:
+        return self._inner.peers
+
+    async def prefill(self, want: Want) -> Scores:
+        return await self._inner.prefill(want)
+
+    def evict(self) -> None:
+        self._inner.evict()
+
+    def states(self, hidden_NH: Tensor) -> Scores:
+        return self._inner.states(hidden_NH)
+
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        return self._inner.normed(hidden_NH)
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        return self._inner.embed(tokens)
+
+    def memory(self) -> tuple[Tensor, Tensor]:
+        return self._inner.memory()
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        return self._inner.bend(draft, scores)
+
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
+        return self._inner.part(layers, without, together)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,67 @@
+"""The base of sessions around other ones knows every verb of a session but those that move a wrapper's own state."""
+
+import asyncio
+import inspect
+
+import pytest
+
+from polydec.core.protocols import Session
+from polydec.core.types import Draft, Want
+from polydec.targets.delegating import Delegating
+
+OWN = {"score", "commit", "keep", "rewind", "fork"}
+
+
+def members(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_a_member_of_the_protocol_is_passed_on_or_every_wrappers_own():
+    assert members(Delegating) == members(Session) - OWN
+
+
+class Recorder:
+    """Answers every verb with its name and what it was given."""
+
+    peers = 3
+
+    def __getattr__(self, name):
+        return lambda *given: (name, given)
+
+
+class Around(Delegating):
+    def __init__(self):
+        self._inner = Recorder()
+
+
+DRAFT = Draft.chain(0)
+GIVEN = {
+    "evict": (),
+    "states": ("hidden",),
+    "normed": ("hidden",),
+    "embed": ((1, 2),),
+    "memory": (),
+    "bend": (DRAFT, "scores"),
+    "part": ((0,), frozenset({1}), 2),
+    "close": (),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_verb_reaches_the_inner_session_as_it_was_given(name):
+    session, heard = Around(), []
+    session._inner = type("Inner", (), {name: lambda _, *given: heard.append(given) or "answer"})()
+    got = getattr(session, name)(*GIVEN[name])
+    assert heard == [GIVEN[name]]
+    returns = inspect.signature(getattr(Session, name)).return_annotation
+    assert got == (None if returns == "None" else "answer")
+
+
+def test_peers_and_a_prompts_pass_are_the_inner_sessions():
+    async def prefilled(want):
+        return "scores", want
+
+    session = Around()
+    session._inner.prefill = prefilled
+    assert session.peers == 3
+    assert asyncio.run(session.prefill(Want())) == ("scores", Want())
