@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from polydec.train.diffusion import (
     begun,
     block_loss,
     block_sight,
+    dropped,
     masked_loss,
     next_token_loss,
     train_diffusion,
@@ -447,6 +449,36 @@ def test_certainty_is_forced_on_right_tokens_only():
             for b in (0.0, 2.0)
         ]
         assert (losses[1] - losses[0] > 0.1) == differs
+
+
+def test_questions_are_left_out_as_guidance_leaves_them_out():
+    """Rows of gaps before the answer, as many as asked for; of a causal model the chat template around nothing."""
+    token_BT = torch.arange(200 * 12).view(200, 12)
+    answer_BT = torch.arange(12)[None].expand(200, -1) >= 5
+    out_BT = dropped(token_BT, answer_BT, -7, 0.3, torch.Generator().manual_seed(1))
+    rows = [(r[:5] == -7).all().item() for r in out_BT]
+    assert 40 < sum(rows) < 80 and torch.equal(out_BT[:, 5:], token_BT[:, 5:])
+    assert all(
+        torch.equal(a[:5], b[:5]) or x for a, b, x in zip(out_BT, token_BT, rows, strict=True)
+    )
+    assert torch.equal(dropped(token_BT, answer_BT, -7, 0.0, torch.Generator()), token_BT)
+
+    spec = DiffusionSpec("", ("copy",), start="zoo:diffusion", causal=True, drop=0.4, rows=40)
+    tokenizer = begun(spec).tokenizer
+    token_BT, answer_BT = Rows(tokenizer, spec).batch(0)
+    whole_BT, all_BT = Rows(tokenizer, replace(spec, drop=0.0)).batch(0)
+    short = [i for i in range(40) if int(answer_BT[i].sum()) > int(all_BT[i].sum())]
+    assert 6 < len(short) < 30
+    for i in range(40):
+        if i not in short:
+            assert torch.equal(token_BT[i], whole_BT[i])
+        else:  # the same answer behind an empty question
+            n, m = int((~answer_BT[i]).sum()), int((~all_BT[i]).sum())
+            left = token_BT.shape[1] - m
+            assert n < m and torch.equal(token_BT[i, n : n + left], whole_BT[i, m:])
+    assert len({tuple(token_BT[i, : int((~answer_BT[i]).sum())].tolist()) for i in short}) == 1
+    with pytest.raises(ValueError, match=r"drop is 1\.5"):
+        replace(spec, drop=1.5)
 
 
 def test_a_block_is_learned_between_what_stands_and_what_is_hidden():
