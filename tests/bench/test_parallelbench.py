@@ -3,10 +3,13 @@
 import json
 import math
 import random
+import re
 import sys
+from itertools import combinations
 
 import pytest
 
+from polydec.bench import parallel_texts as texts
 from polydec.bench import parallelbench as pb
 from polydec.bench.intervals import wilson
 from polydec.train import earlier
@@ -72,13 +75,77 @@ def test_puzzles_are_judged():
         assert answers and all(puzzle.right("\n".join(",".join(r) for r in s)) for s in answers)
         wrong = [[y if y != "1" else "2" for y in r] for r in answers[0]]
         assert not puzzle.right("\n".join(",".join(r) for r in wrong))
-        words = pb.words_to_sentence(0, i)
-        asked = words.question.rpartition(": ")[2].strip(".")
-        assert (
-            words.strict(f"A {asked}.")
-            and words.right(asked)
-            and not words.right(asked.partition(",")[2])
+        for level, themes in (("easy", 1), ("medium", 2), ("hard", 4)):
+            words = texts.words_to_sentence(level, 0, i)
+            asked = words.question.rpartition(": ")[2].strip(".")
+            assert (
+                words.strict(f"A {asked}.")
+                and words.right(asked)
+                and not words.right(asked.partition(",")[2])
+            )
+            of = {
+                name for w in asked.split(", ") for name, all_ in texts.THEMES.items() if w in all_
+            }
+            assert len(set(asked.split(", "))) == 4 and len(of) >= themes
+            assert level != "easy" or any(
+                set(asked.split(", ")) <= set(all_) for all_ in texts.THEMES.values()
+            )
+
+
+def test_a_paraphrase_keeps_what_is_meant_and_not_the_words():
+    """A copy is worth nothing, nor is another sentence; the same in other words is worth more than half."""
+    for number in range(12):
+        task = texts.paraphrase(0, number)
+        source = task.question.rpartition("\n")[2]
+        words = texts.spoken(source)
+        other = source.rstrip(".").lower()
+        meanings = [m for place in texts.SLOTS for m in place if f" {m[0]} " in f"{other} "]
+        assert len(meanings) == 6
+        for m in meanings:
+            other = f"{other} ".replace(f" {m[0]} ", f" {m[1]} ").strip()
+        assert task.right(source) == 0.0 and task.right("Birds fly over the sea.") == 0.0
+        assert task.right(other) == 1 - texts.bleu(texts.spoken(other), words) > 0.5
+        assert task.strict(other) == 0.0 < task.strict(f"{other}.") == task.right(other)
+        half = other.replace(meanings[0][1], "").replace(meanings[1][1], "")
+        assert task.right(half) < 0.7
+
+
+def test_a_summary_tells_who_what_where_and_when():
+    for number in range(12):
+        task = texts.summary(0, number)
+        talk = task.question.rpartition("\n\n")[2]
+        a, b = (talk.splitlines()[i].partition(":")[0] for i in (0, 1))
+        thing, day, place = (
+            re.search(pattern, talk)[1] for pattern in (r"your (\w+)", r"On (\w+)", r"at the (\w+)")
         )
+        told = f"{b} will lend {a} a {thing} at the {place} on {day}."
+        assert task.right(told) == task.strict(told) == 1.0 and task.right("") == 0.0
+        assert 0.3 < task.right(f"{a} gets a {thing} on {day}") < 0.9 and not task.strict("No stop")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_overlaps_of_texts_by_their_definitions(seed):
+    """ROUGE-L by all subsequences, BLEU by its formula."""
+    dice = random.Random(seed)
+    said, meant = ([dice.choice("abc") for _ in range(dice.randint(1, 7))] for _ in range(2))
+    common = max(
+        len(some)
+        for n in range(len(said) + 1)
+        for some in combinations(said, n)
+        if some in set(combinations(meant, n))
+    )
+    p, r = common / len(said), common / len(meant)
+    assert texts.rouge_l(said, meant) == pytest.approx(2 * p * r / (p + r) if common else 0.0)
+    shares = []
+    for n in range(1, min(4, len(said)) + 1):
+        mine = [tuple(said[i : i + n]) for i in range(len(said) - n + 1)]
+        theirs = [tuple(meant[i : i + n]) for i in range(len(meant) - n + 1)]
+        hits = sum(min(mine.count(g), theirs.count(g)) for g in set(mine))
+        shares.append((hits + (n > 1)) / (len(mine) + (n > 1)))
+    penalty = 1.0 if len(said) >= len(meant) else math.exp(1 - len(meant) / len(said))
+    want = penalty * math.prod(shares) ** (1 / len(shares))
+    assert texts.bleu(said, meant) == pytest.approx(want)
+    assert texts.bleu(said, said) == texts.rouge_l(said, said) == pytest.approx(1.0)
 
 
 def squares():

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,12 +19,14 @@ from polydec.train.diffusion import (
     begun,
     block_loss,
     block_sight,
+    dropped,
     masked_loss,
     next_token_loss,
     train_diffusion,
 )
-from polydec.train.dparallel import DParallelSpec, certain_loss, train_dparallel
+from polydec.train.dparallel import DParallelSpec, certain_loss, parts, train_dparallel
 from polydec.train.filter import FilterSpec, _pairs, train_filter
+from polydec.train.lora import adapt, merge
 from polydec.train.network import Llama, Shape, bidirectional
 from polydec.train.tasks import LONG, TASKS, make, right
 
@@ -446,6 +449,124 @@ def test_certainty_is_forced_on_right_tokens_only():
             for b in (0.0, 2.0)
         ]
         assert (losses[1] - losses[0] > 0.1) == differs
+
+
+def test_questions_are_left_out_as_guidance_leaves_them_out():
+    """Rows of gaps before the answer, as many as asked for; of a causal model the chat template around nothing."""
+    token_BT = torch.arange(200 * 12).view(200, 12)
+    answer_BT = torch.arange(12)[None].expand(200, -1) >= 5
+    out_BT = dropped(token_BT, answer_BT, -7, 0.3, torch.Generator().manual_seed(1))
+    rows = [(r[:5] == -7).all().item() for r in out_BT]
+    assert 40 < sum(rows) < 80 and torch.equal(out_BT[:, 5:], token_BT[:, 5:])
+    assert all(
+        torch.equal(a[:5], b[:5]) or x for a, b, x in zip(out_BT, token_BT, rows, strict=True)
+    )
+    assert torch.equal(dropped(token_BT, answer_BT, -7, 0.0, torch.Generator()), token_BT)
+
+    spec = DiffusionSpec("", ("copy",), start="zoo:diffusion", causal=True, drop=0.4, rows=40)
+    tokenizer = begun(spec).tokenizer
+    token_BT, answer_BT = Rows(tokenizer, spec).batch(0)
+    whole_BT, all_BT = Rows(tokenizer, replace(spec, drop=0.0)).batch(0)
+    short = [i for i in range(40) if int(answer_BT[i].sum()) > int(all_BT[i].sum())]
+    assert 6 < len(short) < 30
+    for i in range(40):
+        if i not in short:
+            assert torch.equal(token_BT[i], whole_BT[i])
+        else:  # the same answer behind an empty question
+            n, m = int((~answer_BT[i]).sum()), int((~all_BT[i]).sum())
+            left = token_BT.shape[1] - m
+            assert n < m and torch.equal(token_BT[i, n : n + left], whole_BT[i, m:])
+    assert len({tuple(token_BT[i, : int((~answer_BT[i]).sum())].tolist()) for i in short}) == 1
+    with pytest.raises(ValueError, match=r"drop is 1\.5"):
+        replace(spec, drop=1.5)
+
+
+def test_a_block_is_learned_between_what_stands_and_what_is_hidden():
+    """Every block of every answer is drawn, each position before, in or behind it; half of it is masked, and its later blocks
+    are gaps in both copies, of which nothing is learned."""
+    answer_BT = torch.tensor([[0] * 3 + [1] * 10 + [0], [0] * 6 + [1] * 8]).bool()
+    seen = set()
+    for seed in range(40):
+        g = torch.Generator().manual_seed(seed)
+        part_BT, later_BT = parts(answer_BT, 4, g)
+        assert not (part_BT & later_BT).any() and not ((part_BT | later_BT) & ~answer_BT).any()
+        for begin, length, part_T, later_T in (
+            (3, 10, part_BT[0], later_BT[0]),
+            (6, 8, part_BT[1], later_BT[1]),
+        ):
+            where = [i for i in range(14) if part_T[i]]
+            block = (where[0] - begin) // 4
+            stop = min(begin + 4 * block + 4, begin + length)
+            assert where == [*range(begin + 4 * block, stop)]
+            assert [i for i in range(14) if later_T[i]] == [*range(stop, begin + length)]
+            seen.add((begin, block))
+    assert seen == {(3, 0), (3, 1), (3, 2), (6, 0), (6, 1)}
+    whole, none = parts(answer_BT, 0, g)
+    assert torch.equal(whole, answer_BT) and not none.any()
+
+    fed, shares = [], []
+
+    def network(token_BT, *_):
+        fed.append(token_BT)
+        return (bias + torch.zeros(*token_BT.shape, 5)).requires_grad_()
+
+    token_BT, bias = torch.zeros(2, 14, dtype=torch.long), torch.zeros(5)
+    for seed in range(60):
+        fed.clear()
+        g = torch.Generator().manual_seed(seed)
+        part_BT, later_BT = parts(answer_BT, 4, g)
+        certain_loss(network, token_BT, answer_BT, part_BT, 4, g, 1.0, later_BT, True)
+        gaps_BT = [x == 4 for x in fed]
+        assert all((x & ~part_BT == later_BT).all() for x in gaps_BT)
+        if len(fed) == 2:
+            assert torch.equal((gaps_BT[0] ^ gaps_BT[1]), part_BT)
+        shares.append(float((gaps_BT[0] & part_BT).sum() / part_BT.sum()))
+    assert abs(sum(shares) / 60 - 0.5) < 0.08
+
+
+def test_adapters_begin_as_nothing_and_become_part_of_the_weights(trained):
+    student = begun(DiffusionSpec("", ("copy",), start=str(trained[0]), shortest=16, length=40))
+    network, token_BT = student.network, torch.arange(12)[None]
+    see = torch.ones(1, 1, 12, 12, dtype=torch.bool)
+    names, before = list(network.state_dict()), network(token_BT, None, see)
+    adapt(network, 2, 0)
+    assert torch.equal(network(token_BT, None, see), before)
+    learned = {n for n, p in network.named_parameters() if p.requires_grad}
+    assert learned and all(n.endswith((".up", ".down")) for n in learned)
+    with torch.no_grad():
+        for n, p in network.named_parameters():
+            if n.endswith(".up"):
+                p.add_(0.1)
+    after = network(token_BT, None, see)
+    assert not torch.allclose(after, before)
+    merge(network)
+    assert list(network.state_dict()) == names or set(network.state_dict()) == set(names)
+    assert torch.allclose(network(token_BT, None, see), after, atol=1e-5)
+
+
+def test_adapters_are_trained_and_saved_as_one_model(tmp_path, trained):
+    spec = DParallelSpec(
+        str(tmp_path / "low"),
+        str(trained[0]),
+        ("copy",),
+        each=4,
+        max_tokens=10,
+        block=4,
+        half=True,
+        lora=2,
+        rows=4,
+        steps=6,
+        rate=1e-2,
+    )
+    assert train_dparallel(spec)["answers"] == 4
+    made, old = (load(name, draft=None).checkpoint.lm for name in (spec.out, str(trained[0])))
+    canvas, rows = (*load(spec.out).ids("copy: 1"), *(None,) * 6), None
+    rows = [i for i, x in enumerate(canvas) if x is None]
+    a, b = (
+        run([m.open(len(canvas)).score(canvas, rows, range(len(canvas)))])[0] for m in (made, old)
+    )
+    finite = a > float("-inf")
+    assert not torch.allclose(a[finite], b[finite], atol=1e-3)
 
 
 def test_what_stands_behind_a_canvas_changes_nothing_in_its_loss(trained):

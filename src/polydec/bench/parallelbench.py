@@ -1,7 +1,7 @@
 """Tasks that show what decoding in parallel loses: lists and small puzzles whose tokens depend on each other, or do not.
 
-Source: ParallelBench (Kang et al., 2025). The questions are worded here; its paraphrases and summaries are left out, which
-need judges that are not here. Closed forms follow from its definitions.
+Source: ParallelBench (Kang et al., 2025). The questions are worded here; tasks of writing stand in parallel_texts.py.
+Closed forms follow from its definitions.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from math import log
 
 from polydec.api import LM, Engine
 from polydec.base.errors import RequestError
+from polydec.bench import parallel_texts
 from polydec.bench.intervals import wilson
 from polydec.bench.measure import Method
+from polydec.bench.problem import Problem
 from polydec.methods.kit import family_of
 from polydec.methods.registry import DEFAULTS
 from polydec.shapers.sampling import Sampling
@@ -67,48 +69,6 @@ LAST = (
     "Young",
     "Wright",
 )
-WORDS = (
-    "apple",
-    "bridge",
-    "chair",
-    "doctor",
-    "engine",
-    "farmer",
-    "garden",
-    "hammer",
-    "island",
-    "jacket",
-    "kitchen",
-    "letter",
-    "market",
-    "number",
-    "ocean",
-    "picture",
-    "river",
-    "school",
-    "table",
-    "umbrella",
-    "village",
-    "window",
-    "yellow",
-    "zebra",
-)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A question. right: whether an answer is right, however it is written; strict: whether it is written as asked for, too;
-    length: tokens that an answer may take; items: of the list that is asked about, 0 where there is none; infill: the gaps
-    that the answer fills where its length is known; known: whether an embedded model was trained on it."""
-
-    task: str
-    question: str
-    right: Callable[[str], bool]
-    strict: Callable[[str], bool]
-    length: int = 64
-    items: int = 0
-    infill: str | None = None
-    known: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,7 +184,10 @@ def problems(suite: str, each: int, seed: int = 0) -> Iterator[Problem]:
         yield from (of_digits(name, t) for name in DIGITS for t in fresh(name, seed, each))
         return
     yield from (of_names(name, seed, i) for name in LISTS for i in range(each))
-    yield from (words_to_sentence(seed, i) for i in range(each))
+    for level in parallel_texts.MIXED:
+        yield from (parallel_texts.words_to_sentence(level, seed, i) for i in range(each))
+    yield from (parallel_texts.paraphrase(seed, i) for i in range(each))
+    yield from (parallel_texts.summary(seed, i) for i in range(each))
     yield from (latin_square(seed, i) for i in range(each))
     yield from (sudoku(seed, i) for i in range(each))
 
@@ -284,22 +247,6 @@ def listed(answer: str) -> list[str] | None:
 def _as_asked(answer: str) -> bool:
     """Whether the last list stands in quotes, with a comma and a space between its items."""
     return re.search(r'\["[^",]*"(, "[^",]*")*\][^\[\]]*$', answer) is not None
-
-
-def words_to_sentence(seed: int, number: int) -> Problem:
-    """Four words that a sentence must hold. Whether it is grammatical is not judged."""
-    words = random.Random(f"parallelbench words {seed} {number}").sample(WORDS, 4)
-
-    def right(answer: str) -> bool:
-        said = re.findall(r"[a-z]+", answer.lower())
-        return all(w in said for w in words)
-
-    return Problem(
-        "words_to_sentence",
-        f"Write one sentence with these words: {', '.join(words)}.",
-        right,
-        lambda answer: right(answer) and answer.strip().endswith("."),
-    )
 
 
 def latin_square(seed: int, number: int) -> Problem:
@@ -422,15 +369,16 @@ def _falling(n: int, k: int) -> float:
 
 @dataclass(frozen=True)
 class Score:
-    """A method on a task: of n answers how many were right, and written as asked; passes and tokens of all of them, EOS left
+    """A method on a task: of n answers how many were right, and written as asked (in tasks of writing the sum of how right they
+    were); passes and tokens of all of them, EOS left
     out. closed, floor: the closed forms, where the method fills a fixed number of gaps a pass and the task has them; known: of
     how many questions an embedded model knew the answer from its training."""
 
     task: str
     method: str
     n: int
-    right: int
-    strict: int
+    right: float
+    strict: float
     passes: int
     tokens: int
     closed: float | None = None

@@ -156,6 +156,8 @@ def _loss(
         return next_token_loss(
             student.network, token_BT, answer_BT, mark_id(student.tokenizer, END)
         )
+    if spec.drop:
+        token_BT = dropped(token_BT, answer_BT, student.mask, spec.drop, rng)
     if spec.block:
         return block_loss(
             student.network,
@@ -175,6 +177,14 @@ def _loss(
     return masked_loss(
         student.network, token_BT, answer_BT, student.mask, rng, shifted=spec.shifted, see_TT=see_TT
     )
+
+
+def dropped(
+    token_BT: Tensor, answer_BT: Tensor, mask: int, share: float, rng: torch.Generator
+) -> Tensor:
+    """The rows, some of them with gaps for all that stands before the answer: as many as `share` says, on average."""
+    out_B1 = torch.rand(len(token_BT), 1, generator=rng) < share
+    return token_BT.masked_fill(out_B1 & ~answer_BT, mask)
 
 
 def _texts(spec: DiffusionSpec, i: int) -> list[str]:
@@ -207,7 +217,8 @@ class Rows:
 
     def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:
         task = make(name, self._spec.seed, i, of=variety(self._spec.varied))
-        asked = self._ids(BEGIN + USER + task.question + END + ASSISTANT)
+        question = task.question if not self._left_out(i) else ""
+        asked = self._ids(BEGIN + USER + question + END + ASSISTANT)
         said = self._ids(task.answer + END)
         left = length - len(asked) - len(said)
         if left < 0 and name not in LONG:
@@ -216,6 +227,15 @@ class Rows:
                 "positions"
             )
         return [*asked, *said, *[mark_id(self._tokenizer, END)] * left][:length], len(asked)
+
+    def _left_out(self, i: int) -> bool:
+        """Whether a causal model sees no question in this row; to the others it is gaps, see `dropped`."""
+        spec = self._spec
+        return (
+            spec.causal
+            and spec.drop > 0
+            and random.Random(f"drop {spec.seed} {i}").random() < spec.drop
+        )
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from polydec.train.diffusion import DiffusionSpec, begun, save
 from polydec.train.envelope import STATE, Course, carry_out, identity
 from polydec.train.filter import FilterSpec, answers, asked
 from polydec.train.loop import arithmetic, precision
+from polydec.train.lora import adapt, merge
 from polydec.train.network import Llama
 from polydec.train.schedule import Schedule
 from polydec.train.specs.dparallel import DParallelSpec
@@ -26,8 +28,8 @@ COOL = 0.5
 def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
     """Certainty-forcing distillation; see `carry_out`.
 
-    Source: Chen et al., dParallel (2025). There LoRA is trained and half of one block masked; here all weights, and any share
-    of the answer."""
+    Source: Chen et al., dParallel (2025). There LoRA is trained (`lora`) and half of one block masked (`half`, `block`); here,
+    unless told so, all weights, and any share of the answer."""
     return carry_out("dparallel", spec, _course)
 
 
@@ -52,6 +54,8 @@ def _course(spec: DParallelSpec) -> Course:
     student = begun(
         DiffusionSpec("", spec.tasks, start=spec.target, shortest=16, length=lm.network.context)
     )
+    if spec.lora:
+        adapt(student.network, spec.lora, spec.seed)
     end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), arithmetic(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -61,10 +65,23 @@ def _course(spec: DParallelSpec) -> Course:
         token_BT = torch.tensor([row + [end] * (size - len(row)) for _, row in some])
         canvas_BT = torch.tensor([[i < len(row) for i in range(size)] for _, row in some])
         answer_BT = torch.tensor([[i >= n for i in range(size)] for n, _ in some]) & canvas_BT
+        part_BT, later_BT = parts(answer_BT, spec.block, rng)
         with precision(bf16):
             return certain_loss(
-                student.network, token_BT, canvas_BT, answer_BT, student.mask, rng, spec.beta
+                student.network,
+                token_BT,
+                canvas_BT,
+                part_BT,
+                student.mask,
+                rng,
+                spec.beta,
+                later_BT,
+                spec.half,
             ), token_BT.numel()
+
+    def kept(out: Path, result: Mapping[str, Any]) -> None:
+        merge(student.network)
+        save(out, student, kind)
 
     kind = {
         "polydec_causal": False,
@@ -77,8 +94,22 @@ def _course(spec: DParallelSpec) -> Course:
         loss,
         Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),
         identity(spec, bf16=bf16),
-        lambda out, result: save(out, student, kind),
+        kept,
         lambda: {"answers": len(own)},
+    )
+
+
+def parts(answer_BT: Tensor, block: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Of each answer the positions of one of its blocks, drawn, and those behind it; without blocks all, and none. The last
+    block may be shorter."""
+    if not block:
+        return answer_BT, torch.zeros_like(answer_BT)
+    at_BT = (answer_BT.cumsum(-1) - 1).clamp(min=0) // block
+    count_B = (answer_BT.sum(-1) + block - 1) // block
+    drawn_B = (torch.rand(len(answer_BT), generator=rng) * count_B).long()
+    return (
+        answer_BT & (at_BT == drawn_B[:, None]),
+        answer_BT & (at_BT > drawn_B[:, None]),
     )
 
 
@@ -90,19 +121,24 @@ def certain_loss(
     mask: int,
     rng: torch.Generator,
     beta: float,
+    later_BT: Tensor | None = None,
+    half: bool = False,
 ) -> Tensor:
     """A share of each answer masked, and in a second copy the rest: the cross-entropy to the model's own tokens, and `beta`
     times the entropy (of laws at temperature COOL) where the likeliest token is that one. A wrong token is never made surer.
 
     Shares are uniform in 0 to 1, spread evenly over the batch: decoding begins with an empty canvas, which half of an answer
-    never shows. canvas_BT: positions of a row; nothing sees the others, so a row is as in decoding."""
+    never shows. half: half of it all the same. later_BT: gaps as well, in both copies, of which nothing is learned. canvas_BT:
+    positions of a row; nothing sees the others, so a row is as in decoding."""
     B, T = token_BT.shape
     share_B1 = ((torch.rand((), generator=rng) + torch.randperm(B, generator=rng)) / B)[:, None]
+    share_B1 = torch.full_like(share_B1, 0.5) if half else share_B1
     first_BT = (torch.rand(B, T, generator=rng) < share_B1) & answer_BT
     see_B1TT = canvas_BT[:, None, None].expand(-1, 1, T, -1)
     total = torch.zeros(())
     for hidden_BT in (first_BT, answer_BT & ~first_BT):
-        logits = network(token_BT.masked_fill(hidden_BT, mask), None, see_B1TT).float()
+        gap_BT = hidden_BT if later_BT is None else hidden_BT | later_BT
+        logits = network(token_BT.masked_fill(gap_BT, mask), None, see_B1TT).float()
         logits = logits.index_fill(-1, torch.tensor([mask]), -1e9)[hidden_BT]
         label = token_BT[hidden_BT]
         if not len(label):

@@ -31,8 +31,9 @@ class DiffusionSpec:
     Tasks take turns. All rows of a step are equally long, the rest of a row is EOS. long: every other step has fewer and longer
     rows of tasks that go on (LONG; 0: never, and all tasks take turns in each step). muon: of the layers' matrices. start:
     masked-diffusion or autoregressive; its tokenizer and sizes are taken. anneal: in so many steps more and more of what stands
-    behind a position is shown to it. block: positions see no further than to the end of their own block. int8: half a file,
-    which only Polydec reads. width: a multiple of 32.
+    behind a position is shown to it. block: positions see no further than to the end of their own block. drop: a question
+    that is left out is gaps, as under `llada` with guidance; to a causal model it is empty, as an empty negative prompt is.
+    int8: half a file, which only Polydec reads. width: a multiple of 32.
     """
 
     out: Resumed
@@ -56,6 +57,11 @@ class DiffusionSpec:
     shifted: Annotated[bool, "a position's law is read one before it, as in Dream"] = False
     block: Annotated[int, AtLeast(0), "block-causal, in blocks of so many positions (0: not)"] = 0
     causal: Annotated[bool, "an autoregressive model of the same tasks, to compare"] = False
+    drop: Annotated[
+        float,
+        Within(0, 1),
+        "share of the questions that are left out, so that guidance knows the law without one (0: none)",
+    ] = 0.0
     int8: Annotated[bool, "keep matrices in 8 bits"] = False
     varied: Varied = False
 

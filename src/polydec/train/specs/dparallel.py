@@ -32,6 +32,15 @@ class DParallelSpec:
     each: Annotated[int, AtLeast(1), "answers of each task"] = 1000
     max_tokens: OfCanvas = 13
     beta: Annotated[float, AtLeast(0), "weight of the entropy (0: its own answers only)"] = 2.0
+    block: Annotated[
+        int,
+        AtLeast(0),
+        "positions of the block that is learned, later ones being hidden, as published (0: the whole answer)",
+    ] = 0
+    half: Annotated[bool, "half of it is masked, as published, in place of any share"] = False
+    lora: Annotated[
+        int, AtLeast(0), "rank of adapters that are trained in place of all weights (0: none)"
+    ] = 0
     rows: AnswersAStep = 32
     steps: Steps = 2000
     rate: Rate = 5e-4
