@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -19,7 +21,8 @@ from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags, Steered
 from polydec.cli.shown import fit
-from polydec.core.trace import Event, Opened, ignore, to_json
+from polydec.core.scheduler import Pass
+from polydec.core.trace import VERSION, Event, Opened, Passed, ignore, to_json
 
 if TYPE_CHECKING:
     from polydec.request.ask import Plan
@@ -82,7 +85,8 @@ def generate(
         )
 
     ask = api.Ask(text, **flags.request(lm), **steering)
-    ticket = engine.submit(ask, on=ignore if flags.trace is None else on)
+    passes = None if flags.trace is None else list[Pass]()
+    ticket = engine.submit(ask, on=ignore if flags.trace is None else on, passes=passes)
     note(lm, ask, ticket.plan)
     if flags.logprobs is not None and not flags.json_:
         print(
@@ -92,7 +96,10 @@ def generate(
     with ExitStack() as files:  # opened now, so that a request that is refused empties no file
         if flags.trace is not None:
             sink = files.enter_context(trace(flags.trace))
+            sink.write(json.dumps(header(lm, ticket)) + "\n")
         interrupted = run(engine, ticket, quiet=flags.json_)
+        for one in passed(lm, passes or ()):
+            on(one)
     answer = ticket.completion()
     if flags.json_:
         print(json.dumps(answer.to_json()))
@@ -128,6 +135,34 @@ def trace(path: Path) -> TextIO:
         raise RequestError(
             sentence(f"trace {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}")
         ) from None
+
+
+def header(lm: api.LM, ticket: api.Ticket) -> dict[str, Any]:
+    """The first line of a trace: what reads it must know of the model and the request."""
+    vocab, request = lm.checkpoint.lm.vocab, ticket.plan.request
+    return {
+        "event": "Trace",
+        "version": VERSION,
+        "model": lm.name,
+        "draft": None if lm.draft is None else lm.draft.name,
+        "kernel": lm.checkpoint.kernel,
+        "vocabulary": vocab.size,
+        "ends": sorted((frozenset[int]() if request.ignore_eos else vocab.eos) | request.stop_ids),
+        "method": ticket.method,
+        "max_tokens": request.max_tokens,
+        "costs": asdict(lm.costs)
+        if "costs" in vars(lm)
+        else None,  # what the method was told of passes
+    }
+
+
+def passed(lm: api.LM, passes: Sequence[Pass]) -> Iterator[Passed]:
+    """The passes of a request as events; they are of all its answers together, and stand under the first."""
+    names, begun = lm.names, min((p.start for p in passes), default=0.0)
+    for p in passes:
+        yield Passed(
+            0, names.get(p.model, "?"), p.start - begun, p.seconds, p.positions, p.of, p.queries
+        )
 
 
 def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
