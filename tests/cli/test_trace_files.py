@@ -43,8 +43,10 @@ def test_a_trace_says_its_version_and_ends_with_its_passes(record):
         for x in record(*TINY, "--method", "token-recycling").read_text().split("\n")
         if x
     ]
-    assert lines[0]["event"] == "Trace" and lines[0]["version"] == 2
-    assert lines[0]["method"]["name"] == "token-recycling" and lines[0]["vocabulary"] == 4096
+    assert lines[0]["event"] == "Opened" and lines[0]["trace"]["version"] == 2
+    assert (
+        lines[0]["method"]["name"] == "token-recycling" and lines[0]["trace"]["vocabulary"] == 4096
+    )
     passes = [x for x in lines if x["event"] == "Passed"]
     assert passes and passes[0]["start"] == 0 and {x["model"] for x in passes} == {"zoo:tiny"}
     draft = next(x for x in lines if x["event"] == "Proposed" and len(x["token"]) > 1)
@@ -77,7 +79,6 @@ def test_what_a_trace_holds_stays_text_on_the_page(polydec, tmp_path):
     at = tmp_path / "evil.jsonl"
     piece = "<script>alert(1)</script>"
     events = [
-        {"event": "Trace", "version": 2, "model": piece},
         {
             "event": "Opened",
             "choice": 0,
@@ -112,6 +113,7 @@ def test_what_a_trace_holds_stays_text_on_the_page(polydec, tmp_path):
             "queries": 1,
         },
     ]
+    events[0]["trace"] = {"version": 2, "model": piece}
     at.write_text("\n".join(map(json.dumps, events)))
     assert polydec("trace", "html", at)[0] == 0
     assert "<script" not in (tmp_path / "evil.html").read_text()
@@ -146,15 +148,21 @@ def test_a_replay_under_its_own_setting_and_others(polydec, record):
 def test_a_first_line_that_is_wrong_is_refused(polydec, record, tmp_path, change, said):
     at = record(*TINY[:4], "--max-tokens", "4", "--method", "plain")
     first, rest = at.read_text().split("\n", 1)
-    at.write_text(json.dumps(json.loads(first) | change) + "\n" + rest)
+    line = json.loads(first)
+    line = line | change if "method" in change else line | {"trace": line["trace"] | change}
+    at.write_text(json.dumps(line) + "\n" + rest)
     code, _, err = polydec("trace", "replay", at)
     assert code == 2 and said in err and err.count("\n") == 1
 
 
 def test_files_of_the_first_version_are_read(polydec, record):
     at = record(*TINY, "--method", "prompt-lookup")
-    lines = [json.loads(x) for x in at.read_text().split("\n") if x][1:]
-    old = [{k: v for k, v in x.items() if k != "piece"} for x in lines if x["event"] != "Passed"]
+    lines = [json.loads(x) for x in at.read_text().split("\n") if x]
+    old = [
+        {k: v for k, v in x.items() if k not in ("piece", "trace")}
+        for x in lines
+        if x["event"] != "Passed"
+    ]
     at.write_text("\n".join(map(json.dumps, old)))
     assert polydec("trace", "show", at)[0] == 0
     assert polydec("trace", "html", at)[0] == 0

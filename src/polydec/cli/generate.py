@@ -78,15 +78,13 @@ def generate(
 
     def on(event: Event) -> None:  # the request's method and guarantee stand beside its opening
         sink.write(
-            json.dumps(
-                to_json(event) | ({"method": ticket.method} if isinstance(event, Opened) else {})
-            )
-            + "\n"
+            json.dumps(to_json(event) | (opening if isinstance(event, Opened) else {})) + "\n"
         )
 
     ask = api.Ask(text, **flags.request(lm), **steering)
     passes = None if flags.trace is None else list[Pass]()
     ticket = engine.submit(ask, on=ignore if flags.trace is None else on, passes=passes)
+    opening = {"method": ticket.method, "trace": header(lm, ticket)}
     note(lm, ask, ticket.plan)
     if flags.logprobs is not None and not flags.json_:
         print(
@@ -96,7 +94,6 @@ def generate(
     with ExitStack() as files:  # opened now, so that a request that is refused empties no file
         if flags.trace is not None:
             sink = files.enter_context(trace(flags.trace))
-            sink.write(json.dumps(header(lm, ticket)) + "\n")
         interrupted = run(engine, ticket, quiet=flags.json_)
         for one in passed(lm, passes or ()):
             on(one)
@@ -138,17 +135,15 @@ def trace(path: Path) -> TextIO:
 
 
 def header(lm: api.LM, ticket: api.Ticket) -> dict[str, Any]:
-    """The first line of a trace: what reads it must know of the model and the request."""
+    """What reads a trace must know of the model and the request; it stands beside each opening."""
     vocab, request = lm.checkpoint.lm.vocab, ticket.plan.request
     return {
-        "event": "Trace",
         "version": VERSION,
         "model": lm.name,
         "draft": None if lm.draft is None else lm.draft.name,
         "kernel": lm.checkpoint.kernel,
         "vocabulary": vocab.size,
         "ends": sorted((frozenset[int]() if request.ignore_eos else vocab.eos) | request.stop_ids),
-        "method": ticket.method,
         "max_tokens": request.max_tokens,
         "costs": asdict(lm.costs)
         if "costs" in vars(lm)

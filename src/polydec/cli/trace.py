@@ -355,9 +355,7 @@ def _events(path: Path) -> Iterator[tuple[Event, str]]:
         what = f"line {n} of {str(path)!r}"
         try:
             content = parse_object(line, what)
-            if content.get("event") == "Trace":
-                _known(content, what)
-                continue
+            _known(content.get("trace"), what)
             yield _checked(from_json(content), what), _method(content.get("method"))
         except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise RequestError(
@@ -372,10 +370,11 @@ def _events(path: Path) -> Iterator[tuple[Event, str]]:
 
 
 def heading(path: Path) -> dict[str, Any]:
-    """What the first line says of the model and the request; nothing where the file is of version 1."""
+    """What the first line says of the model, the request and its method; nothing where the file is of version 1."""
     first = read_bytes(path).split(b"\n", 1)[0]
     content = parse_object(first, f"line 1 of {str(path)!r}")
-    return content if content.get("event") == "Trace" else {}
+    told = content.get("trace")
+    return {**told, "method": content.get("method")} if isinstance(told, dict) else {}  # pyright: ignore
 
 
 def _settings(path: Path) -> tuple[dict[str, Any], int, frozenset[int], Costs | None]:
@@ -420,9 +419,11 @@ def _costs(told: Any, path: Path) -> Costs | None:
         ) from None
 
 
-def _known(content: Mapping[str, Any], what: str) -> None:
-    """Raise RequestError for a layout of a later version."""
-    version = content.get("version")
+def _known(told: Any, what: str) -> None:
+    """Raise RequestError for a layout of a later version; version 1 says nothing of itself."""
+    if told is None:
+        return
+    version: Any = told.get("version") if isinstance(told, dict) else told  # pyright: ignore
     if type(version) is not int or not 1 <= version <= VERSION:
         raise RequestError(
             sentence(f"{what} says version {version!r}: this polydec reads traces up to {VERSION}")

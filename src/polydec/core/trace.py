@@ -62,8 +62,8 @@ class Passed(Event):
 
 
 VERSION = 2
-"""Of the layout of trace files. The first line of one is an object {"event": "Trace", "version": …} with what is known of the
-model; files of version 1 begin with an event."""
+"""Of the layout of trace files. An opening's line has it beside the event, under "trace", with what is known of the model;
+files of version 1 have nothing there."""
 
 Observer = Callable[[Event], None]
 """One that has `kinds` need not be told of other events."""
