@@ -4,22 +4,30 @@ import json
 
 import pytest
 
-from polydec.core.trace import Edited, Finished, Opened, from_json, ignore, replay, to_json
+from polydec.core.trace import Edited, Finished, Opened, Passed, from_json, ignore, replay, to_json
 from polydec.core.types import Edit
 from polydec.families.ar.events import Proposed, Verified
 
 EVENTS = [
     Opened(0, (1, 2)),
     Proposed(1, 2, (2, 5), (-1, 0)),
+    Proposed(1, 2, (2, 5), (-1, 0), ("a", "b")),
     Verified(0, 2, (1,), 7),
     Edited(0, Edit(((2, 5), (3, 7)), (1,), ((0, 4),)), (5, 7), ("a", ""), 1),
     Finished(0, "stop"),
+    Passed(0, "zoo:tiny", 0.0, 0.01, 3, 8, 2),
 ]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
 def test_json_there_and_back(event):
     assert from_json(json.loads(json.dumps(to_json(event)))) == event
+
+
+def test_a_field_with_a_default_may_be_missing_in_older_files():
+    line = to_json(EVENTS[1])
+    del line["piece"]
+    assert from_json(line) == EVENTS[1]
 
 
 @pytest.mark.parametrize("line", [{"event": "Sung"}, {}])

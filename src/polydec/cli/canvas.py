@@ -102,14 +102,18 @@ def page(title: str, choices: Sequence[tuple[str, Sequence[Frame]]]) -> str:
     for heading, shown in choices:
         rows.append(f"<h2>{html.escape(printable(heading))}</h2><table>")
         for f in shown:
-            cells = "".join(_cell(c) for c in f.cells)
-            rows.append(f"<tr><th>pass {f.step + 1}, {len(f.filled)} filled</th>{cells}</tr>")
+            rows.append(f"<tr><th>pass {f.step + 1}, {len(f.filled)} filled</th>{cells(f)}</tr>")
         rows.append("</table>")
     name = html.escape(printable(title))
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><style>{_STYLE}</style>'
         f"<h1>{name}</h1>{''.join(rows)}</html>\n"
     )
+
+
+def cells(frame: Frame) -> str:
+    """A row of a page's table."""
+    return "".join(_cell(c) for c in frame.cells)
 
 
 def _cell(c: Cell) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -19,7 +21,8 @@ from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags, Steered
 from polydec.cli.shown import fit
-from polydec.core.trace import Event, Opened, ignore, to_json
+from polydec.core.scheduler import Pass
+from polydec.core.trace import VERSION, Event, Opened, Passed, ignore, to_json
 
 if TYPE_CHECKING:
     from polydec.request.ask import Plan
@@ -77,14 +80,13 @@ def generate(
 
     def on(event: Event) -> None:  # the request's method and guarantee stand beside its opening
         sink.write(
-            json.dumps(
-                to_json(event) | ({"method": ticket.method} if isinstance(event, Opened) else {})
-            )
-            + "\n"
+            json.dumps(to_json(event) | (opening if isinstance(event, Opened) else {})) + "\n"
         )
 
     ask = api.Ask(text, **flags.request(lm), **steering)
-    ticket = engine.submit(ask, on=ignore if flags.trace is None else on)
+    passes = None if flags.trace is None else list[Pass]()
+    ticket = engine.submit(ask, on=ignore if flags.trace is None else on, passes=passes)
+    opening = {"method": ticket.method, "trace": header(lm, ticket)}
     note(lm, ask, ticket.plan)
     if flags.logprobs is not None and not flags.json_:
         print(
@@ -95,6 +97,8 @@ def generate(
         if flags.trace is not None:
             sink = files.enter_context(trace(flags.trace))
         interrupted = run(engine, ticket, quiet=flags.json_)
+        for one in passed(lm, passes or ()):
+            on(one)
     answer = ticket.completion()
     if flags.json_:
         print(json.dumps(answer.to_json()))
@@ -130,6 +134,32 @@ def trace(path: Path) -> TextIO:
         raise RequestError(
             sentence(f"trace {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}")
         ) from None
+
+
+def header(lm: api.LM, ticket: api.Ticket) -> dict[str, Any]:
+    """What reads a trace must know of the model and the request; it stands beside each opening."""
+    vocab, request = lm.checkpoint.lm.vocab, ticket.plan.request
+    return {
+        "version": VERSION,
+        "model": lm.name,
+        "draft": None if lm.draft is None else lm.draft.name,
+        "kernel": lm.checkpoint.kernel,
+        "vocabulary": vocab.size,
+        "ends": sorted((frozenset[int]() if request.ignore_eos else vocab.eos) | request.stop_ids),
+        "max_tokens": request.max_tokens,
+        "costs": asdict(lm.costs)
+        if "costs" in vars(lm)
+        else None,  # what the method was told of passes
+    }
+
+
+def passed(lm: api.LM, passes: Sequence[Pass]) -> Iterator[Passed]:
+    """The passes of a request as events; they are of all its answers together, and stand under the first."""
+    names, begun = lm.names, min((p.start for p in passes), default=0.0)
+    for p in passes:
+        yield Passed(
+            0, names.get(p.model, "?"), p.start - begun, p.seconds, p.positions, p.of, p.queries
+        )
 
 
 def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:

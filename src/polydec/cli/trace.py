@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +13,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from polydec import api
 from polydec.base import files
 from polydec.base.edge import parse_object, printable, read_bytes, sentence, whole
 from polydec.base.errors import RequestError
-from polydec.cli import canvas
+from polydec.cli import canvas, trace_page
+from polydec.cli.flags import pairs
 from polydec.cli.shown import emit, emit_drawn
-from polydec.core.trace import Edited, Event, Finished, Opened, from_json
+from polydec.core.trace import VERSION, Edited, Event, Finished, Opened, Passed, from_json
+from polydec.core.trace import replay as replay_edits
+from polydec.core.types import Edit
+from polydec.drafting.costs import Costs
 from polydec.families.ar.events import Proposed, Verified
 from polydec.families.diffusion.events import Unmasked
+from polydec.methods import registry
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
 
 app = typer.Typer(help="Read traces that --trace wrote.", no_args_is_help=True)
 
@@ -42,6 +50,16 @@ class Round:
     pieces: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Tree:
+    """A draft as it was fed, and the nodes of it that were accepted."""
+
+    parent: tuple[int, ...]
+    token: tuple[int, ...]
+    piece: tuple[str, ...]
+    path: tuple[int, ...] = ()
+
+
 @dataclass
 class Story:
     """What a trace tells of one choice."""
@@ -50,11 +68,20 @@ class Story:
     prompt: int = 0
     rounds: list[Round] = field(default_factory=list[Round])
     canvas: list[Unmasked] = field(default_factory=list[Unmasked])
+    trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
+    passes: list[Passed] = field(default_factory=list[Passed])
+    ids: tuple[int, ...] = ()
+    edits: list[Edit] = field(default_factory=list[Edit])
     finish: str = "not finished"
 
     @property
     def tokens(self) -> int:
         return sum(len(r.pieces) for r in self.rounds)
+
+    @property
+    def written(self) -> list[int]:
+        """The tokens of the answer."""
+        return replay_edits(self.ids, self.edits)
 
 
 @app.command()
@@ -113,6 +140,110 @@ def show(
             out.print(Text(summary(story), "dim"))
 
     emit_drawn(draw)
+
+
+@app.command(name="html")
+def html_(
+    file: Annotated[Path, typer.Argument(help="what --trace wrote")],
+    out: Annotated[
+        Path | None, typer.Option(help="the page (default: the file's name, .html)")
+    ] = None,
+) -> None:
+    """Write a trace as one page that needs nothing from elsewhere: the text with its drafted tokens, a time line of passes, the
+    draft trees with what was accepted of them, canvases as they filled."""
+    stories = read(file)
+    parts = [
+        trace_page.Part(
+            f"choice {c}: {s.method}, {summary(s)}",
+            [(r.accepted, r.pieces) for r in s.rounds],
+            [
+                (s.rounds[at].position, t.parent, t.piece, t.path)
+                for at, t in s.trees.items()
+                if at < len(s.rounds)
+            ],
+            s.passes,
+            list(canvas.frames(s.prompt, s.canvas)) if s.canvas else [],
+        )
+        for c, s in stories.items()
+    ]
+    page = file.with_suffix(".html") if out is None else out
+    text = trace_page.page(file.name, heading(file), parts)
+    files.replace(page, lambda at: Path(at).write_text(text, encoding="utf-8"))
+    emit(f"{page}: {len(text) // 1024 + 1} KB")
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="what --trace wrote")],
+    method: Annotated[
+        str | None, typer.Option(help="another method (default: the one of the record)")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="an option of it, k=v (repeatable)")
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="the draft model of a method that needs one, as for generate")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """Make a recorded run again under other settings without its model: the drafter works, and what the model would say is
+    read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded."""
+    from polydec.bench.told import Recorded, replayed, seconds
+
+    stories, (mine, size, ends, costs) = read(file), _settings(file)
+    new = str(method or mine["name"])
+    given = pairs("set", set_)
+    options = {**(mine["options"] if new == mine["name"] else {}), **given}
+    registry.check_names(new, options)
+    law = None if draft is None else api.load(draft, draft=None).checkpoint.lm
+    small = None if law is None else Shaped(law, Greedy())
+    rows, name = list[dict[str, Any]](), str(heading(file).get("model"))
+    for choice, story in stories.items():
+        tokens = tuple(story.written)
+        if not tokens or story.canvas or max((*story.ids, *tokens)) >= size:
+            raise RequestError(
+                sentence(
+                    f"trace {str(file)!r}: choice {choice} is no text of draft and verify that can be replayed"
+                )
+            )
+        one = Recorded(story.ids, tokens, size, ends)
+        again = replayed(one, mine["name"], mine["options"], small, costs)
+        other = replayed(one, new, options, small, costs)
+        rows.append(
+            {
+                "choice": choice,
+                "tokens": len(tokens),
+                "recorded": {
+                    "passes": len(story.rounds),
+                    "tokens_per_pass": len(tokens) / len(story.rounds),
+                },
+                "made_again": {"passes": len(again), "tokens_per_pass": len(tokens) / len(again)},
+                "equal": [(r.position, r.drafted, r.accepted) for r in again]
+                == [(r.position, r.drafted, r.accepted) for r in story.rounds],
+                "replayed": {
+                    "method": new,
+                    "options": options,
+                    "passes": len(other),
+                    "tokens_per_pass": len(tokens) / len(other),
+                    "drafted": sum(r.drafted for r in other),
+                    "accepted": sum(r.accepted for r in other),
+                    "seconds": seconds(other, story.passes, name),
+                },
+            }
+        )
+    if json_:
+        emit(json.dumps({"file": str(file), "choices": rows}))
+        return
+    for r in rows:
+        took = r["replayed"]["seconds"]
+        error = r["made_again"]["tokens_per_pass"] / r["recorded"]["tokens_per_pass"] - 1
+        exact = "pass for pass" if r["equal"] else f"{error:+.1%} tokens a pass"
+        emit(
+            f"choice {r['choice']}: {r['tokens']} tokens; recorded {r['recorded']['tokens_per_pass']:.2f} tokens a pass, made "
+            f"again {r['made_again']['tokens_per_pass']:.2f} ({exact}); {new} would take {r['replayed']['passes']} passes, "
+            f"{r['replayed']['tokens_per_pass']:.2f} tokens a pass"
+            + (f", some {took:.2f} s" if took else "")
+        )
 
 
 def _canvases(stories: Mapping[int, Story], file: Path, page: Path | None, delay: float) -> None:
@@ -182,8 +313,11 @@ def read(path: Path) -> dict[int, Story]:
 def _tell(story: Story, event: Event, method: str) -> None:
     match event:
         case Opened():
-            story.method, story.prompt = method, len(event.prompt)
+            story.method, story.prompt, story.ids = method, len(event.prompt), event.prompt
+        case Passed():
+            story.passes.append(event)
         case Proposed():
+            story.trees[len(story.rounds)] = Tree(event.parent, event.token, event.piece)
             story.rounds.append(Round(event.position, len(event.token) - 1, _depth(event.parent)))
         case Unmasked():
             story.canvas.append(event)
@@ -191,7 +325,11 @@ def _tell(story: Story, event: Event, method: str) -> None:
             if not story.rounds or story.rounds[-1].pieces:
                 story.rounds.append(Round(event.position))
             story.rounds[-1].accepted = len(event.path)
+            at = len(story.rounds) - 1
+            if at in story.trees:
+                story.trees[at] = replace(story.trees[at], path=event.path)
         case Edited():
+            story.edits.append(event.edit)
             if not story.rounds or story.rounds[-1].pieces:
                 story.rounds.append(Round(story.prompt + story.tokens))
             story.rounds[-1].pieces, story.rounds[-1].accepted = event.pieces, event.accepted
@@ -217,6 +355,7 @@ def _events(path: Path) -> Iterator[tuple[Event, str]]:
         what = f"line {n} of {str(path)!r}"
         try:
             content = parse_object(line, what)
+            _known(content.get("trace"), what)
             yield _checked(from_json(content), what), _method(content.get("method"))
         except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise RequestError(
@@ -228,6 +367,67 @@ def _events(path: Path) -> Iterator[tuple[Event, str]]:
             raise RequestError(
                 sentence(error if what in str(error) else f"{what}: {error}")
             ) from None
+
+
+def heading(path: Path) -> dict[str, Any]:
+    """What the first line says of the model, the request and its method; nothing where the file is of version 1."""
+    first = read_bytes(path).split(b"\n", 1)[0]
+    content = parse_object(first, f"line 1 of {str(path)!r}")
+    told = content.get("trace")
+    return {**told, "method": content.get("method")} if isinstance(told, dict) else {}  # pyright: ignore
+
+
+def _settings(path: Path) -> tuple[dict[str, Any], int, frozenset[int], Costs | None]:
+    """The method with its options, the size of the vocabulary, the ids that end an answer, and what the method was told of the
+    costs of passes, as the first line says them. Raises RequestError where it does not."""
+    head = heading(path)
+    was, size, ends = head.get("method"), head.get("vocabulary"), head.get("ends")
+    if (
+        not isinstance(was, dict)
+        or type(size) is not int
+        or not 0 < size <= 1 << 24
+        or not isinstance(ends, list)
+        or not all(type(x) is int for x in ends)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    ):
+        raise RequestError(
+            sentence(f"trace {str(path)!r} does not say its method and vocabulary: record it again")
+        )
+    options: Any = was.get("options")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    name = str(was.get("name"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return (
+        {"name": name, "options": dict(options) if isinstance(options, dict) else {}},  # pyright: ignore
+        size,
+        frozenset(int(x) for x in ends),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        _costs(head.get("costs"), path),
+    )
+
+
+def _costs(told: Any, path: Path) -> Costs | None:
+    """Costs of passes as a trace has them. Raises RequestError where they are none."""
+    if told is None:
+        return None
+    try:
+        return Costs(
+            **{
+                k: tuple(map(float, v)) if isinstance(v, list) else float(v)
+                for k, v in told.items()
+            }  # pyright: ignore
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RequestError(
+            sentence(f"trace {str(path)!r}: its costs cannot be read ({error})")
+        ) from None
+
+
+def _known(told: Any, what: str) -> None:
+    """Raise RequestError for a layout of a later version; version 1 says nothing of itself."""
+    if told is None:
+        return
+    version: Any = told.get("version") if isinstance(told, dict) else told  # pyright: ignore
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise RequestError(
+            sentence(f"{what} says version {version!r}: this polydec reads traces up to {VERSION}")
+        )
 
 
 def _checked(event: Event, what: str) -> Event:
@@ -249,8 +449,17 @@ def _checked(event: Event, what: str) -> Event:
                 and all(0 <= p < i for i, p in enumerate(event.parent) if i)
                 and type(event.position) is int
             )
+            good = good and len(event.piece) in (0, len(event.token))
+            good = good and all(isinstance(p, str) for p in event.piece)
         case Verified():
             good &= ids(event.path) and type(event.position) is int
+            good = good and all(p > 0 for p in event.path)
+        case Passed():
+            times = (event.start, event.seconds)
+            good &= isinstance(event.model, str) and all(
+                type(t) in (int, float) and 0 <= t < 1e9 for t in times
+            )
+            good = good and ids((event.positions, event.of, event.queries))
         case Edited():
             good &= isinstance(event.pieces, tuple) and all(
                 isinstance(p, str) for p in event.pieces

@@ -48,6 +48,23 @@ class Finished(Event):
     finish_reason: str
 
 
+@dataclass(frozen=True)
+class Passed(Event):
+    """A pass that the request took part in. model: its name; start: seconds after the request's first pass; positions: fed for
+    this request, of so many in all; queries: how many were answered together."""
+
+    model: str
+    start: float
+    seconds: float
+    positions: int
+    of: int
+    queries: int
+
+
+VERSION = 2
+"""Of the layout of trace files. An opening's line has it beside the event, under "trace", with what is known of the model;
+files of version 1 have nothing there."""
+
 Observer = Callable[[Event], None]
 """One that has `kinds` need not be told of other events."""
 
@@ -72,7 +89,7 @@ def from_json(line: Mapping[str, Any]) -> Event:
         raise RequestError(
             f"trace event {line.get('event')!r} is unknown: it must be one of {', '.join(_KINDS)}"
         )
-    fields = {k: _tuples(line[k]) for k in get_type_hints(kind) if k != "edit"}
+    fields = {k: _tuples(line[k]) for k in get_type_hints(kind) if k != "edit" and k in line}
     if "edit" in line:
         fields["edit"] = Edit(**{k: _tuples(v) for k, v in line["edit"].items()})
     return kind(**fields)

@@ -9,11 +9,13 @@ from polydec.core.trace import Event
 
 @dataclass(frozen=True)
 class Proposed(Event):
-    """A draft as it is fed: node 0 is the root. position: of the first drafted token."""
+    """A draft as it is fed: node 0 is the root. position: of the first drafted token; piece: how each token reads by itself,
+    where that is known."""
 
     position: int
     token: tuple[int, ...]
     parent: tuple[int, ...]
+    piece: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from polydec.core.protocols import Target
 from polydec.core.request import Guard, Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Exactness, Reads, Vocab
+from polydec.core.types import Exactness, Reads, Vocab, Words
 from polydec.families.ar.events import Proposed, Verified
 from polydec.families.ar.protocols import Drafter, Policy, Verifier
 from polydec.families.ar.stats import DraftCount
@@ -52,7 +52,7 @@ class Speculative:
             walks += [walk.fork(choice) for choice in request.choices[1:]]
             return await gather(
                 *(
-                    _write(w, text, rng(choice), into)
+                    _write(w, text, rng(choice), into, self.vocab.words)
                     for w, text, choice in zip(walks, texts, request.choices, strict=True)
                 )
             )
@@ -61,14 +61,15 @@ class Speculative:
                 w.close()
 
 
-async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript) -> Result:
-    """Round after round until the text ends."""
+async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript, words: Words | None) -> Result:
+    """Round after round until the text ends. words: how an observer is told drafted tokens."""
     choice, asked = text.choice or 0, into.request.logprobs
     told, guard, count = into.told(Proposed), into.request.guard, DraftCount()
     while True:
         r = await walk.round(rng, text.room, text.ends)
         if told:
-            into.on(Proposed(choice, r.position, r.draft.token, r.draft.parent))
+            piece = () if words is None else tuple(words.decode([x]) for x in r.draft.token)
+            into.on(Proposed(choice, r.position, r.draft.token, r.draft.parent, piece))
             into.on(Verified(choice, r.position, r.verdict.path, r.verdict.bonus))
         notes = () if asked is None else logprobs(r.scores, r.nodes, r.tokens, asked)
         before = text.guarded

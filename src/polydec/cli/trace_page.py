@@ -1,0 +1,201 @@
+"""A trace as a page of its own: text, time line, draft trees, canvases. No scripts, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.base.edge import printable
+from polydec.cli.canvas import Frame, cells
+from polydec.core.trace import Passed
+
+TREES, PASSES, LETTERS = 60, 2000, 14
+"""Trees and passes that are drawn of a choice, and letters of a drafted token."""
+ROW, COLUMN = 24, 112
+"""Pixels of a node, down and across."""
+
+Tree = tuple[int, tuple[int, ...], tuple[str, ...], tuple[int, ...]]
+"""Position, parents, pieces, accepted nodes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One choice. rounds: of every pass how many of its pieces were drafted, and the pieces."""
+
+    title: str
+    rounds: Sequence[tuple[int, Sequence[str]]]
+    trees: Sequence[Tree]
+    passes: Sequence[Passed]
+    frames: Sequence[Frame]
+
+
+_STYLE = """
+:root{--ink:#1d2330;--soft:#667085;--line:#d5dae3;--paper:#fff;--good:#1a7f37;--goodbg:#d8f3df;--bad:#b3261e;--a:#3b6fd4;--b:#c2700a;
+--c:#7a4fc4}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--soft:#98a2b3;--line:#394150;--paper:#14171d;--good:#5fd38a;--goodbg:#1d3b28;
+--bad:#ff8a80;--a:#7ea6f4;--b:#f0a95a;--c:#b79bf0}}
+body{font:15px/1.6 system-ui,sans-serif;margin:0 auto;padding:1.2em;max-width:75em;color:var(--ink);background:var(--paper)}
+h1{font-size:1.3em;overflow-wrap:anywhere}h2{font-size:1.1em;margin-top:2em;overflow-wrap:anywhere}h3{font-size:1em;color:var(--soft);
+font-weight:600;margin-bottom:.3em}
+p.note{color:var(--soft);margin:.2em 0}.text{white-space:pre-wrap;overflow-wrap:anywhere;
+border:1px solid var(--line);border-radius:8px;padding:.8em}
+.d{background:var(--goodbg);border-radius:3px}.p{border-bottom:2px solid var(--line)}
+.wide{overflow-x:auto;border:1px solid var(--line);border-radius:8px;padding:.6em;margin:.5em 0}
+svg text{font:12px ui-monospace,monospace;fill:var(--ink)}svg .no{fill:var(--soft)}svg .ok{fill:var(--good);font-weight:700}
+svg path{fill:none;stroke:var(--line);stroke-width:1.5}svg path.ok{stroke:var(--good);stroke-width:2.5}
+.trees{display:flex;flex-wrap:wrap;gap:.6em}.trees figure{margin:0;max-width:100%;box-sizing:border-box}
+figcaption{color:var(--soft);font-size:.85em}
+table{border-collapse:collapse}td{padding:.1em .35em;white-space:pre;font-family:ui-monospace,monospace;color:#1d2330}
+th{text-align:right;font-weight:400;color:var(--soft);padding:0 .8em 0 0;white-space:nowrap}td.g{color:var(--soft)}
+.n{outline:2px solid var(--good);border-radius:3px}
+.bars rect:nth-child(1n){opacity:.9}
+"""
+
+
+def page(title: str, head: Mapping[str, Any], parts: Sequence[Part]) -> str:
+    """One HTML page."""
+    about = ", ".join(
+        f"{name} {head[name]}" for name in ("model", "draft", "kernel") if head.get(name)
+    )
+    name = _safe(title)
+    body = "".join(_part(p) for p in parts)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{name}</title><style>{_STYLE}</style></head><body><h1>{name}</h1>"
+        f'<p class="note">{_safe(about)}</p>{body}</body></html>\n'
+    )
+
+
+def _safe(text: object, longest: int = 400) -> str:
+    return html.escape(printable(str(text)[:longest]))
+
+
+def _shown(piece: str) -> str:
+    return _safe(piece).replace("\n", "⏎").replace("\t", "⇥")
+
+
+def _part(part: Part) -> str:
+    out = [f"<h2>{_safe(part.title)}</h2>"]
+    if part.frames:
+        out.append(_canvas(part.frames))
+    elif part.rounds:
+        out.append(_text(part.rounds))
+    if part.passes:
+        out.append(_timeline(part.passes))
+    if any(len(parent) > 1 for _, parent, _, _ in part.trees):
+        out.append(_trees(part.trees))
+    return "".join(out)
+
+
+def _text(rounds: Sequence[tuple[int, Sequence[str]]]) -> str:
+    """The answer; drafted tokens that were accepted are green, a pass's own token underlined."""
+    out = list[str]()
+    for n, (accepted, pieces) in enumerate(rounds, 1):
+        for i, piece in enumerate(pieces):
+            kind, what = ("d", "a draft") if i < accepted else ("p", "the model's own")
+            out.append(f'<span class="{kind}" title="pass {n}: {what}">{_safe(piece)}</span>')
+    return (
+        '<h3>What was written</h3><p class="note">Green: drafted and accepted. Underlined: the token that a pass gave of '
+        "its own.</p>"
+        f'<div class="text">{"".join(out)}</div>'
+    )
+
+
+def _timeline(passes: Sequence[Passed]) -> str:
+    """A bar a pass, a lane a model; taller where more positions were fed."""
+    some = passes[:PASSES]
+    end = max(p.start + p.seconds for p in some) or 1.0
+    most, lanes = max(p.positions for p in some) or 1, list(dict.fromkeys(p.model for p in some))
+    colours, width, high = ("var(--a)", "var(--b)", "var(--c)"), 1100, 46
+    bars = list[str]()
+    for i, lane in enumerate(lanes):
+        base = (i + 1) * (high + 20)
+        bars.append(f'<text x="0" y="{base - high - 3}">{_safe(lane, 60)}</text>')
+        for p in (p for p in some if p.model == lane):
+            tall = max(3.0, high * (p.positions / most) ** 0.5)
+            x, w = width * p.start / end, max(0.6, width * p.seconds / end - 0.4)
+            said = (
+                f"{p.seconds * 1000:.1f} ms, {p.positions} positions for this request of {p.of}, "
+                f"{p.queries} queries together"
+            )
+            bars.append(
+                f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{w:.1f}" height="{tall:.1f}" fill="{colours[i % 3]}">'
+                f"<title>{said}</title></rect>"
+            )
+    tall = len(lanes) * (high + 20) + 18
+    axis = (
+        f'<text class="no" x="0" y="{tall - 3}">0 s</text>'
+        f'<text class="no" x="{width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
+    )
+    more = f" The first {PASSES} of {len(passes)}." if len(passes) > PASSES else ""
+    return (
+        f'<h3>When: {len(passes)} passes</h3><p class="note">A bar a pass; its height grows with the positions that were '
+        f"fed.{more}</p>"
+        f'<div class="wide"><svg class="bars" width="{width}" height="{tall}" role="img" aria-label="time line of passes">'
+        f"{''.join(bars)}{axis}</svg></div>"
+    )
+
+
+def _trees(trees: Sequence[Tree]) -> str:
+    """Each draft as a tree, the accepted path in green."""
+    drawn = [(n, t) for n, t in enumerate(trees, 1) if len(t[1]) > 1]
+    figures = "".join(_tree(n, t) for n, t in drawn[:TREES])
+    more = f" The first {TREES} of {len(drawn)}." if len(drawn) > TREES else ""
+    return (
+        f'<h3>Drafts: {len(drawn)}</h3><p class="note">On the left the last token that stood; green is what the model '
+        f"accepted.{more}</p>"
+        f'<div class="trees">{figures}</div>'
+    )
+
+
+def _tree(n: int, tree: Tree) -> str:
+    position, parent, piece, path = tree
+    depth, row, taken = [0] * len(parent), [0.0] * len(parent), {0, *path}
+    kids = [[j for j in range(1, len(parent)) if parent[j] == i] for i in range(len(parent))]
+    free = 0
+    for i in range(1, len(parent)):
+        depth[i] = depth[parent[i]] + 1
+    stack = [(0, False)]
+    while stack:  # leaves from above to below, a node in the middle of its children
+        i, done = stack.pop()
+        if not kids[i]:
+            row[i], free = float(free), free + 1
+        elif done:
+            row[i] = (row[kids[i][0]] + row[kids[i][-1]]) / 2
+        else:
+            stack.append((i, True))
+            stack += [(k, False) for k in reversed(kids[i])]
+    lines, words = list[str](), list[str]()
+    for i in range(len(parent)):
+        x, y = depth[i] * COLUMN, row[i] * ROW + 16
+        kind = "ok" if i in taken else "no"
+        shown = piece[i] if i < len(piece) else "·"
+        label = _shown(shown[:LETTERS] + ("…" if len(shown) > LETTERS else "")) or "∅"
+        words.append(f'<text class="{kind}" x="{x}" y="{y}" xml:space="preserve">{label}</text>')
+        if i:
+            p = parent[i]
+            fx, fy = depth[p] * COLUMN + 84, row[p] * ROW + 12
+            mark = ' class="ok"' if i in taken else ""
+            lines.append(
+                f'<path{mark} d="M{fx} {fy:.0f}C{fx + 14} {fy:.0f} {x - 18} {y - 4:.0f} {x - 4} {y - 4:.0f}"/>'
+            )
+    wide, tall = (max(depth) + 1) * COLUMN, free * ROW + 8
+    said = f"pass {n}, from position {position}: {len(path)} of {len(parent) - 1} accepted"
+    return (
+        f'<figure class="wide"><svg width="{wide}" height="{tall}" role="img" aria-label="{said}">'
+        f"{''.join(lines)}{''.join(words)}</svg>"
+        f"<figcaption>{said}</figcaption></figure>"
+    )
+
+
+def _canvas(frames: Sequence[Frame]) -> str:
+    """A row a pass, a cell a position."""
+    rows = "".join(
+        f"<tr><th>pass {f.step + 1}, {len(f.filled)} filled</th>{cells(f)}</tr>" for f in frames
+    )
+    return (
+        '<h3>The canvas</h3><p class="note">A row a pass. Greener where the model was surer; framed what the pass wrote.</p>'
+        f'<div class="wide"><table>{rows}</table></div>'
+    )

@@ -1,0 +1,170 @@
+"""polydec trace: the layout of its files, the page, the replay."""
+
+import json
+import re
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def polydec(capfd, monkeypatch):
+    from polydec.cli.main import main
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["polydec", *map(str, args)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        return code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def record(polydec, tmp_path):
+    def call(*args):
+        at = tmp_path / "run.jsonl"
+        code, _, err = polydec("generate", *args, "--trace", at)
+        assert code == 0, err
+        return at
+
+    return call
+
+
+TINY = ("--model", "zoo:tiny", "--raw", "def mean(values):", "--max-tokens", "40")
+
+
+def test_a_trace_says_its_version_and_ends_with_its_passes(record):
+    lines = [
+        json.loads(x)
+        for x in record(*TINY, "--method", "token-recycling").read_text().split("\n")
+        if x
+    ]
+    assert lines[0]["event"] == "Opened" and lines[0]["trace"]["version"] == 2
+    assert (
+        lines[0]["method"]["name"] == "token-recycling" and lines[0]["trace"]["vocabulary"] == 4096
+    )
+    passes = [x for x in lines if x["event"] == "Passed"]
+    assert passes and passes[0]["start"] == 0 and {x["model"] for x in passes} == {"zoo:tiny"}
+    draft = next(x for x in lines if x["event"] == "Proposed" and len(x["token"]) > 1)
+    assert len(draft["piece"]) == len(draft["token"]) and all(draft["piece"])
+
+
+def test_a_page_has_text_time_line_and_trees_and_needs_nothing(polydec, record, tmp_path):
+    at = record(*TINY, "--method", "token-recycling")
+    code, out, _ = polydec("trace", "html", at)
+    text = (tmp_path / "run.html").read_text()
+    assert code == 0 and out.startswith(str(tmp_path / "run.html"))
+    assert (
+        "What was written" in text
+        and "When: " in text
+        and re.search(r"1 of 1 accepted|[1-9] of \d", text)
+    )
+    assert not re.search(r"https?:|<script|@import|url\(", text)
+    code, _, _ = polydec("trace", "html", at, "--out", tmp_path / "other.html")
+    assert code == 0 and (tmp_path / "other.html").read_text() == text
+
+
+def test_a_canvas_has_a_page(polydec, record, tmp_path):
+    at = record("--model", "zoo:diffusion", "count: 427")
+    assert polydec("trace", "html", at)[0] == 0
+    text = (tmp_path / "run.html").read_text()
+    assert "The canvas" in text and "pass 1, " in text and "When: " in text
+
+
+def test_what_a_trace_holds_stays_text_on_the_page(polydec, tmp_path):
+    at = tmp_path / "evil.jsonl"
+    piece = "<script>alert(1)</script>"
+    events = [
+        {
+            "event": "Opened",
+            "choice": 0,
+            "prompt": [1],
+            "method": {"name": piece, "guarantee": "law"},
+        },
+        {
+            "event": "Proposed",
+            "choice": 0,
+            "position": 1,
+            "token": [1, 2],
+            "parent": [-1, 0],
+            "piece": [piece, piece],
+        },
+        {"event": "Verified", "choice": 0, "position": 1, "path": [1], "bonus": 3},
+        {
+            "event": "Edited",
+            "choice": 0,
+            "edit": {"write": [[1, 2], [2, 3]], "erase": [], "insert": []},
+            "tokens": [2, 3],
+            "pieces": [piece, piece],
+            "accepted": 1,
+        },
+        {
+            "event": "Passed",
+            "choice": 0,
+            "model": piece,
+            "start": 0.0,
+            "seconds": 1.0,
+            "positions": 2,
+            "of": 2,
+            "queries": 1,
+        },
+    ]
+    events[0]["trace"] = {"version": 2, "model": piece}
+    at.write_text("\n".join(map(json.dumps, events)))
+    assert polydec("trace", "html", at)[0] == 0
+    assert "<script" not in (tmp_path / "evil.html").read_text()
+
+
+def test_a_replay_under_its_own_setting_and_others(polydec, record):
+    at = record(*TINY, "--method", "prompt-lookup")
+    code, out, _ = polydec("trace", "replay", at, "--json")
+    own = json.loads(out)["choices"][0]
+    assert code == 0 and own["equal"] and own["made_again"] == own["recorded"]
+    assert own["replayed"]["seconds"] > 0
+    _, out, _ = polydec("trace", "replay", at, "--set", "depth=1", "--json")
+    other = json.loads(out)["choices"][0]
+    assert other["replayed"]["passes"] > own["replayed"]["passes"]
+    code, out, _ = polydec("trace", "replay", at, "--method", "suffix-automaton")
+    assert code == 0 and "pass for pass" in out and "suffix-automaton would take" in out
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"version": 3}, "reads traces up to 2"),
+        ({"version": "x"}, "reads traces up to 2"),
+        ({"method": None}, "does not say its method"),
+        ({"vocabulary": 10**9}, "does not say its method"),
+        ({"vocabulary": 3}, "no text of draft and verify"),
+        ({"ends": ["a"]}, "does not say its method"),
+        ({"costs": {"rows_ms": [0]}}, "its costs cannot be read"),
+        ({"costs": 3}, "its costs cannot be read"),
+    ],
+)
+def test_a_first_line_that_is_wrong_is_refused(polydec, record, tmp_path, change, said):
+    at = record(*TINY[:4], "--max-tokens", "4", "--method", "plain")
+    first, rest = at.read_text().split("\n", 1)
+    line = json.loads(first)
+    line = line | change if "method" in change else line | {"trace": line["trace"] | change}
+    at.write_text(json.dumps(line) + "\n" + rest)
+    code, _, err = polydec("trace", "replay", at)
+    assert code == 2 and said in err and err.count("\n") == 1
+
+
+def test_files_of_the_first_version_are_read(polydec, record):
+    at = record(*TINY, "--method", "prompt-lookup")
+    lines = [json.loads(x) for x in at.read_text().split("\n") if x]
+    old = [
+        {k: v for k, v in x.items() if k not in ("piece", "trace")}
+        for x in lines
+        if x["event"] != "Passed"
+    ]
+    at.write_text("\n".join(map(json.dumps, old)))
+    assert polydec("trace", "show", at)[0] == 0
+    assert polydec("trace", "html", at)[0] == 0
+    code, _, err = polydec("trace", "replay", at)
+    assert code == 2 and "record it again" in err
