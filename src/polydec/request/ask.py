@@ -161,6 +161,13 @@ def plan(
         tools=ask.tools,
         template=values["template"],
     )
+    lm, pressed = over(model, values["cache"], values["cache_options"])
+    lm = model.behind_vectors(ask.prompt, lm)
+    fed = getattr(lm, "instead", ids)  # what the model reads, vectors counted
+    if fed is not ids and values["prompt_logprobs"] is not None:
+        raise RequestError(
+            f"prompt_logprobs is {values['prompt_logprobs']}: the prompt holds vectors, which have no law, so leave it out"
+        )
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
         raise RequestError(
@@ -169,7 +176,9 @@ def plan(
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
     given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
-    length = _length(model, card, ids, len(given) or values["max_tokens"], steered)
+    length = _length(
+        model, card, max(ids, fed, key=len), len(given) or values["max_tokens"], steered
+    )
     if sampling.min_tokens > length:
         raise RequestError(
             f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})"
@@ -208,7 +217,6 @@ def plan(
         values["prompt_logprobs"],
     )
     shape = _SHAPES[family]
-    lm, pressed = over(model, values["cache"], values["cache_options"])
     law = lm if steered is None else steered.law(model, ids, lm)
     if steered is not None:
         check_together(model, card, law, f"steering {steered.card.name}", "steer another way")
