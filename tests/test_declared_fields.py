@@ -12,6 +12,7 @@ import pytest
 from polydec import Ask, Sampling
 from polydec.cli.declared import flags_of
 from polydec.cli.flags import Flags, Steered
+from polydec.models.soft import Soft
 from polydec.native.weights import QUANTISED
 from polydec.request import fields, loading
 from polydec.shapers.sampling import fields as sampling_fields
@@ -33,7 +34,7 @@ ELSEWHERE = {"include_stop": "include_stop_str_in_output", "template": "chat_tem
 def test_every_field_of_a_request_is_annotated():
     plain = {f.name for f in dataclasses.fields(Ask)} - {"prompt", "sampling"}
     assert fields.declared().keys() == plain
-    names = {"Sampling": Sampling}
+    names = {"Sampling": Sampling, "Soft": Soft}
     own = get_type_hints(Ask, localns=names)
     own.pop("prompt")
     assert get_type_hints(fields.Fields, localns=names) == own

@@ -15,6 +15,7 @@ from polydec import Ask, Engine, Sampling, generate, load, stream
 from polydec.base import notebook
 from polydec.base.heard import warn
 from polydec.drafting.costs import Costs
+from polydec.models.soft import Soft
 from polydec.request.fields import Fields, asked
 
 TEXT = "the fox <b>and</b> the fox <b>and</b> the"
@@ -76,7 +77,7 @@ def test_reprs_are_short_and_say_what_matters(lm):
 
 
 def test_keywords_that_editors_know_are_those_of_a_request():
-    names = {"Sampling": Sampling}  # what computes is not loaded for a list of fields
+    names = {"Sampling": Sampling, "Soft": Soft}  # what computes is not loaded for a list of fields
     own = get_type_hints(Ask, localns=names)
     own.pop("prompt")
     assert get_type_hints(Fields, localns=names) == own

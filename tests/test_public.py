@@ -30,6 +30,7 @@ NAMES = {
     "Rng",
     "Sampling",
     "Shaped",
+    "Soft",
     "SpanOf",
     "Speculative",
     "Ticket",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from polydec.core.types import Draft, Exactness
     from polydec.families.ar.speculative import Speculative
     from polydec.methods import registry
+    from polydec.models.soft import Soft
     from polydec.shapers.sampling import Sampling, build_shapers
     from polydec.targets.shaped import Shaped
 
@@ -54,6 +55,7 @@ __all__ = [
     "Rng",
     "Sampling",
     "Shaped",
+    "Soft",
     "SpanOf",
     "Speculative",
     "Ticket",
@@ -91,6 +93,7 @@ _HOMES = {
     "core.rng": ("Rng",),
     "core.trace": ("replay",),
     "core.types": ("Draft", "Exactness"),
+    "models.soft": ("Soft",),
     "shapers.sampling": ("Sampling", "build_shapers"),
     "targets.shaped": ("Shaped",),
 }

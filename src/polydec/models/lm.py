@@ -18,6 +18,7 @@ from polydec.core.scheduler import current_task
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.models.geometry import Geometry
 from polydec.models.parts import PartSession, SkipSession
+from polydec.models.soft import state_of
 from polydec.nets.cache import nbytes
 from polydec.nets.press import Press
 from polydec.nets.query import Answer, Network, Query, Run
@@ -127,7 +128,8 @@ class LM:
         return self._under[press]
 
     def open(self, prompt: Sequence[int]) -> LMSession:
-        """Raises RequestError where a token is outside the vocabulary or the prompt leaves no room in the context."""
+        """Raises RequestError where a token is outside the vocabulary or the prompt leaves no room in the context. Ids that
+        stand for vectors (models/soft.py) may stand before the last token."""
         if not prompt:
             raise RequestError("prompt is empty: at least one token (such as BOS) is needed")
         if len(prompt) >= self.network.context:
@@ -135,7 +137,8 @@ class LM:
                 f"prompt has {len(prompt)} tokens: the model's context holds {self.network.context}, "
                 "the answer included"
             )
-        self.require(prompt, "prompt")
+        self.require([x for x in prompt[:-1] if state_of(x) is None], "prompt")
+        self.require(prompt[-1:], "prompt")
         text = tuple(prompt[:-1])
         session = LMSession(self, self._beginning(text), text)
         self.live.add(session)
@@ -589,7 +592,7 @@ class LMSession:
         """What the cache lacks of the text (of its first `stop` tokens) gets its slots, and runs with the next pass."""
         assert self._cache.length <= len(self._text), "the cache holds more than the text"
         tail = self._text[self._cache.length : stop]
-        self._lag += [Entry(x) for x in tail]
+        self._lag += [Entry(x, 0, state_of(x)) for x in tail]
         self._cache.stage(range(-1, len(tail) - 1))
         self._cache.commit(range(len(tail)))
 
@@ -645,7 +648,7 @@ class LMSession:
             cache.stage(range(-1, len(token) - 1))
             cache.commit(range(len(token)))
         cache.stage(parent)
-        fed = [*map(Entry, token), *entries]
+        fed = [*(Entry(x, 0, state_of(x)) for x in token), *entries]
         query = Query(cache, first, *_fed(fed, rows, want), **_gates(fed))
         answer = await self._run(query)
         if cache is self._cache:
@@ -661,10 +664,10 @@ class LMSession:
         self._drop()
         self._take(first)
         await self._advance(self._all, _SILENT)
-        token, self._before = tuple(self._text[first:stop]), first
-        slot = self._cache.stage(range(-1, len(token) - 1))
-        self._cache.commit(range(len(token)))
-        await self._run(Query(self._cache, slot, token, (), _SILENT, None, *run))
+        fed, self._before = [Entry(x, 0, state_of(x)) for x in self._text[first:stop]], first
+        slot = self._cache.stage(range(-1, len(fed) - 1))
+        self._cache.commit(range(len(fed)))
+        await self._run(Query(self._cache, slot, *_fed(fed, (), _SILENT), *run))
         self._before, self._evicted = None, 0
 
     async def _score_paths(self, draft: Draft, want: Want) -> LogitScores:

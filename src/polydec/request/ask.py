@@ -27,6 +27,7 @@ from polydec.shapers.sampling import Sampling, build_guard, build_shapers, seque
 from polydec.targets.no_early_end import NoEarlyEnd
 from polydec.targets.reprompted import Reprompted
 from polydec.targets.shaped import Shaped
+from polydec.targets.softened import Softened
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,13 @@ def plan(
         )
     if values["units"] != "tokens":
         model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
+    lm, pressed = over(model, values["cache"], values["cache_options"])
+    lm = model.behind_vectors(ask.prompt, lm)
+    fed = lm.instead if isinstance(lm, Softened) else ids  # what the model reads, vectors counted
+    if fed is not ids and values["prompt_logprobs"] is not None:
+        raise RequestError(
+            f"prompt_logprobs is {values['prompt_logprobs']}: the prompt holds vectors, which have no law, so leave it out"
+        )
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
         raise RequestError(
@@ -190,7 +198,9 @@ def plan(
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
     given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
-    length = _length(model, card, ids, len(given) or values["max_tokens"], steered)
+    length = _length(
+        model, card, max(ids, fed, key=len), len(given) or values["max_tokens"], steered
+    )
     if sampling.min_tokens > length:
         raise RequestError(
             f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})"
@@ -229,7 +239,6 @@ def plan(
         values["prompt_logprobs"],
     )
     shape = _SHAPES[family]
-    lm, pressed = over(model, values["cache"], values["cache_options"])
     law = lm if steered is None else steered.law(model, ids, lm)
     if steered is not None:
         check_together(model, card, law, f"steering {steered.card.name}", "steer another way")

@@ -28,10 +28,12 @@ from polydec.constraints.protocols import Constraint
 from polydec.shapers._rule import ENGINES
 
 if TYPE_CHECKING:
+    from polydec.models.soft import Soft
     from polydec.shapers.sampling import Sampling
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Text (through the chat template where the model has one), token ids as they stand, or chat messages."""
+Prompt = str | Sequence["int | Soft"] | Sequence[Mapping[str, str]]
+"""Text (through the chat template where the model has one), token ids as they stand (vectors among them: `Soft`), or chat
+messages."""
 
 LENGTH = 128
 """Tokens of an answer where nobody says how many."""
@@ -53,7 +55,8 @@ OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 class Ask:
     """One request.
 
-    prompt: text (through the chat template where the model has one), token ids, or chat messages; sampling: None for the
+    prompt: text (through the chat template where the model has one), token ids (vectors among them: `Soft`), or chat messages;
+    sampling: None for the
     checkpoint's own; infill: a text in which [[3]] stands for three tokens (for an insertion model: up to three), or ids
     with None for each gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens; constraint:
     `Regex`, `JsonSchema`, `Lark`, `AnyOf` or `SpanOf`, None: any text; finish: where the tokens run out, the answer is led to

@@ -20,12 +20,14 @@ from polydec.drafting.costs import Costs
 from polydec.formats import zoo
 from polydec.learned import artefacts
 from polydec.methods import registry
-from polydec.methods.kit import Artefact, Kit, family_of, fit
+from polydec.methods.kit import CALLED, Artefact, Kit, family_of, fit
 from polydec.models import checkpoint, sources
 from polydec.models.checkpoint import Checkpoint, Deferred
+from polydec.models.soft import Soft, entering
 from polydec.request.fields import OWN, Ask, Prompt
 from polydec.request.units import over_bytes, second
 from polydec.shapers.sampling import Sampling
+from polydec.targets.softened import Softened
 from polydec.text import tool_prompt
 
 if TYPE_CHECKING:
@@ -325,9 +327,45 @@ class LM:
             return text.render(messages, tools=list(tools), **values)
         return tool_prompt.render(text, messages, tools, **values)
 
+    def behind_vectors(self, prompt: Prompt, law: Any) -> Any:
+        """A law behind the prompt whose ids `ids` gives: `law` itself where no vector stands in it, else what reads the vectors
+        where others see what they stand for. Raises RequestError for vectors that the model cannot read."""
+        given: list[Any] = [] if isinstance(prompt, str) else list(prompt)
+        if not any(isinstance(x, Soft) for x in given):
+            return law
+        if (family := family_of(law)) != "ar":
+            raise RequestError(f"prompt holds vectors: {CALLED[family]} model reads token ids only")
+        if self.checkpoint.unit != "token":
+            raise RequestError(
+                "prompt holds vectors, and units is bytes: a vector stands where tokens would, so leave units out"
+            )
+        if getattr(law, "beside", None) is not None:
+            raise RequestError(
+                "prompt holds vectors: an encoder-decoder model reads ids only, in its source and in its prompt"
+            )
+        if isinstance(given[-1], Soft):
+            raise RequestError(
+                "prompt ends with vectors: at least one token must stand behind them"
+            )
+        size, width = law.vocab.size, self.checkpoint.lm.network.embed((0,)).shape[1]
+        instead, rows = list[int](), list[int]()
+        for at, x in enumerate(given):
+            first = len(instead)
+            if not isinstance(x, Soft):
+                instead.append(int(x))
+                rows.append(first)
+                continue
+            instead += entering(x.vectors_KD, size, width, f"prompt[{at}]")
+            count, words = len(instead) - first, len(x.stands_for or ())
+            rows += [first + ((i + 1) * count - 1) // words for i in range(words)]
+        return Softened(law, self.ids(prompt, raw=True), tuple(instead), tuple(rows[:-1]))
+
     def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
         size, ids = self.checkpoint.lm.vocab.size, list[int]()
         for at, x in enumerate(prompt):
+            if isinstance(x, Soft):
+                ids += self._checked(x.stands_for or (), f"{who}[{at}].stands_for")
+                continue
             try:
                 ids.append(index(x) if not isinstance(x, bool) else size)
             except TypeError:

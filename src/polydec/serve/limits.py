@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from polydec.api import LM, Ask
 from polydec.base.errors import RequestError
+from polydec.models.soft import surplus
 from polydec.request.ask import room, steering
 from polydec.serve.settings import Limits
 
@@ -27,7 +28,8 @@ def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
                 f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}"
             )
     if ask.max_tokens is None:
-        return replace(ask, max_tokens=min(limits.output, room(model, ask.method, ids, steered)[0]))
+        left = room(model, ask.method, ids, steered)[0] - surplus(ask.prompt)
+        return replace(ask, max_tokens=max(1, min(limits.output, left)))
     if ask.max_tokens > limits.output:
         raise RequestError(
             f"max_tokens is {ask.max_tokens}: this server writes at most {limits.output}"

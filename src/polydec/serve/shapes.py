@@ -10,6 +10,7 @@ from polydec.api import LM, Ask
 from polydec.base.options import shown
 from polydec.core.request import PromptLogprob, TokenLogprob
 from polydec.request.fields import ALTERNATIVES
+from polydec.serve import vectors
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
@@ -347,13 +348,19 @@ def read_prompts(prompt: Any, limits: Limits | None = None) -> list[Any]:
                 f"prompt has {len(one)} tokens: this server takes at most {limits.prompt}",
                 param="prompt",
             )
-        if isinstance(one, list) and not all(type(x) is int for x in one):
+        if isinstance(one, list) and not all(type(x) in (int, dict) for x in one):
             raise Refusal(
-                "prompt holds something else than texts, or than token ids", param="prompt"
+                "prompt holds something else than texts, or than token ids (and vectors among these)",
+                param="prompt",
             )
         if isinstance(one, str):
             _whole_text(one, "prompt")
-    return prompts
+    return [
+        [vectors.read(x) if isinstance(x, dict) else x for x in one]
+        if isinstance(one, list)
+        else one
+        for one in prompts
+    ]
 
 
 def read_messages(messages: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
