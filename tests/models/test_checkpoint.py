@@ -284,7 +284,8 @@ def test_a_hub_id_is_downloaded_without_what_is_not_needed(monkeypatch, saved):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
     assert checkpoint.load("some/model", dtype="float32").lm.vocab.size == 260
-    assert asked == [("some/model", ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"])]
+    wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
+    assert asked == [("some/model", wanted)]
 
 
 def test_directories_that_are_broken(saved):

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from polydec.base.errors import PolydecError
 from polydec.contrasts.mixture import Mixture
 from polydec.contrasts.product import Product
 from polydec.core.decoder import answer_one
@@ -223,6 +224,12 @@ def test_what_is_no_text_is_followed_byte_by_byte():
     law = by_bytes(tokens(3, pieces), 2, breaks=b" ")
     head = law.fixed(tuple(b"a a\xc3 a"))
     assert (head.tokens, head.left) == ((0,), tuple(b" a\xc3 a"))
+    law = by_bytes(tokens(3, (*pieces, "é a")), 2, breaks=b" ")
+    assert law.fixed((0xC3, END, 0xC3)).left == (0xC3, END, 0xC3)
+    row_V = row_of(law, (0xC3, 0xA9, 32)).row(0)
+    assert abs(float(row_V.exp().sum()) - 1.0) < 1e-9
+    with pytest.raises(PolydecError, match="prompt begins with bytes that no token"):
+        by_bytes(tokens(3, pieces), 2, start=()).fixed((0xC3, END, 0xC3))
 
 
 def test_a_mark_that_a_second_model_has_not_is_written_out():
@@ -269,10 +276,22 @@ def test_a_second_model_may_read_a_prompt_of_its_own():
         assert torch.allclose(row_V, want)
 
 
-def test_bytes_that_nothing_spells_have_a_row_all_the_same():
+def test_bytes_that_nothing_spells_are_refused_in_a_prompt_and_worth_nothing_in_a_draft():
     law = by_bytes(tokens(3), 2)
-    row_V = row_of(law, tuple(b"az")).row(0)
-    assert abs(float(row_V.exp().sum()) - 1.0) < 1e-9
+    with pytest.raises(
+        PolydecError, match=r"prompt holds byte 122 \(b'z'\): no token of this model"
+    ):
+        law.open(tuple(b"az"))
+
+    async def ask():
+        session = law.open(tuple(b"a"))
+        scores = await session.score(Draft.chain(ord("a"), tuple(b"zb")), Want())
+        session.close()
+        return [scores.row(i) for i in range(3)]
+
+    rows = run([ask()])[0]
+    assert float(rows[0].exp()[ord("z")]) == 0.0
+    assert all(abs(float(row_V.exp().sum()) - 1.0) < 1e-9 for row_V in rows)
 
 
 def test_a_spelling_finds_tokens_by_their_beginnings():

@@ -135,7 +135,7 @@ def find(name: str) -> Path:
         raise FileError(f"model {name!r} is not there: no such file or directory")
     from huggingface_hub import snapshot_download
 
-    wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
+    wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
     try:
         found = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
         if not any(found.glob("*.safetensors")):
@@ -179,6 +179,11 @@ def _open_text(
     eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
     if (path / "tokenizer.json").is_file():
         text = Text.from_tokenizer_json(path / "tokenizer.json", said, eos=eos, template=template)
+    elif (path / "source.spm").is_file():
+        from polydec.text.marian_text import marian_tokenizer
+
+        tokenizer = marian_tokenizer(path, _json(path / "vocab.json"))
+        text = Text.from_parts(tokenizer, said, eos=eos, template=template)
     elif any(
         (path / f).is_file() for f in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
     ):

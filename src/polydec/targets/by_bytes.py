@@ -119,8 +119,16 @@ class ByBytes:
         return Alphabet(spelling(words, self.target.vocab.size), self.marks, self.width)
 
     def fixed(self, prompt: Sequence[int]) -> Head:
-        """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or where no token begins it."""
-        symbols = self._written(prompt)
+        """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or that no token spells."""
+        head, known = self._split(self._written(prompt)), self.alphabet.spelling.known
+        some = (x for x in head.left if x < BYTES and x not in known)
+        if (bad := next(some, None)) is not None:
+            raise RequestError(
+                f"prompt holds byte {bad} ({bytes([bad])!r}): no token of this model spells it"
+            )
+        return head
+
+    def _split(self, symbols: tuple[int, ...]) -> Head:
         stop = self._boundary(symbols)
         while stop:
             try:
@@ -132,8 +140,10 @@ class ByBytes:
             return Head(tokens, symbols[stop:], self.lead if begins else b"")
         if self.start:
             return Head(self.start, symbols, self.lead)
-        for n in range(len(symbols), 0, -1):  # nothing is read before a first token
-            token = self.alphabet.spelling.token(bytes(symbols[:n]))
+        mark = next((at for at, x in enumerate(symbols) if x >= BYTES), len(symbols))
+        begun = bytes(symbols[:mark])
+        for n in range(len(begun), 0, -1):  # nothing is read before a first token
+            token = self.alphabet.spelling.token(begun[:n])
             if token is not None:
                 return Head((token,), symbols[n:])
         raise RequestError("prompt begins with bytes that no token of the model spells")

@@ -54,6 +54,11 @@ class Spelling:
         """The ids, in order."""
         return torch.tensor(self.id, dtype=torch.long)
 
+    @cached_property
+    def known(self) -> frozenset[int]:
+        """The bytes that some token holds."""
+        return frozenset(b"".join(self.bytes))
+
     def token(self, piece: bytes) -> int | None:
         """The first token of just these bytes; None: there is none."""
         at = bisect_left(self.bytes, piece)
