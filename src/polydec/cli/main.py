@@ -29,7 +29,7 @@ COMMANDS = {
     "methods": "List every method: what it is, promises, needs, options, source.",
     "steerings": "List every way to steer (`polydec generate --steer NAME`).",
     "presses": "List every way to make a cache smaller (`polydec generate --cache NAME`).",
-    "verify": "Compare a method's greedy text with plain decoding, token for token.",
+    "verify": "Certify that a method keeps its promise.",
     "bench": "Time methods side by side.",
     "demo": "Decode real prompts greedily by every method.",
     "tune": "Measure what a pass over 1 to 32 rows costs on this machine.",
