@@ -52,7 +52,7 @@ def build(
     corpus: Annotated[
         float,
         Within(0, 1),
-        "of an n-gram table's shares (`polydec train ngrams`), the text so far having the rest (1: as published)",
+        "of the shares of the model's n-gram table (`polydec train ngrams`); the text so far has the rest (1: as published)",
     ] = 0.0,
     ends: Annotated[
         bool, "a draft's length is where its gaps' likeliest tokens first end, as published"
