@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "dparallel: the weight of certainty is lost",
         "train/dparallel.py",
-        "student.mask, rng, spec.beta",
-        "student.mask, rng, 0.0",
+        "                rng,\n                spec.beta,",
+        "                rng,\n                0.0,",
         "tests/train/test_train_diffusion.py::test_a_model_learns_to_be_surer",
     ),
     Mutant(
@@ -96,14 +96,14 @@ MUTANTS = [
     ),
     Mutant(
         "valued: the end is not judged, where more is than the end",
-        "families/diffusion/valued.py",
+        "families/diffusion/worths.py",
         "next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
         "next((max(i, 1) for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
         "tests/families/test_valued.py::test_the_law_of_two_tries",
     ),
     Mutant(
         "valued: what was written behind the end is judged",
-        "families/diffusion/valued.py",
+        "families/diffusion/worths.py",
         "next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
         "stop",
         "tests/families/test_valued.py::test_the_law_of_two_tries",

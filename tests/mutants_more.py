@@ -113,8 +113,8 @@ MUTANTS = [
     Mutant(
         "a window is one gap too narrow",
         "refreshes/window.py",
-        "[: self.width + 1]",
-        "[: self.width or 1]",
+        "around(at, left)[: self.width]",
+        "around(at, left)[: max(0, self.width - 1)]",
         "tests/families/test_denoising.py::test_what_is_fed_by_its_definition",
     ),
     Mutant(

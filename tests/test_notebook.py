@@ -66,7 +66,7 @@ def test_an_answer_shows_drafted_tokens_in_colour(lm, n):
 
 
 def test_reprs_are_short_and_say_what_matters(lm):
-    answer = generate(lm, "x" * 200, raw=True, max_tokens=3)
+    answer = generate(lm, "x" * 200, method="plain", raw=True, max_tokens=3)
     said = repr(answer)
     assert said.startswith("Completion(") and len(said) < 250
     assert "3 tokens" in said and "method plain" in said and "token_ids" not in said

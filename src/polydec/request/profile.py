@@ -127,16 +127,19 @@ def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
     near, far = (min(c, lm.network.context // part) for c, part in zip(CONTEXTS, (8, 2)))
     share = seconds * (0.3 if lm.draft else 0.4)
     target = Passes(lm.network, near)
-    rows = table(target, ROWS, share, quantile=QUANTILE)
+    counts = [
+        m for m in ROWS if m <= max(1, lm.network.context - far)
+    ]  # they have to fit behind it
+    rows = table(target, counts, share, quantile=QUANTILE)
     start = time.perf_counter()
     behind_far = Passes(lm.network, far)
     filled = time.perf_counter() - start
-    longer = table(behind_far, ROWS, share, quantile=QUANTILE)
+    longer = table(behind_far, counts, share, quantile=QUANTILE)
     spare = QUICKLY * seconds
     room = lm.network.context - near
     rows |= table(
         target,
-        [m for m in LARGE if m < room and 2 * m / max(ROWS) * rows[max(ROWS)] < 1e3 * spare],
+        [m for m in LARGE if m < room and 2 * m / max(counts) * rows[max(counts)] < 1e3 * spare],
         0.0,
         least=2,
         quantile=QUANTILE,

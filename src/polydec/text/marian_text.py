@@ -86,7 +86,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         else:
             size = {1: 8, 5: 4}[kind]
         if at + size > len(data):
-            raise ValueError("a field is longer than its file")
+            raise FileError("a field is longer than its file")
         yield key >> 3, data[at : at + size]
         at += size
 
@@ -101,4 +101,4 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return out, at
         if shift > 63:
-            raise ValueError("a number is too long")
+            raise FileError("a number is too long")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,18 @@ from polydec.base import edge
 from polydec.base.errors import FileError
 from polydec.learned.kinds import reward
 from polydec.learned.kinds.reward import Classifier, TextReward
-from polydec.train.loop import Schedule, fit
-from polydec.train.progress import shown
+from polydec.train.envelope import Course, carry_out, identity
+from polydec.train.schedule import Schedule
 from polydec.train.specs.reward import RewardSpec
 
 
 def train_reward(spec: RewardSpec) -> dict[str, Any]:
-    """Learn from lines of two files which of them a text is like; what was measured. Every tenth line of each is set aside."""
-    began = time.perf_counter()
+    """Learn from lines of two files which of them a text is like; what was measured. Every tenth line of each is set aside.
+    See `carry_out`. Raises FileError for a file without text."""
+    return carry_out("reward", spec, _course)
+
+
+def _course(spec: RewardSpec) -> Course:
     texts = [lines(Path(path), spec.most) for path in (spec.good, spec.bad)]
     share_NS = reward.stacked([t for some in texts for t in some], spec.size, spec.order)
     good_N = torch.tensor([1.0] * len(texts[0]) + [0.0] * len(texts[1]))
@@ -38,20 +42,21 @@ def train_reward(spec: RewardSpec) -> dict[str, Any]:
             logit_N, good_N[~aside_N], weight=even_N[~aside_N]
         ), len(logit_N)
 
+    def made() -> Classifier:
+        weight_1S, bias_1 = (t.detach() for t in (net.weight, net.bias))
+        return Classifier(weight_1S[0].clone(), float(bias_1[0]), spec.order)
+
+    def measure() -> Mapping[str, Any]:
+        now, held_N = made(), aside_N if aside_N.any() else ~aside_N
+        right_N = (share_NS[held_N] @ now.weight_S + now.bias > 0) == (good_N[held_N] > 0)
+        return {"texts": len(good_N), "right": float(right_N.float().mean())}
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        reward.save(out, TextReward(made(), True), result)
+
     schedule = Schedule(spec.steps, spec.rate, weight_decay=1e-3, log_every=min(20, spec.steps))
-    with shown("reward", spec.steps) as watch:
-        curve = fit(net, loss, schedule, watch=watch)
-    made = Classifier(net.weight.detach()[0].clone(), float(net.bias.detach()[0]), spec.order)
-    held_N = aside_N if aside_N.any() else ~aside_N
-    right_N = (share_NS[held_N] @ made.weight_S + made.bias > 0) == (good_N[held_N] > 0)
-    result = {
-        "texts": len(good_N),
-        "loss": curve[-1][1],
-        "right": float(right_N.float().mean()),
-        "seconds": round(time.perf_counter() - began, 1),
-    }
-    reward.save(spec.out, TextReward(made, True), result)
-    return result
+    same = identity(spec, texts=len(good_N))
+    return Course(net, loss, schedule, same, save, measure)
 
 
 def lines(path: Path, most: int) -> list[str]:

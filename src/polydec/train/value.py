@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ from polydec.refreshes import exact
 from polydec.request.loaded import LM
 from polydec.request.loading import load
 from polydec.shapers.sampling import Sampling, build_shapers
-from polydec.train.loop import Schedule, fit
-from polydec.train.progress import shown
+from polydec.train.envelope import Course, carry_out, identity
+from polydec.train.schedule import Schedule
 from polydec.train.specs.value import ValueSpec
 from polydec.train.target import require
 from polydec.train.tasks import make, variety
@@ -40,8 +41,13 @@ Lesson = tuple[list[Canvas], float]
 
 def train_value(spec: ValueSpec) -> dict[str, Any]:
     """Let the target answer, gaps in random order, and learn from every canvas on the way what the answer was worth (squared
-    error); what was measured. Every tenth run is set aside: the weights are those that foretold these best."""
-    began, lm = time.perf_counter(), load(spec.target, draft=None)
+    error); what was measured. Every tenth run is set aside: the weights are those that foretold these best. See `carry_out`.
+    Raises RequestError where the target is no masked-diffusion model, or the reward is none of texts."""
+    return carry_out("value", spec, _course)
+
+
+def _course(spec: ValueSpec) -> Course:
+    lm = load(spec.target, draft=None)
     require("diffusion", family_of(lm.checkpoint.lm), spec.target)
     judge = artefacts.read(spec.reward)
     if not isinstance(judge, TextReward):
@@ -66,20 +72,21 @@ def train_value(spec: ValueSpec) -> dict[str, Any]:
     def aside() -> Tensor:
         return mse_loss(net.made(mean, spread).values(token_HT, length_H), worth_H)
 
-    with shown("value", spec.steps) as watch:
-        curve = fit(net, loss, schedule, watch=watch, aside=aside)
-    made = net.made(mean, spread)
-    with torch.inference_mode():
-        error = float(aside()) ** 0.5
-    result = {
-        "canvases": len(worth_N) + len(worth_H),
-        "loss": curve[-1][1],
-        "error": error,
-        "spread": float(worth_H.std(correction=0)),
-        "seconds": round(time.perf_counter() - began, 1),
-    }
-    value.save(spec.out, made, {"target": spec.target, "reward": spec.reward, **result})
-    return result
+    def measure() -> Mapping[str, Any]:
+        with torch.inference_mode():
+            error = float(aside()) ** 0.5
+        return {
+            "canvases": len(worth_N) + len(worth_H),
+            "error": error,
+            "spread": float(worth_H.std(correction=0)),
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        learned = {"target": spec.target, "reward": spec.reward, **result}
+        value.save(out, net.made(mean, spread), learned)
+
+    same = identity(spec, canvases=len(worth_N))
+    return Course(net, loss, schedule, same, save, measure, aside)
 
 
 class _Net(torch.nn.Module):
