@@ -25,7 +25,7 @@ from polydec.train.kinds import KINDS
 from polydec.train.network import from_weights
 from polydec.train.students import Shown
 
-READ_NO_STATES = {"ngrams", "filter"}
+READ_NO_STATES = {"ngrams", "filter", "reward", "value"}
 OTHERS_LAYOUT = [
     name
     for name, kind in KINDS.items()

@@ -31,6 +31,8 @@ WHY: Mapping[str, str] = MappingProxyType(
         "stop-head": "neither has a stop head",
         "judge": "neither has a judge",
         "prm": "neither reads a reward of steps",
+        "reward": "it judges texts and drafts none",
+        "value": "it judges canvases of a masked-diffusion model and drafts none",
         "filter": "neither decodes masked-diffusion models with a learned filter",
         "joint": "neither decodes masked-diffusion models with a layer of joint draws",
     }

@@ -457,7 +457,7 @@ def _fitted(one: Any, target: Target, draft: Callable[[], Target | None]) -> Art
             raise
         try:
             found = artefacts.bound(one, small)
-            fit(found, small, lambda: None)
+            fit(found, small, lambda: small)
             return found
         except PolydecError:
             raise why from None
