@@ -189,9 +189,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links of the written pages to what only the site has."""
-    text = markdown.replace("](../README.md", "](index.md").replace(
-        "](../CONTRIBUTING.md", "](contributing.md"
-    )
+    text = markdown
+    roots = {"README": "index", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}
+    for other, own in roots.items():
+        text = text.replace(f"](../{other}.md", f"]({own}.md")
     if page.file.src_uri == "methods.md":
         text = re.sub(r"^\| `([a-z0-9-]+)` \|", r"| [`\1`](methods/\1.md) |", text, flags=re.M)
         ways = ", ".join(f"[`{n}`](methods/steering-{n}.md)" for n in sorted(steer.steerings()))

@@ -214,7 +214,7 @@ def report(answer: api.Completion) -> None:
         f"{m['tokens_per_pass']:.2f} {unit} a pass, " if m["tokens_per_pass"] else ""
     )  # of some passes
     cache = answer.method.get("cache")
-    towards = "" if cache is None else f" of the law over cache {cache['name']}"
+    towards = "" if cache is None else f", over cache {cache['name']}"
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
         f"{answer.method['name']} ({answer.method['guarantee']}{towards}): "
         f"{answer.usage['completion_tokens']} {unit}, {speed}, "
