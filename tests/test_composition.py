@@ -151,7 +151,7 @@ def legal(lm: LM, method: str, *parts: Thing) -> bool:
         law = law.pressed(press.build(**called(kinds["press"]))[0])
     if "steering" in kinds:
         law = plan(lm, ask("plain", kinds["steering"]), measure=Costs).steering.law(
-            lm, lm.ids(PROMPT, raw=True)
+            lm, lm.ids(PROMPT, raw=True), law
         )
     if any("min_tokens" in t.sampling for t in parts) and getattr(
         kinds.get("constraint"), "name", ""

@@ -388,6 +388,13 @@ def keep_ranges(spec: Any) -> None:
             field.convert(getattr(spec, field.name))
 
 
+def settle(spec: Any) -> None:
+    """Put the value that its declaration makes of it in the place of every field of a frozen dataclass. Raises RequestError
+    for the first one that is not legal."""
+    for field in fields(cast(Any, type(spec))):
+        object.__setattr__(spec, field.name, field.convert(getattr(spec, field.name)))
+
+
 def _whole_declaration(out: Option) -> Option:
     """The same option. Raises TypeError where its type is unknown or its default not legal."""
     if out.form not in _READ:

@@ -82,10 +82,8 @@ class Steering:
     options: Mapping[str, Any]
     second: tuple[int, ...] | None
 
-    def law(self, model: LM, prompt: tuple[int, ...], lm: Target | None = None) -> Target:
-        """The law that it makes of the model's; lm: in place of that. Raises RequestError where the model lacks what it
-        needs."""
-        law: Target = lm or model.checkpoint.lm
+    def law(self, model: LM, prompt: tuple[int, ...], law: Target) -> Target:
+        """The law that it makes of one of the model's. Raises RequestError where the model lacks what it needs."""
         source = getattr(law, "beside", None)
         if self.second is None:
             beside = None

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, Note, OneOf, Option, read, shown
+from polydec.base.options import AtLeast, Note, OneOf, Option, read, settle, shown
 from polydec.core.effects import Forward, gather
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
@@ -57,8 +57,7 @@ class Reading:
     ] = 0
 
     def __post_init__(self) -> None:
-        for option in declared().values():
-            object.__setattr__(self, option.name, option.convert(getattr(self, option.name)))
+        settle(self)
         around, placed = self.around, self.prepend_to > 0
         if around.count(TEXT) != 1:
             raise RequestError(f"template is {shown(around)}: it must hold {TEXT} once")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Note, OneOf, Option, Within, read
+from polydec.base.options import Note, OneOf, Option, Within, read, settle
 from polydec.request.fields import Ask
 
 
@@ -42,8 +42,7 @@ class Limits:
     ] = 0.0
 
     def __post_init__(self) -> None:
-        for option in limits().values():
-            object.__setattr__(self, option.name, option.convert(getattr(self, option.name)))
+        settle(self)
 
     @property
     def cache_bytes(self) -> int:

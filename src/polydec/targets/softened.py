@@ -10,6 +10,7 @@ from torch import Tensor
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Vocab, Want
+from polydec.targets.delegating import Delegating
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,12 @@ class Softened:
         return SoftenedSession(inner, (*self.rows, *more), 0)
 
 
-class SoftenedSession:
+class SoftenedSession(Delegating):
     """rows: of `Softened`; done: tokens committed since the prompt, which alone may be taken back."""
 
     def __init__(self, inner: Session, rows: tuple[int, ...], done: int) -> None:
         self._inner, self._rows, self._done = inner, rows, done
         self._draft: Draft | None = None
-
-    @property
-    def peers(self) -> int:
-        return self._inner.peers
 
     async def prefill(self, want: Want) -> Scores:
         scores = await self._inner.prefill(want)
@@ -99,36 +96,13 @@ class SoftenedSession:
         self._done -= n
         self._draft = None
 
-    def evict(self) -> None:
-        self._inner.evict()
-
-    def states(self, hidden_NH: Tensor) -> Scores:
-        return self._inner.states(hidden_NH)
-
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        return self._inner.normed(hidden_NH)
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._inner.embed(tokens)
-
     def memory(self) -> tuple[Tensor, Tensor]:
         raise RequestError("keys of a prompt with vectors stand at other places than its tokens")
-
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
-        return self._inner.bend(draft, scores)
 
     def fork(self, choice: int | None = None) -> SoftenedSession:
         twin = SoftenedSession(self._inner.fork(choice), self._rows, self._done)
         twin._draft = self._draft
         return twin
-
-    def part(
-        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
-    ) -> Session:
-        return self._inner.part(layers, without, together)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class ScoresAt:
