@@ -117,7 +117,10 @@ SWAPPED = {
 }
 """Words of commands, and what stands for them here; zoo:tiny stands for zoo:smollm2 too, but for the slow tests."""
 
-NEEDS_MODEL = ("generate", "chat", "verify", "bench", "tune", "batch", "detect", "explain", "serve")
+NEEDS_MODEL = (
+    *("generate", "chat", "verify", "bench", "tune", "batch", "detect", "explain", "serve"),
+    *("embed", "demo"),
+)
 """Commands whose model is zoo:smollm2 where none is named."""
 
 SKIPPED = {
@@ -236,7 +239,7 @@ class Shell:
             ]
         )
         arguments = [a for a in arguments if a not in DROPPED] + shlex.split(more)
-        if name in NEEDS_MODEL and not {"--model", "--repeat"} & {*arguments} and not self.real:
+        if name in NEEDS_MODEL and not told and "--model" not in arguments and not self.real:
             arguments += ["--model", "zoo:tiny"]
         self.patch.setattr(sys, "argv", ["polydec", *arguments])
         self.patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
