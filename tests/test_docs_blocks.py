@@ -365,9 +365,8 @@ def test_python_runs(block, monkeypatch, capsys):
         testing = pytest.importorskip("fastapi.testclient")
         from polydec.serve.app import create_app
 
-        small = polydec.load(
-            "zoo:tiny"
-        )  # here, as a busy machine takes long, and clients do not wait
+        small = polydec.load("zoo:tiny")
+        assert small.costs  # measured here: a busy machine takes long, and clients do not wait
         app = create_app({REAL: lambda: small})
         client = testing.TestClient(app, base_url="http://127.0.0.1:8000")
         there = openai.OpenAI
