@@ -246,6 +246,12 @@ def test_what_became_of_a_constraint_is_remembered(quick, monkeypatch):
     )  # two of them before the tokens are known
 
 
+def test_the_text_of_a_constraint_is_not_kept(quick):
+    refusal(regex="(" * 60_000)
+    ((key, found),) = guidance._COMPILED._known.items()
+    assert found.wrong and sum(len(x) for x in key if isinstance(x, (str, bytes))) < 500
+
+
 def test_what_is_remembered_is_bounded(monkeypatch):
     kept = guidance._Memory()
     for i in range(guidance.KEPT + 9):
