@@ -17,7 +17,8 @@ from polydec.base.errors import RequestError
 from polydec.core.effects import Forward
 from polydec.core.types import Vocab
 from polydec.models.geometry import Geometry
-from polydec.models.lm import LM, LMSession
+from polydec.models.lm import LM
+from polydec.models.session import LMSession
 
 
 class Source:
@@ -57,8 +58,19 @@ class Sourced:
         self, encoder: Any, network: Any, vocab: Vocab, start: tuple[int, ...], *, chunk: int = 256
     ) -> None:
         self.encoder, self.network, self.vocab, self.start = encoder, network, vocab, start
-        self.chunk, self.keep = chunk, 0
+        self.chunk, self._keep = chunk, 0
         self._given = WeakValueDictionary[tuple[int, ...], LM]()
+
+    @property
+    def keep(self) -> int:
+        """How many closed sessions' caches wait in each law for a text that begins with theirs."""
+        return self._keep
+
+    @keep.setter
+    def keep(self, count: int) -> None:
+        self._keep = count
+        for law in list(self._given.values()):
+            law.keep = count
 
     def given(self, source: Sequence[int]) -> LM:
         """The law of texts that are written from these tokens; equal sources share law, caches and what the encoder left.
