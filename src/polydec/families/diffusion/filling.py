@@ -84,21 +84,21 @@ async def fill(
     start: where an answer begins; begin: its passes, with its randomness. They are closed however that ends, those of an
     answer that is whole at once: what they hold is free for those that go on.
     """
-    held = dict[int, Passes]()
+    unfinished = dict[int, Passes]()
 
     async def write(text: Text, choice: int) -> Result:
         try:
-            return await _filled(vocab, start(request, text.ends), held[choice], text, into)
+            return await _filled(vocab, start(request, text.ends), unfinished[choice], text, into)
         finally:
-            held.pop(choice).close()
+            unfinished.pop(choice).close()
 
     try:
         texts = {choice: into.open(choice) for choice in request.choices}
         for choice in texts:
-            held[choice] = begin(request, rng(choice))
+            unfinished[choice] = begin(request, rng(choice))
         return await gather(*(write(text, choice) for choice, text in texts.items()))
     finally:
-        for passes in held.values():  # of answers that were never begun
+        for passes in unfinished.values():  # of answers that were never begun
             passes.close()
 
 
