@@ -48,14 +48,14 @@ class AnyOf:
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> Choices:
         strings = [text.encode() for text in self.texts]
-        found = Choices(Trie.of(strings), pieces.of(vocab, ends), ends)
+        choices = Choices(Trie.of(strings), pieces.of(vocab, ends), ends)
         for i, string in enumerate(strings):
-            if not found.spells(string):
+            if not choices.spells(string):
                 raise RequestError(
                     f"choice[{i}] is {shown(self.texts[i])}: no tokens of this model spell it"
                 )
-        _ = found._open  # here, where nobody waits, and not with the first token
-        return found
+        _ = choices._open  # here, where nobody waits, and not with the first token
+        return choices
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ class Choices:
             return {}
         if state not in self._known:
             self._known[state] = {
-                x: there for found, there in self._walk(state) if self._open[there] for x in found
+                x: there for tokens, there in self._walk(state) if self._open[there] for x in tokens
             }
         return self._known[state]
 
