@@ -414,8 +414,8 @@ class StopWriter:
         if self.stopped:
             return ""
         piece = self._take(self._speller.end())
-        held, self._held = self._held, ""
-        return piece + held
+        withheld, self._held = self._held, ""
+        return piece + withheld
 
     def fork(self) -> StopWriter:
         twin = copy(self)
@@ -426,9 +426,9 @@ class StopWriter:
         if not self._stop or not piece:
             return piece
         text = self._held + piece
-        found = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
-        if found:
-            stop, start = min(found)
+        stops = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
+        if stops:
+            stop, start = min(stops)
             self._held, self.stopped = "", True
             return text[: stop if self._include else start]
         keep = max(_overlap(text, s) for s in self._stop)
