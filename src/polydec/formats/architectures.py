@@ -204,18 +204,22 @@ def _phi3(
     """The only scaling is longrope, under names of its own."""
     c = dict(c)
     for name in ("rope_parameters", "rope_scaling"):
-        if said := c.get(name):
-            kind = said.get("rope_type") or said.get("type")
+        if scaling := c.get(name):
+            kind = scaling.get("rope_type") or scaling.get("type")
             first = {"original_max_position_embeddings": 4096} if kind != "default" else {}
-            c[name] = {**first, **said, "rope_type": "longrope" if kind in ("su", "yarn") else kind}
+            c[name] = {
+                **first,
+                **scaling,
+                "rope_type": "longrope" if kind in ("su", "yarn") else kind,
+            }
     return _one(c, head, theta)
 
 
 def _turned(c: Mapping[str, Any]) -> tuple[int | None, ...]:
     """All layers but every fourth, unless the config lists those (1: its queries and keys turn)."""
     n, each = c["num_hidden_layers"], c.get("no_rope_layer_interval") or 4
-    said = c.get("no_rope_layers") or [(i + 1) % each for i in range(n)]
-    return tuple(0 if x else None for x in said[:n])
+    turns = c.get("no_rope_layers") or [(i + 1) % each for i in range(n)]
+    return tuple(0 if x else None for x in turns[:n])
 
 
 def _skipping(
@@ -228,10 +232,10 @@ def _by_window(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
     """Layers with a window have a base of their own, and no scaling."""
-    said = c.get("rope_parameters") or {}
-    if "full_attention" in said or "sliding_attention" in said:
+    by_kind = c.get("rope_parameters") or {}
+    if "full_attention" in by_kind or "sliding_attention" in by_kind:
         whole, local = (
-            {**c, "rope_parameters": said.get(f"{k}_attention"), "rope_scaling": None}
+            {**c, "rope_parameters": by_kind.get(f"{k}_attention"), "rope_scaling": None}
             for k in ("full", "sliding")
         )
         ropes = Rope.of(whole, head, theta), Rope.of({**local, "rope_theta": None}, head)
@@ -269,7 +273,7 @@ def _olmo2(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 
 def _granite(c: Mapping[str, Any], head: int) -> dict[str, Any]:
-    said = {
+    factors = {
         ours: c.get(theirs)
         for ours, theirs in (
             ("scale", "attention_multiplier"),
@@ -278,7 +282,7 @@ def _granite(c: Mapping[str, Any], head: int) -> dict[str, Any]:
             ("divide", "logits_scaling"),
         )
     }
-    return {ours: 1.0 if x is None else float(x) for ours, x in said.items()}
+    return {ours: 1.0 if x is None else float(x) for ours, x in factors.items()}
 
 
 def _mixtral(c: Mapping[str, Any], head: int) -> dict[str, Any]:
@@ -317,8 +321,8 @@ def _yarn(
         "truncate": False,
         "original_max_position_embeddings": 4096,
     }
-    said = c.get("rope_parameters") or c.get("rope_scaling")
-    return _one(c if said else {**c, "rope_scaling": scaling}, head, theta)
+    scaled = c.get("rope_parameters") or c.get("rope_scaling")
+    return _one(c if scaled else {**c, "rope_scaling": scaling}, head, theta)
 
 
 def _experts(
