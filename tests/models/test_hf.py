@@ -13,8 +13,9 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.models import checkpoint
-from polydec.models.lm import LM, Query
+from polydec.models.lm import LM
 from polydec.nets.hf import HF, HFCache
+from polydec.nets.query import Query
 from polydec.testing.check_target import check_target
 from polydec.testing.kits import build
 

@@ -16,10 +16,8 @@ from polydec.models.session import Beside, LMSession
 from polydec.models.soft import state_of
 from polydec.nets.cache import nbytes
 from polydec.nets.press import Press
-from polydec.nets.query import Answer, Network, Query
-from polydec.nets.scores import LogitScores
+from polydec.nets.query import Network
 
-__all__ = ["LM", "Answer", "LMSession", "LogitScores", "Network", "Query"]
 LEAST = 32
 """Tokens that a prompt must have in common with a live session's text for their cache entries to be shared."""
 
