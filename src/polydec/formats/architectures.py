@@ -192,7 +192,7 @@ def _by_type(types: Any, width: int | None) -> Windows:
 # ---------- rotary embeddings
 
 
-def _one(
+def _one_rope(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
     return (Rope.of(c, head, theta),), (0,) * c["num_hidden_layers"]
@@ -212,7 +212,7 @@ def _phi3(
                 **scaling,
                 "rope_type": "longrope" if kind in ("su", "yarn") else kind,
             }
-    return _one(c, head, theta)
+    return _one_rope(c, head, theta)
 
 
 def _turned(c: Mapping[str, Any]) -> tuple[int | None, ...]:
@@ -322,7 +322,7 @@ def _yarn(
         "original_max_position_embeddings": 4096,
     }
     scaled = c.get("rope_parameters") or c.get("rope_scaling")
-    return _one(c if scaled else {**c, "rope_scaling": scaling}, head, theta)
+    return _one_rope(c if scaled else {**c, "rope_scaling": scaling}, head, theta)
 
 
 def _experts(
@@ -347,13 +347,13 @@ _AROUND = Norms(
 )
 
 FAMILIES: Mapping[str, Family] = {
-    "llama": Family(_none, _one),
-    "mistral": Family(_mistral, _one),
-    "qwen2": Family(_qwen, _one),
-    "qwen3": Family(_qwen, _one),
+    "llama": Family(_none, _one_rope),
+    "mistral": Family(_mistral, _one_rope),
+    "qwen2": Family(_qwen, _one_rope),
+    "qwen3": Family(_qwen, _one_rope),
     "gemma": Family(
         _none,
-        _one,
+        _one_rope,
         norms=Norms(plus=1.0),
         act="gelu_pytorch_tanh",
         tied=True,
@@ -362,7 +362,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma2": Family(
         _gemma2,
-        _one,
+        _one_rope,
         norms=_AROUND,
         act="gelu_pytorch_tanh",
         tied=True,
@@ -381,10 +381,10 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "phi3": Family(_one_width, _phi3, fused=True),
     "smollm3": Family(_smollm3, _skipping, 2e6, tied=True),
-    "olmo2": Family(_none, _one, norms=_AFTER, more=_olmo2),
-    "granite": Family(_none, _one, more=_granite),
-    "mixtral": Family(_one_width, _one, 1e6, more=_mixtral, fused=True),
-    "qwen3_moe": Family(_qwen3_moe_windows, _one, more=_qwen3_moe, fused=True),
+    "olmo2": Family(_none, _one_rope, norms=_AFTER, more=_olmo2),
+    "granite": Family(_none, _one_rope, more=_granite),
+    "mixtral": Family(_one_width, _one_rope, 1e6, more=_mixtral, fused=True),
+    "qwen3_moe": Family(_qwen3_moe_windows, _one_rope, more=_qwen3_moe, fused=True),
     "gpt_oss": Family(_gemma2, _yarn, 150000.0, act="clamped", head=64, more=_gpt_oss, fused=True),
 }
 

@@ -105,7 +105,7 @@ async def fill(
 async def _filled(vocab: Vocab, spot: Spot, passes: Passes, text: Text, into: Transcript) -> Result:
     """Pass after pass until the text ends."""
     asked, told, stats = into.request.logprobs, into.told(Unmasked), DenoiseStats()
-    new, notes = _given(text, spot)
+    new, notes = _preset(text, spot)
     while text.finish_reason is None:
         passed, taken, opened = await passes.next(spot), list[Step](), 0
         for step in passed.steps:
@@ -127,7 +127,7 @@ async def _filled(vocab: Vocab, spot: Spot, passes: Passes, text: Text, into: Tr
     return text.result(stats)
 
 
-def _given(text: Text, spot: Spot) -> tuple[int, dict[int, TokenLogprob]]:
+def _preset(text: Text, spot: Spot) -> tuple[int, dict[int, TokenLogprob]]:
     """Write what the request gives of the answer; how many of these tokens are final at once, and their log-probabilities."""
     known = tuple((i, x) for i, x in enumerate(spot.canvas) if i >= spot.begin and x is not None)
     notes = {i: TokenLogprob(x, 0.0, 0.0, ()) for i, x in known}

@@ -115,7 +115,7 @@ class _Search:
     def __init__(self, plan: AStar, answer: Text, opened: list[Attempt]) -> None:
         self._plan, self._answer, self._opened = plan, answer, opened
         self._spent, self._first = SearchStats(), -1
-        self._steps, self._found = Steps((plan.delimiter,), plan.longest, plan.vocab.words), 0
+        self._steps, self._count = Steps((plan.delimiter,), plan.longest, plan.vocab.words), 0
 
     async def run(self, root: Node) -> Result:
         open_, plan = [root], self._plan
@@ -185,12 +185,12 @@ class _Search:
         return drawn
 
     def _node(self, parent: Node, attempt: Attempt, rng: Rng) -> Node:
-        self._found += 1
+        self._count += 1
         value = 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0
         hope = 1.0 - value
         fall = max(0.0, hope - parent.hope)
         return Node(
-            attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._found
+            attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._count
         )
 
     def _settle(self, texts: Sequence[Text]) -> None:
