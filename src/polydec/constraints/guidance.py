@@ -135,12 +135,12 @@ def language(kind: str, text: str, called: str, vocab: Vocab, ends: frozenset[in
     spelled = pieces.of(vocab, ends)
     last = tuple(sorted(x for x in ends if 0 <= x < vocab.size))
     known = _vocabulary(spelled, last)
-    found = _COMPILED.get(
+    compiled = _COMPILED.get(
         (kind, _digest(text), called, known.number), lambda: _compiled(kind, text, called, known)
     )
-    if found.wrong:
-        raise RequestError(sentence(found.wrong))
-    return Grammar(found.root, spelled, last, found.lark)
+    if compiled.wrong:
+        raise RequestError(sentence(compiled.wrong))
+    return Grammar(compiled.root, spelled, last, compiled.lark)
 
 
 def grammar(lark: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
@@ -221,16 +221,16 @@ class _Memory:
 
     def get(self, key: Any, make: Callable[[], _Compiled]) -> _Compiled:
         with self._lock:
-            found = self._known.get(key)
-            if found is not None:
+            compiled = self._known.get(key)
+            if compiled is not None:
                 self._known.move_to_end(key)
-                return found
-        found = make()  # without the lock: others need not wait
+                return compiled
+        compiled = make()  # without the lock: others need not wait
         with self._lock:
-            self._known[key] = found
+            self._known[key] = compiled
             while len(self._known) > KEPT or sum(x.held for x in self._known.values()) > HELD:
                 self._known.popitem(last=False)
-        return found
+        return compiled
 
 
 _COMPILED = _Memory()
