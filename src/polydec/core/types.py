@@ -211,17 +211,13 @@ class Draft:
         """The nodes `keep` (ascending, the root and every node's ancestors among them), renumbered. chance: of all nodes, in
         place of what the proposer said; None: that."""
         n, chance = len(keep), self.chance if chance is None else chance
-        if n and keep[-1] == n - 1:  # the first ones, which keep their numbers
+        first = keep[-1] == n - 1  # then all keep their numbers
 
-            def kept(each: tuple[T, ...]) -> tuple[T, ...]:
-                return each[:n]
+        def kept(each: tuple[T, ...]) -> tuple[T, ...]:
+            return each[:n] if first else tuple([each[i] for i in keep])
 
-            parent = self.parent[:n]
-        else:
-
-            def kept(each: tuple[T, ...]) -> tuple[T, ...]:
-                return tuple([each[i] for i in keep])
-
+        parent = self.parent[:n]
+        if not first:
             new = {-1: -1} | {i: k for k, i in enumerate(keep)}
             parent = tuple([new[self.parent[i]] for i in keep])
         return Draft(
