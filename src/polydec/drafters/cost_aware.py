@@ -207,7 +207,7 @@ class CostAwareGuess:
         now, peers, costs = self.round, self.session.peers, self.config.costs
         now.chain.clear()
         now.without_free = now.without_paid = now.candidates = None
-        one_row, two_rows = (costs.share(k, peers, position) for k in (1, 2))
+        one_row, two_rows = costs.share(1, peers, position), costs.share(2, peers, position)
         now.one_row_ms, now.saved_ms = one_row, self.ledger.speed.ms_per_token(one_row)
         row = MARGIN * (two_rows - one_row)
         if now.saved_ms < row:  # even what is certain would not pay (in a large batch, say)
@@ -279,7 +279,7 @@ class CostAwareGuess:
             1.0,
             *[min(1.0, worth[i] / max(worth[p], 1e-9)) for i, p in enumerate(draft.parent[1:], 1)],
         )
-        return replace(draft, chance=chance).only(keep)
+        return draft.only(keep, chance)
 
     def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
         """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""

@@ -20,17 +20,19 @@ GROWTH = 256
 
 
 class Storage:
-    """Slots in which one cache writes and others may read. start: the position of its first slot; leases: who reads."""
+    """Slots in which one cache writes and others may read. start: the position of its first slot; leases: who reads, None
+    where nobody ever did (every pass asks)."""
 
     __slots__ = ("kv", "leases", "start")
 
     def __init__(self, kv: Tensor, start: int = 0) -> None:
-        self.kv, self.start, self.leases = kv, start, WeakSet[Lease]()
+        self.kv, self.start = kv, start
+        self.leases: WeakSet[Lease] | None = None
 
     @property
     def sealed(self) -> int:
         """Slots below this position are somebody else's too, and may not be written."""
-        return max((lease.stop for lease in self.leases), default=0)
+        return max((lease.stop for lease in self.leases or ()), default=0)
 
 
 class Lease:
@@ -40,6 +42,8 @@ class Lease:
 
     def __init__(self, of: Storage, stop: int) -> None:
         self.of, self.stop = of, stop
+        if of.leases is None:
+            of.leases = WeakSet()
         of.leases.add(self)
 
 
@@ -129,8 +133,11 @@ class Cache:
             at = self.length - self.start + moved
             self.kv[..., at : at + len(index), :] = self.kv.index_select(-2, index)
         self.length += len(path)
-        new = {j: i for i, j in enumerate(stay)}
-        self.parent = [new.get(parent[j], -1) for j in stay] if stay else []
+        if stay:
+            new = {j: i for i, j in enumerate(stay)}
+            self.parent = [new.get(parent[j], -1) for j in stay]
+        else:
+            self.parent = []
 
     def truncate(self, length: int) -> None:
         """Forget what is staged and every committed slot from `length` on. 0 gives all memory back. Where entries that rows

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from polydec.base.values import value
 from polydec.core.types import Want
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False, slots=True)
 class Query:
     """Feed `token` (or `embed`, MH) into slots [first, first + M) of `cache`, which has them staged or committed.
 
@@ -95,7 +96,7 @@ def groups(queries: Sequence[Query], every: tuple[int, ...]) -> dict[Run, list[i
     return by
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False, slots=True)
 class Answer:
     """logits_RV of the rows asked for (None where want.law is NOTHING); hidden_RH: after the last layer that ran, before the
     final norm, where wanted; exits: the same after each depth of want.exits that this pass reached. A network that finds
