@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from polydec.formats import edge
 from polydec.models import checkpoint
-from polydec.testing import fuzz_files
+from polydec.hostile import fuzz_files
 
 DEEP = "[" * 10_000 + "]" * 10_000
 SIZE = {
