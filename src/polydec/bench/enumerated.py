@@ -20,7 +20,7 @@ from polydec.testing.examples import SHAPERS, artefacts, bend, decoder, pairs
 from polydec.testing.toy_canvas import Chain, ToyDenoiser
 
 LAWS = 8
-"""Random laws that are enumerated at least, each bare and under sampling rules: of twelve those of four tokens may be left out."""
+"""Random laws that are enumerated at least, bare and under sampling rules: of twelve those of four tokens may be left out."""
 LENGTH, LONGER = 2, 3
 """Tokens of an answer; and of the first two laws, which cost the most: there a pass accepts two drafts."""
 TOLERANCE = 1e-9
@@ -186,7 +186,7 @@ def _part(toy: Toy) -> str:
     if not is_dataclass(toy.decoder) or "verifier" not in {f.name for f in fields(toy.decoder)}:
         return "unmasking" if hasattr(toy.decoder, "unmasker") else "verdict"
     first, how = list[Draft](), dict[str, Any]()
-    how["verifier"] = Watched(getattr(toy.decoder, "verifier"), first)
+    how["verifier"] = Watched(toy.decoder.verifier, first)
     made = replace(toy.decoder, **how)
     seen = defaultdict[Any, defaultdict[int, float]](lambda: defaultdict(float))
     said = dict[Any, Any]()

@@ -1,1 +1,1 @@
-"""Hostile input on purpose: random requests, files, constraints and bodies, thrown at every edge of the package and at a server."""
+"""Hostile input on purpose: random requests, files, constraints and bodies for every edge of the package, and for a server."""
