@@ -22,9 +22,11 @@ from polydec.bench import certificate
 from polydec.bench.apart import Apart, Distances, distances
 from polydec.bench.certify import Comparison, compare
 from polydec.bench.drift import Drift, drift
+from polydec.bench.enumerated import Enumerated, enumerated
 from polydec.bench.masked import Held, held
 from polydec.bench.sampled import SEEDS, Findings, sampled
 from polydec.bench.searched import Audit, audit
+from polydec.bench.unmasked import unmasked
 from polydec.cli import asking, prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, Flags, Steered
@@ -151,11 +153,7 @@ def run(
     }
     if family_of(lm.checkpoint.lm) == "diffusion":
         flags.only("verify, of a masked-diffusion model,", TAKEN)
-        if drawn:
-            raise RequestError(
-                f"temperature is {flags.temperature}: of a masked-diffusion model verify compares laws, so leave it out"
-            )
-        found = drifts(lm, flags, rows, request)
+        found = filled(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:
         request |= steered.request()
         asking.check(
@@ -204,7 +202,7 @@ def decoded(
         done = Done(far.verdict, far.place, {"distance": far.to_json()}, _distances(far))
     elif drawn:
         tested = sampled(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
-        done = Done(tested.verdict, tested.place, {"law": tested.to_json()}, _findings(tested))
+        done = lawful(tested, enumerated(method, options))
     else:
         done = greedy(lm, flags, rows, request)
     if request.get("constraint") is not None:
@@ -216,6 +214,16 @@ def decoded(
             [*done.lines, *_held(inside)],
         )
     return replace(done, content={**about, **done.content})
+
+
+def lawful(tested: Findings, exact: Enumerated) -> Done:
+    """What a promised law is held to: its draws here, and all draws on toys."""
+    return Done(
+        _worse(tested.verdict, exact.verdict),
+        "; ".join(p for p in (tested.place, exact.place) if p),
+        {"law": tested.to_json(), "enumeration": exact.to_json()},
+        [*_enumerated(exact), *_findings(tested)],
+    )
 
 
 def _worse(one: str, other: str) -> str:
@@ -268,15 +276,37 @@ def _compared(
     return Done(verdict, place, content, lines)
 
 
+def filled(
+    lm: api.LM,
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    request: Mapping[str, Any],
+    samples: int,
+    drawn: bool,
+) -> Done:
+    """Of a masked-diffusion model: what is drawn against the law where the method promises it, else the laws of its cache."""
+    name, options = registry.of_model(flags.method, "diffusion"), flags.options()
+    common = {k: request[k] for k in ("sampling", "max_tokens")}
+    pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
+    asking.check(lm, pairs, ((name, options),), **common)
+    promise = registry.build(name, lm.kit(), options)[0].exactness
+    if drawn and promise is Exactness.LAW:
+        tested = unmasked(lm, pairs, name, options, samples=samples, seed=flags.seed, **common)
+        done = lawful(tested, enumerated(name, options, "diffusion"))
+    else:
+        done = drifts(lm, flags, rows, name, common)
+    about = {"method": flags.method, "decodes": name, "promise": promise.value}
+    return replace(done, content={**about, **done.content})
+
+
 def drifts(
-    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], request: Mapping[str, Any]
+    lm: api.LM,
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    name: str,
+    common: Mapping[str, Any],
 ) -> Done:
     """How far the laws of a masked-diffusion model's cache are from those without one."""
-    name = registry.of_model(flags.method, "diffusion")
-    common = {k: request[k] for k in ("sampling", "max_tokens")}
-    asking.check(
-        lm, ((r.prompt, flags.raw or r.raw) for r in rows), ((name, flags.options()),), **common
-    )
     found = [
         drift(
             lm, r.prompt, name, flags.options(), **common, raw=flags.raw or r.raw, seed=flags.seed
@@ -291,7 +321,6 @@ def drifts(
         else ""
     )
     content = {
-        "method": name,
         "prompts": [{"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, found)],
     }
     lines = [DRIFT.format("prompt", "laws", "passes", "KL, nats", "largest", "other token")]
@@ -428,13 +457,23 @@ def _drift(row: prompts.Row, d: Drift) -> str:
     )
 
 
+def _enumerated(found: Enumerated) -> list[str]:
+    """What an enumeration came to."""
+    if found.unknown:
+        return [f"not enumerated on toys: {found.unknown}"]
+    return [
+        f"enumerated on {found.laws} random toy laws: all {found.ways} ways for draws to fall; total variation at most "
+        f"{found.apart:.1e}"
+    ]
+
+
 def _findings(found: Findings) -> list[str]:
     cost = {side: f"{c['passes']:.0f} passes" for side, c in found.cost.items()}
     return [
-        f"{found.tokens} tokens of {found.texts} texts against the laws behind them, and {found.texts} of plain decoding's",
+        f"{found.tokens} tokens of {found.texts} texts against the laws behind them",
         *(f"  {t.name:11} p = {t.p:.2g}  {t.where}".rstrip() for t in found.tests),
         f"would have caught, nine times of ten: {found.power}",
-        f"cost: {cost['method']} of the method, {cost['plain']} of plain decoding",
+        f"cost: {cost['method']} of the method, {cost['plain']} beside it",
     ]
 
 
