@@ -306,7 +306,10 @@ FAULTS = {
         "thought_tree", 'at("step", begin, i)', 'at("step", begin)', "draws"
     ),
     "answers cost nothing": Fault(
-        "thought_tree", "self._spent = self._spent.plus(attempt.spent)", "pass", "ledger"
+        "thought_tree",
+        "self._spent = self._spent.plus(side_by_side([t.attempt.spent for t in leaves]))",
+        "pass",
+        "ledger",
     ),
     "the clock starts with the vote": Fault(
         "thought_tree",

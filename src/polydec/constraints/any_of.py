@@ -55,8 +55,8 @@ class AnyOf:
         ids, longest = pieces.by_bytes(spelled)
         rest = {string: _spelled(string, ids, longest) for string in strings}
         for i, string in enumerate(strings):
-            found = rest[string]
-            if found is not None and not found[0]:
+            spelling = rest[string]
+            if spelling is not None and not spelling[0]:
                 raise RequestError(
                     f"choice[{i}] is {shown(self.texts[i])}: no tokens of this model spell it"
                 )
@@ -187,7 +187,7 @@ class Choices:
     def _open(self, state: Begun) -> bool:
         """Whether tokens spell the rest of a text from here."""
         rest = (self.rest[i] for i in range(state.low, state.high))
-        return any(found is None or found[state.depth] for found in rest)
+        return any(spelling is None or spelling[state.depth] for spelling in rest)
 
 
 def _spelled(string: bytes, ids: Mapping[bytes, tuple[int, ...]], longest: int) -> bytearray | None:

@@ -238,8 +238,8 @@ class Spellings(dict[int, bytes | None]):
         self._find = find
 
     def __missing__(self, token: int) -> bytes | None:
-        self[token] = found = self._find(token)
-        return found
+        self[token] = piece = self._find(token)
+        return piece
 
 
 def _refusal(what: str, e: BaseException) -> BaseException:
