@@ -51,7 +51,7 @@ class Press(Protocol):
         that does not last."""
         ...
 
-    def fill(self, some: Sequence[Any], into: Tensor) -> None:
+    def fill(self, blocks: Sequence[Any], into: Tensor) -> None:
         """Keys and values of several blocks side by side, [2, kv heads, their sizes' sum, head]."""
         ...
 
