@@ -28,8 +28,8 @@ class Behind(Delegating):
 
     def _read(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Tokens that begin with the root, as the inner session knows them."""
-        given, read = self._roots
-        if not self._done and tokens and tokens[0] == given:
+        root, read = self._roots
+        if not self._done and tokens and tokens[0] == root:
             return (read, *tokens[1:])
         return tuple(tokens)
 

@@ -122,8 +122,8 @@ class ByBytes:
     def fixed(self, prompt: Sequence[int]) -> Head:
         """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or that no token spells."""
         head, known = self._split(self._written(prompt)), self.alphabet.spelling.known
-        some = (x for x in head.left if x < BYTES and x not in known)
-        if (bad := next(some, None)) is not None:
+        unspelled = (x for x in head.left if x < BYTES and x not in known)
+        if (bad := next(unspelled, None)) is not None:
             raise RequestError(
                 f"prompt holds byte {bad} ({bytes([bad])!r}): no token of this model spells it"
             )
@@ -218,9 +218,9 @@ class ByBytes:
         """What a text begins with: what is read first, how many of its symbols that stands for, and whether the text's last
         symbol, its root, is among them."""
         if self.instead is not None:
-            given, head = self.instead
-            if tuple(prompt[: len(given)]) == given:
-                return head, len(given), len(prompt) == len(given)
+            known, head = self.instead
+            if tuple(prompt[: len(known)]) == known:
+                return head, len(known), len(prompt) == len(known)
         head = self.fixed(prompt)
         return replace(head, left=()), len(prompt) - len(head.left), not head.left
 

@@ -287,9 +287,9 @@ class ShapedScores:
         return [self.weights(i).topk(min(k, len(self.weights(i)))).indices.tolist() for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        one = self.certain(i)
-        if one is not None:
-            return tuple(0.0 if x == one else NEG_INF for x in tokens)
+        only = self.certain(i)
+        if only is not None:
+            return tuple(0.0 if x == only else NEG_INF for x in tokens)
         row_V = self.row(i)
         return tuple(float(row_V[x]) for x in tokens)
 
