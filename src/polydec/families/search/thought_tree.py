@@ -252,9 +252,7 @@ class _Tree:
             if float(logp_V[likeliest]) == NEG_INF or attempt.take(one(r, likeliest), line, begin):
                 return
 
-    async def _valid(
-        self, attempt: Attempt, begun: float, begin: int
-    ) -> tuple[float, SearchStats]:
+    async def _valid(self, attempt: Attempt, begun: float, begin: int) -> tuple[float, SearchStats]:
         """How valid the last step of a beginning is, 0 to 1, and what it took to ask."""
         if not self._check:
             mean = (attempt.logp - begun) / (len(attempt.text.tokens) - begin)
