@@ -242,20 +242,7 @@ def publish(lm: api.LM, table: list[dict[str, Any]], base: str, flags: Flags) ->
 
 def parse(methods: str) -> list[measure.Method]:
     """`a,b:k=v:k=2,1,1`. Raises RequestError for an unknown method or option."""
-    out = list[measure.Method]()
-    for item in re.split(r",(?!\s*\d)", methods):
-        name, *pairs = item.strip().split(":")
-        registry.get(name)
-        options: dict[str, str] = {}
-        for pair in pairs:
-            key, eq, value = pair.partition("=")
-            if not eq:
-                raise RequestError(
-                    f"methods holds {item!r}: options are written as {name}:option=value"
-                )
-            options[key] = value
-        out.append(measure.Method(name, options))
-    return out
+    return [measure.spelt(item) for item in re.split(r",(?!\s*\d)", methods)]
 
 
 def everything(lm: api.LM, family: str) -> list[measure.Method]:

@@ -165,7 +165,8 @@ class Scheduler:
     positions: how many one pass takes at most, by how many queries wait that are no prompts; None for no limit. What is over
     waits for the next pass, first come first served (a query that is larger than that runs all the same). Prompts fill the
     room that the others leave, in parts where all of one does not fit, and an eighth of a pass is theirs whatever else waits
-    (Sarathi-Serve, Agrawal et al. 2024). doubling: behind so many tokens a position counts twice. A pass that is interrupted (Ctrl-C) stays due and runs again.
+    (Sarathi-Serve, Agrawal et al. 2024). doubling: behind so many tokens a position counts twice. A pass that is interrupted
+    (Ctrl-C) stays due and runs again.
 
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.

@@ -413,7 +413,7 @@ class StopWriter:
 
     def __init__(self, speller: Speller, stop: tuple[str, ...], include_stop: bool) -> None:
         self._speller, self._stop, self._include = speller, stop, include_stop
-        self._held = ""
+        self._withheld = ""
         self.stopped = False
 
     def push(self, token: int) -> str:
@@ -426,8 +426,8 @@ class StopWriter:
         if self.stopped:
             return ""
         piece = self._take(self._speller.end())
-        held, self._held = self._held, ""
-        return piece + held
+        withheld, self._withheld = self._withheld, ""
+        return piece + withheld
 
     def fork(self) -> StopWriter:
         twin = copy(self)
@@ -437,14 +437,14 @@ class StopWriter:
     def _take(self, piece: str) -> str:
         if not self._stop or not piece:
             return piece
-        text = self._held + piece
-        found = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
-        if found:
-            stop, start = min(found)
-            self._held, self.stopped = "", True
+        text = self._withheld + piece
+        stops = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
+        if stops:
+            stop, start = min(stops)
+            self._withheld, self.stopped = "", True
             return text[: stop if self._include else start]
         keep = max(_overlap(text, s) for s in self._stop)
-        self._held = text[len(text) - keep :]
+        self._withheld = text[len(text) - keep :]
         return text[: len(text) - keep]
 
 
