@@ -271,3 +271,12 @@ def test_the_view_of_rows_that_are_known():
         and view.hidden_NH is None
     )
     assert torch.equal(view.weights(1), inner.weights(1)) and torch.equal(view.row(1), inner.row(1))
+
+
+def test_an_observer_reads_what_is_proposed():
+    events = []
+    decode(build("pearl", toy(1, 5), toy(2, 5))[0], 12, on=events.append)
+    told = [e for e in events if isinstance(e, Proposed)]
+    assert told
+    for e in told:
+        assert e.piece == tuple(toy(1, 5).vocab.words.decode([x]) for x in e.token)

@@ -85,6 +85,7 @@ class Pearl:
         self, big: Session, small: Session, text: Text, rng: Rng, into: Transcript
     ) -> Result:
         choice, asked, counted = text.choice or 0, into.request.logprobs, DraftCount()
+        told, words = into.told(Proposed), self.vocab.words
         want = Want(law=Reads.ROW, base=Reads.NOTHING if asked is None else Reads.ROW)
         pending = line = Draft.chain(into.request.prompt[-1])
         # pending: the root and what waits for the target; line: what the draft has staged
@@ -99,7 +100,9 @@ class Pearl:
                 self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want)
             )
             tested = _lengthen(pending, line, known, known + 1)
-            into.on(Proposed(choice, n, tested.token, tested.parent))
+            if told:
+                piece = () if words is None else tuple(words.decode([x]) for x in tested.token)
+                into.on(Proposed(choice, n, tested.token, tested.parent, piece))
             verdict = self.verifier.verify(tested, Until(scores, len(tested) - 1), rng, n)
             got = len(verdict.path)
             new = tested.token[1 : got + 1]
