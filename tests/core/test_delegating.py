@@ -89,3 +89,5 @@ def test_a_closed_session_says_why_what_lies_below_its_laws_cannot_be_read(name,
     with pytest.raises(ValueError, match=f"{what}: not here"):
         getattr(Shut(), name)(*GIVEN[name])
     assert Shut().peers == 3, "all else is passed on"
+    with pytest.raises(NotImplementedError):  # who closes a session has to say why
+        Closed()._refusal(what)

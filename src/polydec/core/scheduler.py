@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, sqrt
 from operator import attrgetter
 from typing import Any
@@ -127,38 +127,32 @@ def _forward(model: Model, group: Group) -> Answers:
     return answers, start, time.perf_counter() - start
 
 
-@dataclass(frozen=True)
-class Room:
-    """What a pass may hold. most: positions, were nothing before them; doubling: behind so many tokens a position counts twice
+def _loads(group: Group, doubling: float) -> list[float]:
+    """What each of these queries takes of a pass, in positions behind nothing: behind `doubling` tokens a position counts twice
     (it reads all of them, which takes time), behind twice as many three times."""
-
-    most: float
-    doubling: float = inf
-
-    def loads(self, group: Group) -> list[float]:
-        """What each of these queries takes of the room."""
-        return [f.size * (1.0 + (f.behind + f.size / 2) / self.doubling) for _, f in group]
-
-    def part(self, f: Forward) -> int:
-        """How many of its positions there is room for: the n of which n (1 + (behind + n / 2) / doubling) is `most`."""
-        if self.doubling == inf:
-            return int(self.most)
-        first = self.doubling + f.behind
-        return int(sqrt(first * first + 2 * self.doubling * self.most) - first)
+    return [f.size * (1.0 + (f.behind + f.size / 2) / doubling) for _, f in group]
 
 
-def _fill(prompts: Group, room: Room) -> tuple[Group, Group]:
+def _part(f: Forward, most: float, doubling: float) -> int:
+    """How many positions of a query load a pass with `most`: the n of which n (1 + (behind + n / 2) / doubling) is that."""
+    if doubling == inf:
+        return int(most)
+    first = doubling + f.behind
+    return int(sqrt(first * first + 2 * doubling * most) - first)
+
+
+def _fill(prompts: Group, most: float, doubling: float) -> tuple[Group, Group]:
     """As much of these as there is room for, first come first served; and what is left that was not begun."""
     taken: Group = []
-    for at, ((task, f), load) in enumerate(zip(prompts, room.loads(prompts), strict=True)):
-        if load > room.most:
-            part = max(room.part(f), int(not taken))  # whoever is first gets on
+    for at, ((task, f), load) in enumerate(zip(prompts, _loads(prompts, doubling), strict=True)):
+        if load > most:
+            part = max(_part(f, most, doubling), int(not taken))  # whoever is first gets on
             if part and f.split is not None:
                 taken.append((task, f.split(part)))
                 at += 1
             return taken, prompts[at:]
         taken.append((task, f))
-        room = replace(room, most=room.most - load)
+        most -= load
     return taken, []
 
 
@@ -171,7 +165,8 @@ class Scheduler:
     positions: how many one pass takes at most, by how many queries wait that are no prompts; None for no limit. What is over
     waits for the next pass, first come first served (a query that is larger than that runs all the same). Prompts fill the
     room that the others leave, in parts where all of one does not fit, and an eighth of a pass is theirs whatever else waits
-    (Sarathi-Serve, Agrawal et al. 2024). doubling: see Room. A pass that is interrupted (Ctrl-C) stays due and runs again.
+    (Sarathi-Serve, Agrawal et al. 2024). doubling: behind so many tokens a position counts twice. A pass that is interrupted
+    (Ctrl-C) stays due and runs again.
 
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.
@@ -260,18 +255,17 @@ class Scheduler:
         if self._positions is None:
             return group
         others = [item for item in group if item[1].split is None]
-        room = Room(self._positions(len(others)), self._doubling)
-        most = room.most
-        if sum(room.loads(group)) <= most:
+        most, doubling = self._positions(len(others)), self._doubling
+        if sum(_loads(group, doubling)) <= most:
             return group
         prompts = [item for item in group if item[1].split is not None]
         kept = max(1, most // 8) if prompts else 0
         count, size = 0, 0.0
-        for load in room.loads(others):
+        for load in _loads(others, doubling):
             if count and size + load > most - kept:
                 break
             count, size = count + 1, size + load
-        filled, left = _fill(prompts, replace(room, most=max(kept, most - size)))
+        filled, left = _fill(prompts, max(kept, most - size), doubling)
         if later := [*left, *others[count:]]:
             self._waiting[model] = later
         return [*others[:count], *filled]

@@ -219,8 +219,7 @@ class CostAwareGuess:
         likely = Budget(
             budget.depth, budget.nodes, budget.width, budget.go_on, budget.graded, least
         )
-        draft, keep = await self._from_free(root, position, likely, rng)
-        ms = 0.0 if now.silent else self.free.price
+        draft, keep, ms = await self._from_free(root, position, likely, rng)
         pays = (
             self.paid is not None
             and self.paid.price + costs.draft_ms + two_rows - one_row < now.saved_ms
@@ -237,23 +236,23 @@ class CostAwareGuess:
             )
             ms += self.paid.price + len(now.chain) * costs.draft_ms
         draft = self._told(draft, keep)
-        now.spent_ms = ms + (
-            one_row if len(draft) == 1 else costs.share(len(draft), peers, position)
-        )
+        n = len(draft.token)
+        now.spent_ms = ms + (one_row if n == 1 else costs.share(n, peers, position))
         return draft
 
     async def _from_free(
         self, root: int, position: int, budget: Budget, rng: Rng
-    ) -> tuple[Draft, list[int]]:
-        """The free drafter's candidates, and which of them to feed."""
+    ) -> tuple[Draft, list[int], float]:
+        """The free drafter's candidates, which of them to feed, and the milliseconds that it took."""
         now, ms = self.round, self.free.price
         hopeless = (
             ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
         )  # were all of it accepted
         now.silent = hopeless or (ms > 0.0 and not self.ledger.free.due(0))
         if now.silent:
-            return Draft.chain(root), [0]
-        self._catch_up()
+            return Draft.chain(root), [0], 0.0
+        if now.missed:
+            self._catch_up()
         draft = await self.free.propose(root, position, budget, rng)
         keep = self._best(draft, position, budget.nodes)
         if ms > 0.0:
@@ -262,7 +261,7 @@ class CostAwareGuess:
                 draft.only(keep),
                 self.config.costs.share(len(keep), self.session.peers, position) + ms,
             )
-        return draft, keep
+        return draft, keep, ms
 
     def _catch_up(self) -> None:
         """The free drafter learns what it missed."""
@@ -273,7 +272,7 @@ class CostAwareGuess:
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
         """These nodes, with chances whose products are what the paths are believed to be worth."""
         if len(keep) == 1 or self.round.candidates is not draft:
-            return draft if len(keep) == len(draft) else draft.only(keep)
+            return draft if len(keep) == len(draft.token) else draft.only(keep)
         worth = [1.0, *[self.ledger.paths(v) for v in self.round.said[1:]]]
         chance = (
             1.0,
@@ -283,7 +282,7 @@ class CostAwareGuess:
 
     def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
         """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""
-        if len(draft) == 1:  # nothing was proposed
+        if len(draft.token) == 1:  # nothing was proposed
             return [0]
         now, believed, share, peers = (
             self.round,

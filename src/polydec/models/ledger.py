@@ -14,13 +14,14 @@ from typing import Any
 from torch import Tensor
 
 from polydec.base.errors import RequestError
+from polydec.base.values import value
 from polydec.core.types import Draft
 from polydec.models.soft import state_of
 from polydec.nets.query import Answer, Network, Run
 from polydec.nets.scores import picked
 
 
-@dataclass(frozen=True, slots=True)
+@value(slots=True)
 class Entry:
     """A cache entry that is staged, or has not passed every layer: its token, how many layers it passed, what came out of
     the last of them (None where that is all of them; at depth 0 what a probe brings in place of an embedding), and the
@@ -29,7 +30,7 @@ class Entry:
     token: int
     depth: int = 0
     state_H: Tensor | None = None
-    exits: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    exits: dict[int, Tensor] = field(default_factory=lambda: {})
     adapter: Any = None
 
 
@@ -56,13 +57,11 @@ class Scored:
     caches that hold root and path, by their tokens."""
 
     draft: Draft | None = None
-    entries: list[Entry] = field(default_factory=list[Entry])
-    answers: dict[Any, list[tuple[int, Answer]]] = field(
-        default_factory=dict[Any, list[tuple[int, Answer]]]
-    )
+    entries: list[Entry] = field(default_factory=lambda: [])
+    answers: dict[Any, list[tuple[int, Answer]]] = field(default_factory=lambda: {})
     run: Run | None = None
     since: int = 0
-    twins: dict[tuple[int, ...], Any] = field(default_factory=dict[tuple[int, ...], Any])
+    twins: dict[tuple[int, ...], Any] = field(default_factory=lambda: {})
 
     def copy(self) -> Scored:
         """The same for a fork. Caches of paths stay with the original: a fork feeds the path that it takes anew."""
@@ -123,7 +122,8 @@ class Ledger:
             self.forget(length)
         elif len(self.cache.parent) != len(self.scored.entries):
             self.cache.keep((), range(len(self.scored.entries)))
-        self.shed()
+        if self.pressed:
+            self.shed()
 
     def shed(self) -> None:
         """Of a pressed cache give back what is not read any more."""
@@ -161,8 +161,9 @@ class Ledger:
         if self.scored.twins:
             self._adopt(tokens)
         else:
-            staged = len(self.scored.entries)
-            path = [i for i in self.nodes_of(tokens) if i < staged] if cached else []
+            path, staged = self.nodes_of(tokens) if cached else [], len(self.scored.entries)
+            if path and path[-1] >= staged:  # some were given back
+                path = [i for i in path if i < staged]
             self.cache.commit(path)
             self.lag += self._late(path)
         self.drop()
@@ -203,7 +204,10 @@ class Ledger:
         return left
 
     def _late(self, path: Sequence[int]) -> list[Entry]:
-        """Of staged entries those that lag behind the last layer."""
+        """Of staged entries those that lag behind the last layer. Nearly always none does: the last of all, which has passed
+        no more layers than any other, is through."""
+        if not path or self.scored.entries[-1].depth == self.layers:
+            return []
         entries = [self.scored.entries[i] for i in path]
         return [replace(entry, exits={}) for entry in entries if entry.depth < self.layers]
 

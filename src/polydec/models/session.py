@@ -65,13 +65,15 @@ class LMSession:
         return max(1, len(self.law.live) if beside is None else beside.peers)
 
     async def prefill(self, want: Want) -> LogitScores:
-        await self._ready()
+        if self.law.beside is not None:  # what texts are written from has been read
+            await self.law.beside.ready()
         self.ledger.settle()
         require_answerable(self.law.network, want)
         return await prompts.prefill(self.ledger, want, self.law.chunk)
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
-        await self._ready()
+        if self.law.beside is not None:  # what texts are written from has been read
+            await self.law.beside.ready()
         self.ledger.settle()
         if self.law.network.tree:
             scores = await depths.score_whole(self.ledger, draft, want)
@@ -80,11 +82,6 @@ class LMSession:
         if self.owner is not None and self.owner.held is not None:
             await Pause()  # the engine wants the memory of this request back
         return scores
-
-    async def _ready(self) -> None:
-        """What texts are written from has been read."""
-        if self.law.beside is not None:
-            await self.law.beside.ready()
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.ledger.settle()

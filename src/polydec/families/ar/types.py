@@ -55,11 +55,11 @@ class Budget:
 
 def follow(draft: Draft, pick: Callable[[int, int], int]) -> Verdict:
     """Walk down from the root: pick(node, its depth) is the token after a node; stop where no child has it."""
-    node = 0
+    node, last = 0, len(draft.token) - 1
     path: list[int] = []
     while True:
         token = pick(node, len(path))
-        child = draft.child(node, token)
+        child = draft.child(node, token) if node < last else None
         if child is None:
             return Verdict(tuple(path), token)
         path.append(child)
