@@ -129,6 +129,8 @@ def read_text(file: GGUF) -> Text:
         eos=_eos(file, tokens, types),
         template=file.fields.get("tokenizer.chat_template"),
         names=names,
+        # as many as the file's: each has its place for an id, none is left out and none there twice
+        tokens=tokens if tokenizer.get_vocab_size() == len(tokens) else None,
     )
 
 
