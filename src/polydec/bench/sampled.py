@@ -88,6 +88,10 @@ class Sample:
     seconds: float
     texts: Mapping[tuple[int, int, int], tuple[int, ...]] = field(repr=False)
 
+    @property
+    def cost(self) -> dict[str, float]:
+        return {"passes": self.passes, "positions": self.positions, "seconds": self.seconds}
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -385,26 +389,31 @@ def sampled(
     if never or ties:
         d = (never or ties)[0]
         found.insert(0, Test("impossible", 0.0 if never else 1.0, float(len(never)), where(d)))
-    least = ALARM / max(1, len(found))
+    cost = {"method": ours.cost, "plain": plain.cost}
+    tie = f"impossible: {where(ties[0])}" if ties else ""
+    return concluded(found, control, ours, cost, tie)
+
+
+def concluded(
+    found: Sequence[Test],
+    control: Sequence[Test],
+    ours: Sample,
+    cost: Mapping[str, Mapping[str, float]],
+    tie: str = "",
+) -> Findings:
+    """What these tests come to together. tie: where rounding may have decided."""
     worst = min(found, key=lambda t: t.p)
-    fault = worst.p < least
-    verdict = "fault" if fault else "near-tie" if ties else "keeps it"
-    place = (
-        f"{worst.name}: {worst.where}" if fault else f"impossible: {where(ties[0])}" if ties else ""
-    )
+    fault = worst.p < ALARM / max(1, len(found))
     return Findings(
-        verdict,
-        place,
+        "fault" if fault else "near-tie" if tie else "keeps it",
+        f"{worst.name}: {worst.where}" if fault else tie,
         tuple(found),
         tuple(control),
         power(ours.drawn, len(found)),
         len(ours.drawn),
         len(ours.texts),
         digest(sorted(ours.texts.items())),
-        {
-            side: {"passes": s.passes, "positions": s.positions, "seconds": s.seconds}
-            for side, s in (("method", ours), ("plain", plain))
-        },
+        cost,
     )
 
 

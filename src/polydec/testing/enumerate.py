@@ -20,6 +20,10 @@ R = TypeVar("R")
 Law = dict[tuple[int, ...], float]
 
 
+class NoiseSize(ValueError):
+    """Noise was asked for over a number of tokens for which it cannot be enumerated."""
+
+
 class Script:
     """One execution's choices; `advance` moves to the next execution that differs from it."""
 
@@ -73,7 +77,7 @@ class EnumeratingRng:
 
     def noise(self, size: int) -> SimplexNoise:
         if size != 3:
-            raise ValueError(f"size is {size}: noise is enumerated for 3 tokens only")
+            raise NoiseSize(f"size is {size}: noise is enumerated for 3 tokens only")
         noise = self._used.setdefault(self._name, SimplexNoise(self._script))
         if noise is None:
             raise RuntimeError(f"noise under a name that was drawn from: {self._name}")
