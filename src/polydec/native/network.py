@@ -264,14 +264,7 @@ class CpuStep:
         caches = (CacheOf * len(queries))()
         for s, q in enumerate(queries):
             n, row = len(q), len(token)
-            caches[s].kv, caches[s].capacity = q.cache.address, q.cache.capacity
-            if q.cache.shared:
-                parts.append(_parts(q.cache))
-                caches[s].start, caches[s].parts, caches[s].part = (
-                    q.cache.start,
-                    len(parts[-1]),
-                    C.addressof(parts[-1]),
-                )
+            parts.append(cache_of(caches[s], q.cache))
             if q.embed is None and self._widen is None:
                 token += q.token
             else:
@@ -589,6 +582,16 @@ class CpuStep:
 def _experts(c: Config) -> tuple[int, int, int, bool]:
     x = c.experts
     return (0, 0, 0, False) if x is None else (x.count, x.used, x.inner, x.share_used)
+
+
+def cache_of(to: CacheOf, cache: Cache) -> Any:
+    """Tells the library where a cache's entries lie; what is returned must live as long as `to` is read."""
+    to.kv, to.capacity = cache.address, cache.capacity
+    if not cache.shared:
+        return None
+    parts = _parts(cache)
+    to.start, to.parts, to.part = cache.start, len(parts), C.addressof(parts)
+    return parts
 
 
 def _parts(cache: Cache) -> Any:

@@ -34,6 +34,11 @@ class BestFirst:
     def __post_init__(self) -> None:
         check_width(self.width)
 
+    @property
+    def expands(self) -> int:
+        """The width, for who grows this very tree by other means (drafters/_states.py)."""
+        return self.width
+
     async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         fed, tips, nodes = Draft.chain(root), [(0, (1.0, (), 1.0))], list[Node]()
         for depth in range(1, budget.depth + 1):
