@@ -100,8 +100,8 @@ def test_caches_hold_what_is_committed_and_drafted():
         def look(event, target=target, draft=draft, fed=fed):
             if isinstance(event, Proposed):
                 held = len(event.token) - 2
-                fed.append((event.position - target.session._cache.length, held))
-                assert target.session._cache.end == event.position + held
+                fed.append((event.position - target.session.ledger.cache.length, held))
+                assert target.session.ledger.cache.end == event.position + held
 
         decode(Pearl(target, draft, Exact(), gamma), 40, seed, on=look)
         assert {h for _, h in fed} <= {0, gamma - 1} | set(range(gamma)) and all(

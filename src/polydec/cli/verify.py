@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,15 +18,6 @@ from polydec import api
 from polydec.base import files
 from polydec.base.edge import printable, sentence, whole
 from polydec.base.errors import RequestError
-from polydec.bench import certificate
-from polydec.bench.apart import Apart, Distances, distances
-from polydec.bench.certify import Comparison, compare
-from polydec.bench.drift import Drift, drift
-from polydec.bench.enumerated import Enumerated, enumerated
-from polydec.bench.masked import Held, held
-from polydec.bench.sampled import SEEDS, Findings, sampled
-from polydec.bench.searched import Audit, audit
-from polydec.bench.unmasked import unmasked
 from polydec.cli import asking, prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, Flags, Steered
@@ -34,7 +25,15 @@ from polydec.cli.shown import cell, emit
 from polydec.core.types import Exactness
 from polydec.methods import registry
 from polydec.methods.kit import family_of
-from polydec.request.ask import plan
+
+if TYPE_CHECKING:
+    from polydec.bench.apart import Apart, Distances
+    from polydec.bench.certify import Comparison
+    from polydec.bench.drift import Drift
+    from polydec.bench.enumerated import Enumerated
+    from polydec.bench.masked import Held
+    from polydec.bench.sampled import Findings
+    from polydec.bench.searched import Audit
 
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
 CONSTRAINED = {"regex", "json_schema", "grammar", "choice", "span_of", "constraint_"}
@@ -97,6 +96,8 @@ def verify(
                 "verify --repeat does not take --data, --prompt-tokens, --limit or --samples: the certificate has them"
             )
         flags.only("verify --repeat", {"json_"})
+        from polydec.bench import certificate
+
         with TemporaryDirectory() as folder:
             old = certificate.read(repeat)
             was = again(old, Path(folder), flags.json_)
@@ -145,6 +146,9 @@ def run(
     lm: api.LM | None = None,
 ) -> Done:
     """Check all of the request, then gather the evidence that the method's promise asks for."""
+    from polydec.bench import certificate
+    from polydec.bench.sampled import SEEDS
+
     lm = flags.load() if lm is None else lm
     drawn = bool(flags.temperature)
     request: dict[str, Any] = {k: v for k, v in flags.request(lm).items() if k not in APART} | {
@@ -186,6 +190,13 @@ def decoded(
     drawn: bool,
 ) -> Done:
     """Of a model that continues texts: by what the method promises, and by what of."""
+    from polydec.bench.apart import distances
+    from polydec.bench.enumerated import enumerated
+    from polydec.bench.masked import held
+    from polydec.bench.sampled import sampled
+    from polydec.bench.searched import audit
+    from polydec.request.ask import plan
+
     method, options = flags.method, flags.options()
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
     first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
@@ -235,7 +246,9 @@ def greedy(
     lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], request: Mapping[str, Any]
 ) -> Done:
     """The greedy text against plain decoding's, prompt by prompt; each is shown as it is compared."""
-    found = list[Comparison]()
+    from polydec.bench.certify import compare
+
+    found: list[Comparison] = []
     if not flags.json_:
         emit(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
     try:
@@ -285,6 +298,9 @@ def filled(
     drawn: bool,
 ) -> Done:
     """Of a masked-diffusion model: what is drawn against the law where the method promises it, else the laws of its cache."""
+    from polydec.bench.enumerated import enumerated
+    from polydec.bench.unmasked import unmasked
+
     name, options = registry.of_model(flags.method, "diffusion"), flags.options()
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
@@ -307,6 +323,8 @@ def drifts(
     common: Mapping[str, Any],
 ) -> Done:
     """How far the laws of a masked-diffusion model's cache are from those without one."""
+    from polydec.bench.drift import drift
+
     found = [
         drift(
             lm, r.prompt, name, flags.options(), **common, raw=flags.raw or r.raw, seed=flags.seed

@@ -256,9 +256,11 @@ class CpuStep:
         layers: tuple[int, ...],
         without: frozenset[int] = frozenset(),
     ) -> list[Answer]:
-        token, sequence, position, slot, seen, prefix = (list[int]() for _ in range(6))
-        start, tail, out, wants = list[int](), list[int](), list[int](), list[Reads]()
-        embeds, parts = list[tuple[Sequence[int], Tensor]](), list[Any]()
+        lists: list[list[int]] = [[] for _ in range(9)]
+        token, sequence, position, slot, seen, prefix, start, tail, out = lists
+        wants: list[Reads] = []
+        embeds: list[tuple[Sequence[int], Tensor]] = []
+        parts: list[Any] = []
         caches = (CacheOf * len(queries))()
         for s, q in enumerate(queries):
             n, row = len(q), len(token)
@@ -278,9 +280,9 @@ class CpuStep:
                 if q.embed is not None:
                     embeds.append(([row + i for i in q.given], q.embed))
                 token += [-1] * n if self._widen is not None or not q.token else q.token
-            self._place(q, position, seen, prefix, start, tail)
+            self._place(q, n, position, seen, prefix, start, tail)
             sequence += [s] * n
-            slot += q.slots
+            slot += range(q.first, q.first + n) if q.at is None else q.at
             out += [row + r for r in q.rows]
             wants.append(max(q.want.law, q.want.base))
         if (need := max(position)) >= self._turned:
@@ -289,7 +291,8 @@ class CpuStep:
         m, R, W = len(token), len(out), self.config.width
         full = [w > Reads.ARGMAX for w in wants]
         k = R if all(full) else sum(len(q.rows) for q, f in zip(queries, full) if f)
-        depths, exit_at = list[int](), self._no_exit
+        depths: list[int] = []
+        exit_at = self._no_exit
         if R and any(q.want.exits for q in queries):
             depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
             exit_at = tuple(depths.index(i + 1) if i + 1 in depths else -1 for i in layers)
@@ -509,21 +512,17 @@ class CpuStep:
     def _place(
         self,
         q: Query,
+        n: int,
         position: list[int],
         seen: list[int],
         prefix: list[int],
         start: list[int],
         tail: list[int],
     ) -> None:
-        """Where the rows of a query stand and what they see."""
-        cache, n = q.cache, len(q)
+        """Where the n rows of a query stand and what they see."""
+        cache, stop = q.cache, q.first + n
         length, parent = cache.length, cache.parent
-        stop = q.first + n
-        chain = (
-            all(p == j - 1 for j, p in enumerate(parent[: stop - length]))
-            if stop > length
-            else True
-        )
+        chain = stop <= length or parent[: stop - length] == [*range(-1, stop - length - 1)]
         if not self.config.causal:
             position += self._depths(q) if not chain else q.slots
             block = self.config.block or cache.end

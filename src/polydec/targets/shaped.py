@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.core.delegating import Delegating
 from polydec.core.law import NEG_INF, normalise, one_hot
 from polydec.core.protocols import Scores, Session, Shaper, Target, of_choice
 from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.targets.delegating import Delegating
 
 Shapers = tuple[Shaper[Any], ...]
 KEEP = 32  # of the committed text, every 32nd node keeps its states: a rewind derives at most 31 of them again

@@ -59,14 +59,16 @@ class Pearl:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Decode all choices; both models read the prompt once. Stats count as drafted what was tested."""
         texts = [into.open(choice) for choice in request.choices]
-        held = [self.target.open(request.prompt)]
+        sessions = [self.target.open(request.prompt)]
         try:
-            held.append(self.draft.open(request.prompt))
-            await gather(*(s.prefill(Want(law=Reads.NOTHING, last=request.n > 1)) for s in held))
-            pairs = [(held[0], held[1])]
+            sessions.append(self.draft.open(request.prompt))
+            await gather(
+                *(s.prefill(Want(law=Reads.NOTHING, last=request.n > 1)) for s in sessions)
+            )
+            pairs = [(sessions[0], sessions[1])]
             for choice in request.choices[1:]:
-                pairs.append((held[0].fork(choice), held[1].fork(choice)))
-                held += pairs[-1]
+                pairs.append((sessions[0].fork(choice), sessions[1].fork(choice)))
+                sessions += pairs[-1]
             return await gather(
                 *(
                     self._write(big, small, text, rng(choice), into)
@@ -76,7 +78,7 @@ class Pearl:
                 )
             )
         finally:
-            for session in held:
+            for session in sessions:
                 session.close()
 
     async def _write(
@@ -88,9 +90,11 @@ class Pearl:
         pending = line = Draft.chain(into.request.prompt[-1])
         # pending: the root and what waits for the target; line: what the draft has staged
         while True:
-            n, held, known = text.position, len(pending) - 1, len(line)
+            n, waiting, known = text.position, len(pending) - 1, len(line)
             more = (
-                0 if held and pending.token[-1] in text.ends else min(self.gamma, text.room - held)
+                0
+                if waiting and pending.token[-1] in text.ends
+                else min(self.gamma, text.room - waiting)
             )
             line, scores = await gather(
                 self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want)
@@ -115,7 +119,7 @@ class Pearl:
                 pending = _lengthen(Draft.chain(new[-1]), line, known + 1, len(line))
             else:
                 big.commit(tested.token[: got + 1])
-                small.commit(line.token[: known - held + got])
+                small.commit(line.token[: known - waiting + got])
                 pending = line = Draft.chain(new[-1])
 
     async def _ahead(

@@ -106,9 +106,9 @@ class Eagle3:
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle3, ...]:
     """A random one for tests: it knows all tokens but the first."""
-    g, some = torch.Generator().manual_seed(8), vocab.size - 1
+    g, count = torch.Generator().manual_seed(8), vocab.size - 1
     own = Vocabulary(
-        torch.arange(1, vocab.size), torch.randn(some, width, generator=g), torch.ones(width)
+        torch.arange(1, vocab.size), torch.randn(count, width, generator=g), torch.ones(width)
     )
     return (
         Eagle3(

@@ -147,10 +147,10 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Read, ...]:
     return (Read(Eagle3(matrix(width, 2 * width), (1, 2), layer, own, vocab, ((0.5, 0.2),))),)
 
 
-def save(path: str | Path, one: Read, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, read: Read, about: Mapping[str, Any]) -> None:
     """Write narrow.safetensors, its matrices in 8 bits (formats/rows8.py), and config.json into the directory `path`; about:
     what else the config says. The head is not written: it is the target's."""
-    eagle = one.eagle
+    eagle = read.eagle
     assert isinstance(eagle.layer, NarrowLayer)
     inner = eagle.layer.layer
     matrices = rows8.packed(
@@ -166,7 +166,7 @@ def save(path: str | Path, one: Read, about: Mapping[str, Any]) -> None:
         },
         {
             **about,
-            "start": one.start,
+            "start": read.start,
             "width": eagle.layer.width,
             "depths": list(eagle.depths),
             "tokens": len(eagle.own.token_C),
