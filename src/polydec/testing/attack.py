@@ -229,13 +229,17 @@ def tree(root: int) -> list[int]:
 
 
 def memory(root: int) -> int:
-    """Bytes that a process and all that come from it hold; what several share counts once."""
-    total = 0
+    """Bytes that a process and all that come from it hold; what several of them share counts once, whether programs beside them
+    share it as well or not (they come and go). Of files that are mapped as much as the one with most of them has."""
+    own, mapped = 0, list[int]()
     for pid in tree(root):
         with suppress(OSError):
-            found = re.search(r"^Pss: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
-            total += int(found[1]) << 10 if found else 0
-    return total
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            found = {k: int(n) << 10 for k, n in re.findall(r"^(\w+): +(\d+) kB", text, re.M)}
+            anonymous = found.get("Anonymous", 0)
+            own += found.get("Pss_Anon", anonymous)
+            mapped.append(found.get("Rss", 0) - anonymous)
+    return own + max(mapped, default=0)
 
 
 def _spent(root: int) -> float:
