@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,7 +16,6 @@ from rich.table import Table
 from polydec import api
 from polydec.base.edge import printable, whole
 from polydec.base.errors import RequestError
-from polydec.bench import measure, parallelbench
 from polydec.cli import asking, prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, Flags
@@ -25,6 +24,9 @@ from polydec.methods import registry
 from polydec.methods.kit import family_of
 from polydec.request import machine
 from polydec.request.fields import CHOICES
+
+if TYPE_CHECKING:
+    from polydec.bench import measure
 
 NAN = float("nan")
 BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
@@ -84,6 +86,8 @@ def bench(
                 "lengths are its own"
             )
         return compare(flags, suite, methods, whole("each", each, 1, 10_000))
+    from polydec.bench import measure  # behind the checks: it loads torch
+
     named = None if methods in (None, "all") else parse(methods)
     lm = flags.load()
     family = family_of(lm.checkpoint.lm)
@@ -145,6 +149,8 @@ def bench(
 
 def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
     """A suite's tasks by several methods: how often the answer is right, passes, closed forms."""
+    from polydec.bench import parallelbench
+
     some = list(parallelbench.problems(suite, each, flags.seed))
     lm = flags.load()
     chosen = parse(methods) if methods else parallelbench.default(lm)
@@ -242,29 +248,18 @@ def publish(lm: api.LM, table: list[dict[str, Any]], base: str, flags: Flags) ->
 
 def parse(methods: str) -> list[measure.Method]:
     """`a,b:k=v:k=2,1,1`. Raises RequestError for an unknown method or option."""
-    out = list[measure.Method]()
-    for item in re.split(r",(?!\s*\d)", methods):
-        name, *pairs = item.strip().split(":")
-        registry.get(name)
-        options: dict[str, str] = {}
-        for pair in pairs:
-            key, eq, value = pair.partition("=")
-            if not eq:
-                raise RequestError(
-                    f"methods holds {item!r}: options are written as {name}:option=value"
-                )
-            options[key] = value
-        out.append(measure.Method(name, options))
-    return out
+    from polydec.bench.measure import spelt
+
+    return [spelt(item) for item in re.split(r",(?!\s*\d)", methods)]
 
 
 def everything(lm: api.LM, family: str) -> list[measure.Method]:
     """All methods that can decode this model."""
+    from polydec.bench.measure import Method
+
     kit = lm.kit()
     return [
-        measure.Method(name, {})
-        for name in sorted(registry.of_family(family))
-        if registry.can(name, kit)
+        Method(name, {}) for name in sorted(registry.of_family(family)) if registry.can(name, kit)
     ]
 
 

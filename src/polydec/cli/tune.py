@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from polydec import api
 from polydec.base.errors import RequestError
-from polydec.request import machine, profile
+from polydec.request import machine
 from polydec.request.loading import declared
 
 
@@ -36,7 +37,9 @@ def tune(
     if not 1 <= seconds <= 100:
         raise RequestError(f"seconds is {seconds:g}: it must lie in 1 to 100")
     declared()["threads"].convert(threads)
-    writable()
+    from polydec.request import profile  # behind the checks: it loads torch
+
+    writable(profile.path().parent)
     lm = api.load(
         model,
         draft=None if draft == "none" else draft,
@@ -81,9 +84,8 @@ def tune(
     out.print(f"kept in {profile.path()}")
 
 
-def writable() -> None:
+def writable(folder: Path) -> None:
     """Raise RequestError where a profile could not be kept: it is what this command is for."""
-    folder = profile.path().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

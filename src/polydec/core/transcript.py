@@ -122,7 +122,7 @@ class Text:
             raise RequestError(
                 "tokens stand behind a gap: edit the text instead of appending to it"
             )
-        at = self.position
+        at = self._begin + len(self.tokens)
         pieces = self._take(tokens, notes)
         count = len(pieces)
         if self.choice is not None:
