@@ -239,7 +239,8 @@ class Shell:
             ]
         )
         arguments = [a for a in arguments if a not in DROPPED] + shlex.split(more)
-        if name in NEEDS_MODEL and not told and "--model" not in arguments and not self.real:
+        named = {"--model", "--models"} & set(arguments)
+        if name in NEEDS_MODEL and not told and not named and not self.real:
             arguments += ["--model", "zoo:tiny"]
         self.patch.setattr(sys, "argv", ["polydec", *arguments])
         self.patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))

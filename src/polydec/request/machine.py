@@ -7,8 +7,10 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+import polydec
 from polydec.nets.linear import cpu_name
 
 
@@ -31,6 +33,17 @@ def describe(network: Any = None) -> str:
         f"{cpu_name()}, {threads} threads of {os.cpu_count()} cores ({' '.join(cpu_flags())}), "
         f"Python {platform.python_version()}, torch {torch.__version__}"
     )
+
+
+def versions() -> dict[str, str]:
+    """Of what figures and texts may depend on beside the machine."""
+    return {
+        "polydec": polydec.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+    }
 
 
 def busy() -> float:
