@@ -103,7 +103,11 @@ SMALL = {
 }
 """What a command is given in addition, so that it ends soon: the last value of an option counts."""
 
-INSTEAD = {"--finish": "--max-tokens 40", "--own": "--own 4"}
+INSTEAD = {
+    "--finish": "--max-tokens 40",
+    "--own": "--own 4",
+    "--on": "--limit 1 --max-tokens 4 --best 1",
+}
 """What it is given behind that where it has this flag."""
 
 DROPPED = {"--compile"}  # torch.compile takes minutes, and the steps are the same
