@@ -8,6 +8,8 @@ from typing import Any
 
 from polydec.cli.canvas import Frame, cells
 from polydec.cli.page import INKS, document, safe
+from polydec.cli.search_tree import Node
+from polydec.cli.search_tree import drawn as searched
 from polydec.core.trace import Passed
 
 TREES, PASSES, LETTERS = 60, 2000, 14
@@ -28,6 +30,7 @@ class Part:
     trees: Sequence[Tree]
     passes: Sequence[Passed]
     frames: Sequence[Frame]
+    search: Node | None = None
 
 
 _STYLE = """
@@ -35,6 +38,7 @@ _STYLE = """
 border:1px solid var(--line);border-radius:8px;padding:.8em}
 .d{background:var(--goodbg);border-radius:3px}.p{border-bottom:2px solid var(--line)}
 svg text{font:12px ui-monospace,monospace;fill:var(--ink)}svg .no{fill:var(--soft)}svg .ok{fill:var(--good);font-weight:700}
+svg.search text.score{font-size:10px;fill:var(--soft)}
 svg path{fill:none;stroke:var(--line);stroke-width:1.5}svg path.ok{stroke:var(--good);stroke-width:2.5}
 .trees{display:flex;flex-wrap:wrap;gap:.6em}.trees figure{margin:0;max-width:100%;box-sizing:border-box}
 figcaption{color:var(--soft);font-size:.85em}
@@ -64,6 +68,8 @@ def _part(part: Part) -> str:
         out.append(_canvas(part.frames))
     elif part.rounds:
         out.append(_text(part.rounds))
+    if part.search is not None:
+        out.append(searched(part.search))
     if part.passes:
         out.append(_timeline(part.passes))
     if any(len(parent) > 1 for _, parent, _, _ in part.trees):
