@@ -128,13 +128,12 @@ def drawn(root: Node) -> str:
     for i, p in enumerate(parent[1:], 1):
         kids[p].append(i)
     row, free, stack = [0] * len(nodes), 0, [0]
-    while (
-        stack
-    ):  # the first child beside its parent, so that the answer runs along the top; the others below
+    # the first child beside its parent, the others below; last of them what the answer went through
+    while stack:
         i = stack.pop()
         row[i] = free
         free += not kids[i]
-        stack += reversed(kids[i])
+        stack += sorted(reversed(kids[i]), key=lambda k: not nodes[k].chosen)
     lines, words = list[str](), list[str]()
     for i, node in enumerate(nodes):
         x, y = max(0, depth[i] - 1) * COLUMN + 84 * (depth[i] > 0), row[i] * ROW + 16
