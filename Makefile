@@ -31,10 +31,10 @@ test-fast: $(STAMP)
 	@echo "left out: $(SLOW)"
 
 fuzz: $(STAMP)
-	$(BIN)/python -m polydec.testing.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
+	$(BIN)/python -m polydec.hostile.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
 attack: $(STAMP)
-	$(BIN)/python -m polydec.testing.attack --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
+	$(BIN)/python -m polydec.hostile.attack --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
 PYTHON_CODE := src tests benchmarks docs examples notebooks setup.py
 CPP_CODE := $(wildcard src/polydec/native/*.cpp src/polydec/native/*.h tests/native/*.cpp)

@@ -21,9 +21,9 @@ from polydec.bench.others import Missing, hf_model
 from polydec.core.types import Want
 from polydec.formats.gguf import GGUF
 from polydec.formats.rope import Rope
-from polydec.models.lm import Query
 from polydec.native.network import CpuStep, rotary
 from polydec.nets.linear import cpu_name
+from polydec.nets.query import Query
 from polydec.nets.transformer import Transformer
 from polydec.text.gguf_text import read_text
 

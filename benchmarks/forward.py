@@ -35,11 +35,11 @@ from torch import Tensor
 from polydec.bench.others import LlamaCpp, Missing, hf_model, hf_passes
 from polydec.core.types import Want
 from polydec.formats.gguf import GGUF
-from polydec.models.lm import Query
 from polydec.native import attempt
 from polydec.native.library import COMPUTES
 from polydec.native.network import CpuStep
 from polydec.nets.linear import cpu_name
+from polydec.nets.query import Query
 from polydec.nets.transformer import DTYPES, Transformer
 
 SHAPES = {  # layers, width, heads, kv heads, inner, vocabulary

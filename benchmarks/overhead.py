@@ -1,9 +1,10 @@
 """The Python around each pass: microseconds of the loop, scheduler, session, query, verifier, writer and drafter.
 
-The engine runs as it is, with the model's tokenizer, over a network that answers at once from a fixed text, so that nothing
-but Python is left. Before it answers it walks through 64 MB: a real pass leaves the processor's caches full of weights, and
-all that Python touches has to come back from memory; `warm` is the same without that walk. The clock is the thread's own,
-stopped while the network answers and not begun before the first pass has ended; the least of several runs counts.
+The engine runs as it is, with the model's tokenizer and its table of n-grams, over a network that answers at once from a
+fixed text, so that nothing but Python is left. Before it answers it walks through 64 MB: a real pass leaves the processor's
+caches full of weights, and all that Python touches has to come back from memory; `warm` is the same without that walk. The
+clock is the thread's own, stopped while the network answers and not begun before the first pass has ended; the least of
+several runs counts.
 
     OMP_NUM_THREADS=1 python benchmarks/overhead.py --methods plain,auto --batches 1,8
 """
@@ -22,6 +23,8 @@ import torch
 from polydec import api
 from polydec.core.types import Vocab
 from polydec.drafting.costs import Costs
+from polydec.formats.zoo import default_ngrams
+from polydec.learned import artefacts
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.lm import LM
 from polydec.models.sources import open_source
@@ -82,20 +85,26 @@ class FixedText:
 
 
 def run(
-    source: Any, ids: Sequence[int], method: str, batch: int, tokens: int, cold: bool
+    source: Any,
+    ids: Sequence[int],
+    method: str,
+    batch: int,
+    tokens: int,
+    cold: bool,
+    trained: tuple[Any, ...] = (),
 ) -> tuple[float, float]:
-    """Microseconds around a pass, and tokens a pass and request."""
+    """Microseconds around a pass, and tokens a pass and request. trained: what goes with the model."""
     net = FixedText(ids, cold)
     point = Checkpoint(
         "fixed",
-        LM(net, Vocab(49152, frozenset(), "text", source.text)),
+        LM(net, Vocab(49152, frozenset(), source.text.fingerprint, source.text)),
         source.text,
         {},
         "",
         "",
         "",
     )
-    lm = api.LM(point)
+    lm = api.LM(point, None, trained)
     vars(lm)["costs"] = COSTS
     engine, prompt = api.Engine(lm), tuple(ids[: len(ids) - tokens])
     tickets = [
@@ -111,7 +120,7 @@ def run(
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--model", default="zoo:smollm2", help="whose tokenizer it is")
+    p.add_argument("--model", default="zoo:smollm2", help="whose tokenizer and table it is")
     p.add_argument("--methods", default="plain,auto")
     p.add_argument("--batches", default="1,8")
     p.add_argument("--tokens", type=int, default=200)
@@ -121,7 +130,8 @@ def main() -> None:
     )
     args = p.parse_args()
     torch.set_num_threads(1)
-    source = open_source(args.model)
+    source, table = open_source(args.model), default_ngrams(args.model)
+    trained = () if table is None else (artefacts.read(table),)
     ids = source.text.encode(args.text.read_text())[: 160 + args.tokens]
     print(
         f"Microseconds of the thread around a pass, least of {args.repeats} runs; {machine.describe()}\n"
@@ -132,7 +142,10 @@ def main() -> None:
     for batch in map(int, args.batches.split(",")):
         for method in args.methods.split(","):
             cold, warm = (
-                [run(source, ids, method, batch, args.tokens, c) for _ in range(args.repeats)]
+                [
+                    run(source, ids, method, batch, args.tokens, c, trained)
+                    for _ in range(args.repeats)
+                ]
                 for c in (True, False)
             )
             (best, per), (hot, _) = min(cold), min(warm)

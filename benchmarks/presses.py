@@ -85,8 +85,8 @@ def read(law: Any, ids: tuple[int, ...]) -> Seen:
             out[context] = (
                 sum(nats) / len(nats),
                 torch.stack(last),
-                session.cache.nbytes,
-                packed(session.cache),
+                session.ledger.cache.nbytes,
+                packed(session.ledger.cache),
             )
             last = []
         session.close()

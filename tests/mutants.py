@@ -13,7 +13,7 @@ MUTANTS = [
     Mutant(
         "particles: never drawn anew",
         "families/search/particles.py",
-        ">= self.threshold * len(some) * (1.0 - 1e-12):",
+        ">= self.threshold * len(particles) * (1.0 - 1e-12):",
         ">= 0.0:",
         "tests/families/test_particles.py::test_the_weight_is_never_carried_by_fewer_particles_than_the_threshold",
     ),

@@ -5,37 +5,33 @@ from mutant import Mutant
 MUTANTS = [
     Mutant(
         "states that were not computed are taken as answered",
-        "models/lm.py",
-        """            if (want.hidden and a.hidden_RH is None) or (
-                law and a.logits_RV is None and a.later is None
-            ):
+        "models/depths.py",
+        """        if (want.hidden and answer.hidden_RH is None) or (
+            law and answer.logits_RV is None and answer.later is None
+        ):
 """,
-        """            if law and a.logits_RV is None and a.later is None:
+        """        if law and answer.logits_RV is None and answer.later is None:
 """,
         "tests/models/test_session.py::test_states_are_given_whatever_was_asked_before",
     ),
     Mutant(
         "what some layers had committed stays noted although it is forgotten",
-        "models/lm.py",
-        """            and self._cache.length <= self._skipped[0]
-        ):
-            self._skipped = None
+        "models/ledger.py",
+        """        if skipped is not None and not skipped.evicted and self.cache.length <= skipped.first:
+            self.skipped = None
 """,
-        """            and self._cache.length < self._skipped[0]
-        ):
-            self._skipped = None
+        """        if skipped is not None and not skipped.evicted and self.cache.length < skipped.first:
+            self.skipped = None
 """,
         "tests/models/test_parts.py::test_what_was_skipped_is_fed_again_once",
     ),
     Mutant(
         "what some layers had committed is never forgotten",
-        "models/lm.py",
-        """            and self._cache.length <= self._skipped[0]
-        ):
-            self._skipped = None
+        "models/ledger.py",
+        """        if skipped is not None and not skipped.evicted and self.cache.length <= skipped.first:
+            self.skipped = None
 """,
-        """            and self._cache.length <= self._skipped[0]
-        ):
+        """        if skipped is not None and not skipped.evicted and self.cache.length <= skipped.first:
             pass
 """,
         "tests/models/test_parts.py::test_a_rewind_to_what_the_whole_has_seen_forgets_the_part",

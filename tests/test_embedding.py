@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config, Qwen3For
 import micro
 from polydec import load
 from polydec.cli.main import main
-from polydec.request.embedding import Reading, _placeholder, embed
+from polydec.request.embedding import _placeholder, embed
+from polydec.request.reading import Reading
 
 TEXTS = ("The grey fox watched the boat.", "nobody asked why", "a tall baker by the old river " * 3)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import guide
 from polydec.methods import registry
 
@@ -121,13 +122,7 @@ def installed(tmp_path_factory) -> Path:
 
 def ran(installed: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, **more},
-    )
+    return forked.run(*command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path, **more})
 
 
 def test_a_method_of_another_package_is_found_by_everything(installed):

@@ -157,4 +157,4 @@ def test_few_presses_keep_texts(lm):
     law = lm.checkpoint.lm
     for block in range(16, 40):
         law.pressed(press.build("window", {"block": block})[0])
-    assert len(law._under) <= 4
+    assert len(law._pressed) <= 4

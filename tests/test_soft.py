@@ -127,7 +127,7 @@ def test_a_softened_law_is_a_target_and_shares_what_was_computed(lm, monkeypatch
     a, b = law.open(long), law.open(long[:-1])
     run([a.score(Draft.chain(long[-1]), Want())])
     twin = law.open((*long, 5))
-    assert twin.cache.length >= 40
+    assert twin.ledger.cache.length >= 40
     want = run([twin.score(Draft.chain(5), Want())])[0].row(0)
     twin.evict()
     got = run([twin.score(Draft.chain(5), Want())])[0].row(0)

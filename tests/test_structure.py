@@ -36,11 +36,11 @@ FLOORS = (
     {*ROLES, "methods"},
     {"recipes", "steering", "presses", "request"},
     {"api"},
-    {"train"},
+    {"train", "testing"},
     {"bench"},
     {"serve"},
     {"cli"},
-    {"testing", "__main__"},
+    {"hostile", "__main__"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -131,6 +131,7 @@ def test_public_names_say_what_they_are(path):
         "models",
         "drafting",
         "testing",
+        "hostile",
         *ROLES,
     }:
         return

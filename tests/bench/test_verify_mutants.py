@@ -36,7 +36,7 @@ def lm():
 def drawing(lm):
     """What every sampled certificate here asks for, plain decoding's side drawn once."""
     request = {"samples": 24, "max_tokens": 8, "sampling": lm.sampling(temperature=1.0)}
-    return request | {"plain": draw(lm, PROMPTS, "plain", {}, seed=OTHERS, **request)}
+    return request | {"plain": draw(lm, PROMPTS, "plain", {}, seed=OTHERS, told=True, **request)}
 
 
 def law(lm, drawing, method, options=None, **more):

@@ -14,9 +14,8 @@ import torch
 import micro
 from polydec.base.edge import sentence
 from polydec.base.errors import RequestError
-from polydec.bench import measure
+from polydec.bench import certify, measure
 from polydec.cli import prompts
-from polydec.cli import verify as verify_module
 from polydec.cli.main import main
 from polydec.request import profile
 from polydec.train import rows
@@ -103,7 +102,7 @@ LINES = [
 @pytest.mark.parametrize("line", LINES)
 def test_lines_of_prompt_files(polydec, model, tmp_path, monkeypatch, line):
     monkeypatch.setattr(measure, "run_task", None)  # nothing is decoded
-    monkeypatch.setattr(verify_module, "compare", None)
+    monkeypatch.setattr(certify, "compare", None)
     path = tmp_path / "q.jsonl"
     path.write_text('{"prompt": "The tall baker"}\n' + line)
     for command in ("bench", "verify"):
@@ -191,7 +190,7 @@ def test_markup_in_prompts_is_text(polydec, model, tmp_path):
 
 def test_what_is_wrong_is_said_before_the_first_pass(polydec, model, monkeypatch):
     monkeypatch.setattr(measure, "run_task", None)
-    monkeypatch.setattr(verify_module, "compare", None)
+    monkeypatch.setattr(certify, "compare", None)
     for command in ("demo", "bench", "verify"):
         for tokens in ("0", "-1", "9999", str(10**9)):
             assert "max_tokens is" in refused(
@@ -231,7 +230,7 @@ def test_what_was_measured_is_not_lost(polydec, model, data, monkeypatch):
 
 
 def test_what_was_compared_is_not_lost(polydec, model, data, monkeypatch):
-    real, calls = verify_module.compare, []
+    real, calls = certify.compare, []
 
     def fails(*args, **more):
         calls.append(args)
@@ -239,7 +238,7 @@ def test_what_was_compared_is_not_lost(polydec, model, data, monkeypatch):
             raise RequestError("the draft has caught fire")
         return real(*args, **more)
 
-    monkeypatch.setattr(verify_module, "compare", fails)
+    monkeypatch.setattr(certify, "compare", fails)
     answer = polydec("verify", "--model", model, "--max-tokens", "4", "--data", data)
     assert "caught fire" in refused(answer) and "2 equal" in answer[1]
     calls.clear()

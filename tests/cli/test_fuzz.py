@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from polydec.testing import fuzz, fuzz_files
+from polydec.hostile import fuzz, fuzz_files
 
 COUNT = {"command": 200, "request": 125, "files": 150, "constraint": 300}
 

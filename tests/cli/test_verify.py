@@ -29,6 +29,7 @@ def test_a_sampled_certificate_and_its_repetition(verify, tmp_path):
     drawn = ("--temperature", "0.9", "--samples", "6", "--max-tokens", "6")
     code, out, _ = verify("--method", "draft-model", *drawn, "--certificate", str(at))
     assert code == 0 and "verdict: keeps it" in out and "would have caught" in out
+    assert "random toy laws" in out
     said = json.loads(at.read_text())
     assert said["certificate"] == 1 and said["promise"] == "law" and said["seeds"] == [0, 1, 2, 3]
     assert {t["name"] for t in said["law"]["tests"]} >= {
@@ -41,6 +42,8 @@ def test_a_sampled_certificate_and_its_repetition(verify, tmp_path):
     assert (
         0 < said["law"]["power"]["temperature"] <= 1 and said["law"]["cost"]["plain"]["passes"] > 0
     )
+    exact = said["enumeration"]
+    assert exact["laws"] >= 8 and exact["apart"] < 1e-9 and exact["ways"] > 100
     assert said["versions"]["torch"] and [r["prompt"] for r in said["asked"]] == [
         "Once upon a time",
         "The old man went",
@@ -151,3 +154,19 @@ def test_steering_is_kept_to(verify):
         "8",
     )
     assert code == 0 and "2 equal" in out
+
+
+@pytest.mark.parametrize("method", ["mdlm", "left-to-right"])
+def test_the_drawn_law_of_a_schedule(verify, tmp_path, method):
+    data = tmp_path / "canvases.txt"
+    data.write_text("copy: 1234\n")
+    drawn = ("--temperature", "0.9", "--samples", "8", "--max-tokens", "6", "--json")
+    asked = ("--model", "zoo:diffusion", "--data", str(data))
+    code, out, _ = verify(*asked, "--method", method, *drawn, data=None)
+    said = json.loads(out)
+    assert code == 0 and said["verdict"] == "keeps it" and said["promise"] == "law"
+    assert {t["name"] for t in said["law"]["tests"]} >= {"surprise", "cache", "order"}
+    assert said["enumeration"]["laws"] == 8 and said["enumeration"]["apart"] < 1e-9
+    code, out, _ = verify(*asked, "--method", method, "--set", "steps=2", *drawn, data=None)
+    said = json.loads(out)  # more gaps a pass than one: nothing is promised
+    assert code == 0 and said["promise"] == "approximate" and "law" not in said

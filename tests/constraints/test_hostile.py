@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -245,6 +246,12 @@ def test_what_became_of_a_constraint_is_remembered(quick, monkeypatch):
     )  # two of them before the tokens are known
 
 
+def test_the_text_of_a_constraint_is_not_kept(quick):
+    refusal(regex="(" * 60_000)
+    ((key, found),) = guidance._COMPILED._known.items()
+    assert found.wrong and sum(len(x) for x in key if isinstance(x, (str, bytes))) < 500
+
+
 def test_what_is_remembered_is_bounded(monkeypatch):
     kept = guidance._Memory()
     for i in range(guidance.KEPT + 9):
@@ -307,16 +314,67 @@ class _Bytes:
 
 
 def test_long_choices_are_bounded_and_looked_through_once(monkeypatch):
-    """A node of a beginning takes a few hundred bytes, and to find all pieces again takes as long as there are pieces."""
+    """To find all pieces again takes as long as there are pieces."""
     with pytest.raises(ValueError, match="all texts together may have 200000"):
         AnyOf(("a" * 200_001,))
     asked, by_bytes = [], pieces.by_bytes
     monkeypatch.setattr(pieces, "by_bytes", lambda given: asked.append(1) or by_bytes(given))
     found = AnyOf(tuple("ab" * (1 + i) for i in range(50))).language(VOCAB, VOCAB.eos)
     assert len(asked) == 1
-    assert next(found._walk(0))[0] == (
+    assert next(found._walk(found.start()))[0] == (
         SIGNS.index("a"),
     )  # the shortest first: who needs one looks no further
+
+
+@pytest.mark.parametrize("words", [("a", "b"), ("ab", "abab")], ids=["bytes", "no single bytes"])
+def test_a_long_choice_takes_about_its_own_bytes(words):
+    """A node for each byte took 250 of them, and looking through 200,000 took four seconds."""
+    vocab = Vocab(3, frozenset({2}), words=_Bytes(tuple(x.encode() for x in words)))
+    text = "ab" * 10_000
+    tracemalloc.start()
+    try:
+        language = AnyOf((text,)).language(vocab, vocab.eos)
+        state = language.start()
+        for _ in range(100):
+            state = language.step(state, int(language.mask(state).nonzero()[0]))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * len(text)
+    assert len(text) // 2 < len(language.forced(state)) < len(text)
+
+
+def test_choices_are_what_they_are_by_definition():
+    r = random.Random(3)
+    for _ in range(60):
+        known = {"".join(r.choices("abc", k=r.randint(1, 3))) for _ in range(r.randint(2, 6))}
+        words = (*(x.encode() for x in sorted(known)), b"ab")  # one of them perhaps twice
+        size = len(words) + 1
+        vocab = Vocab(size, frozenset({size - 1}), words=_Bytes(words))
+        texts = {"".join(r.choices("abc", k=r.randint(1, 7))) for _ in range(r.randint(1, 5))}
+        texts = {x.encode() for x in texts if spells(words, x.encode())}
+        if not texts:
+            continue
+        language = AnyOf(tuple(x.decode() for x in texts)).language(vocab, vocab.eos)
+        open_ = [(b"", language.start())]
+        while open_:
+            text, state = open_.pop()
+            allowed = [
+                any(t.startswith(text + w) and spells(words, t[len(text + w) :]) for t in texts)
+                for w in words
+            ]
+            assert language.mask(state).tolist() == [*allowed, text in texts]
+            behind = [t[len(text) :] for t in texts if t.startswith(text)]
+            shared = language.forced(state)
+            assert all(x.startswith(shared) for x in behind)
+            assert shared in behind or len({x[: len(shared) + 1] for x in behind}) > 1
+            open_ += [
+                (text + w, language.step(state, x)) for x, w in enumerate(words) if allowed[x]
+            ]
+
+
+def spells(words, text):
+    return not text or any(text.startswith(w) and spells(words, text[len(w) :]) for w in words)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")

@@ -223,25 +223,25 @@ FAULTS = {
         "step_beam", "sure = len(common(texts))", "sure = len(texts[0].tokens)", "sessions"
     ),
     "steps are left open": Fault(
-        "step_beam", "self._held += [attempt for _, attempt, _ in drawn]", "pass", "sessions"
+        "step_beam", "self._opened += [attempt for _, attempt, _ in drawn]", "pass", "sessions"
     ),
     # what texts agree in
     "texts that were cut have a say": Fault(
         "drag", 'if t.text.finish_reason == "stop"] or list(tries)', "]", "agreement"
     ),
     "whoever supports it speaks for it": Fault(
-        "drag", "if ladders[i][0] == found]", "]", "agreement"
+        "drag", "if ladders[i][0] == statement]", "]", "agreement"
     ),
     "only those that say just this support it": Fault(
-        "drag", "if found in ladder]", "if ladder[:1] == (found,)]", "agreement"
+        "drag", "if statement in ladder]", "if ladder[:1] == (statement,)]", "agreement"
     ),
     "the share is of all that were drawn": Fault(
         "drag", "/ len(pool)", "/ self.tries", "agreement"
     ),
     "the statement is not ended": Fault(
         "drag",
-        "(*words.encode(said, special=False), ends[0])",
-        "(*words.encode(said, special=False),)",
+        "(*words.encode(answer, special=False), ends[0])",
+        "(*words.encode(answer, special=False),)",
         "agreement",
     ),
     "the statement costs nothing": Fault(
@@ -252,7 +252,7 @@ FAULTS = {
     ),
     "texts are left open": Fault(
         "drag",
-        "held += (tries := [root.fork(choice) for _ in range(self.tries)])",
+        "opened += (tries := [root.fork(choice) for _ in range(self.tries)])",
         "tries = [root.fork(choice) for _ in range(self.tries)]",
         "sessions",
     ),
@@ -262,7 +262,7 @@ FAULTS = {
     ),
     "paraphrases stay": Fault(
         "thought_tree",
-        "elif not any(alike(known, terms(said), self._plan.alike) for known in seen):",
+        "elif not any(alike(known, terms(step), self._plan.alike) for known in seen):",
         "else:",
         "tree",
     ),
@@ -276,7 +276,7 @@ FAULTS = {
         "thought_tree", "ready += [t for t in grown if t.ready]", "pass", "tree"
     ),
     "each leaf votes alone": Fault(
-        "thought_tree", "votes[given[-1]] += t.chance", "votes[given[-1]] = t.chance", "tree"
+        "thought_tree", "votes[answers[-1]] += t.chance", "votes[answers[-1]] = t.chance", "tree"
     ),
     "the answer that weighs least wins": Fault(
         "thought_tree", "most = max(votes", "most = min(votes", "tree"
@@ -306,7 +306,10 @@ FAULTS = {
         "thought_tree", 'at("step", begin, i)', 'at("step", begin)', "draws"
     ),
     "answers cost nothing": Fault(
-        "thought_tree", "self._spent = self._spent.plus(attempt.spent)", "pass", "ledger"
+        "thought_tree",
+        "self._spent = self._spent.plus(side_by_side([t.attempt.spent for t in leaves]))",
+        "pass",
+        "ledger",
     ),
     "the clock starts with the vote": Fault(
         "thought_tree",
@@ -314,7 +317,7 @@ FAULTS = {
         "pass",
         "clock",
     ),
-    "beginnings are left open": Fault("thought_tree", "self._held += forks", "pass", "sessions"),
+    "beginnings are left open": Fault("thought_tree", "self._opened += forks", "pass", "sessions"),
     # rounds
     "the first seen is the best": Fault(
         "refine", "sorted(self._seen, key=lambda a: -(a.value or 0.0))", "self._seen", "rounds"
@@ -343,7 +346,7 @@ FAULTS = {
         "replace(spent, ended=0, written=0, scored=0)",
         "ledger",
     ),
-    "proposals are left open": Fault("refine", "self._held += drawn", "pass", "sessions"),
+    "proposals are left open": Fault("refine", "self._opened += drawn", "pass", "sessions"),
     "always the best is shown": Fault("refine", "order[turn % len(order)]", "order[0]", "patience"),
     "nothing is good enough": Fault("refine", "if before >= plan.enough:", "if False:", "patience"),
     # superposed texts

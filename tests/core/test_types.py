@@ -1,12 +1,13 @@
 """Drafts, budgets and vocabularies."""
 
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Draft, Draw, Vocab
+from polydec.core.types import Draft, Draw, Edit, Vocab
 from polydec.families.ar.types import Budget, Verdict, follow
 
 LAW = torch.zeros(3)
@@ -197,3 +198,41 @@ def test_a_draft_that_grew_extends_what_it_was():
         and not stated[0].extends(stated[2])
         and not stated[0].extends(short)
     )
+
+
+def test_what_is_kept_of_a_draft_is_the_same_whether_or_not_it_comes_first():
+    r = random.Random(3)
+    for _ in range(200):
+        n = r.randint(1, 8)
+        parent = (-1, *[r.randrange(i) for i in range(1, n)])
+        law = [None if r.random() < 0.5 else torch.zeros(1) for _ in range(n)]
+        draw = [Draw.CERTAIN if x is None else Draw.INDEPENDENT for x in law]
+        fields = {
+            "probe": tuple(r.random() < 0.3 for _ in range(n)),
+            "chance": tuple(r.random() for _ in range(n)),
+            "state": tuple(None if r.random() < 0.5 else torch.zeros(2) for _ in range(n)),
+        }
+        some = {name: each for name, each in fields.items() if r.random() < 0.5}
+        draft = Draft(tuple(range(n)), parent, tuple(draw), tuple(law), **some, enter=n, adapter=r)
+        kept = {0, *(i for i in range(1, n) if r.random() < 0.6)}
+        keep = [i for i in range(n) if {i, *draft.path_to(i)} <= kept]
+        chance = None if r.random() < 0.5 else tuple(r.random() for _ in range(n))
+        left = draft.only(keep, chance)
+        assert left.token == tuple(keep)
+        assert [keep[p] if p >= 0 else -1 for p in left.parent] == [parent[i] for i in keep]
+        said = {**some, "draw": draft.draw, "law": draft.law}
+        if chance is not None:
+            said["chance"] = chance
+        for name in ("draw", "law", *fields):
+            each = getattr(left, name)
+            if name in said:
+                assert all(a is b for a, b in zip(each, [said[name][i] for i in keep], strict=True))
+            else:
+                assert each is None
+        assert (left.enter, left.adapter) == (n, r)
+
+
+def test_values_are_what_their_fields_are():
+    assert Edit(((1, 2),)) == Edit(((1, 2),)) != Edit(((1, 3),))
+    assert len({Verdict((1,), 2), Verdict((1,), 2), Verdict((), 2)}) == 2
+    assert replace(Verdict((1,), 2), bonus=3) == Verdict((1,), 3)

@@ -20,7 +20,8 @@ from polydec.drafting.depth import halves, kept_layers, left, named
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
 from polydec.methods import registry
-from polydec.models.lm import LM, LMSession
+from polydec.models import depths
+from polydec.models.lm import LM
 from polydec.policies.confidence import Confidence
 from polydec.policies.fixed import Fixed
 from polydec.policies.threshold import Threshold
@@ -390,32 +391,33 @@ def test_a_model_that_runs_as_a_whole_only_is_refused(name):
         recipe("s2d", toy(1), whole)
 
 
-def never_caught_up(self, depth, want, real=LMSession._advance):
+def never_caught_up(ledger, depth, want, real=depths.advance):
     """What a part has left behind counts as done."""
-    self._lag = []
-    return real(self, depth, want)
+    ledger.lag = []
+    return real(ledger, depth, want)
 
 
-def kept_as_drafted(self, depth, draft, want, real=LMSession.score_to):
+def kept_as_drafted(ledger, depth, draft, want, real=depths.score):
     """What a layer-skip draft left in the cache, and its rows, pass for the whole's."""
-    if self._skips is not None:
-        self._answers[depth], self._skips = self._answers[self._skips], None
-    return real(self, depth, draft, want)
+    scored = ledger.scored
+    if scored.run is not None:
+        scored.answers[depth], scored.run = scored.answers[scored.run], None
+    return real(ledger, depth, draft, want)
 
 
-def fresh_states(self, depth, draft, want, real=LMSession.score_to):
+def fresh_states(ledger, depth, draft, want, real=depths.score):
     """The whole takes an exit's states for its own: layers behind the exit never see the draft."""
-    if depth == self._all and self._answers:
-        depth = next(k for k in self._answers)
-    return real(self, depth, draft, want)
+    if depth == ledger.layers and ledger.scored.answers:
+        depth = next(k for k in ledger.scored.answers)
+    return real(ledger, depth, draft, want)
 
 
 @pytest.mark.parametrize(
     "place, fault, name",
     [
-        ("_advance", never_caught_up, "s2d"),
-        ("score_to", kept_as_drafted, "draft-and-verify"),
-        ("score_to", fresh_states, "layerskip"),
+        ("advance", never_caught_up, "s2d"),
+        ("score", kept_as_drafted, "draft-and-verify"),
+        ("score", fresh_states, "layerskip"),
     ],
 )
 def test_faulty_sessions_show(monkeypatch, place, fault, name):
@@ -428,7 +430,7 @@ def test_faulty_sessions_show(monkeypatch, place, fault, name):
         )
 
     check_law(make, laws=2, length=2, shapings=["plain"])
-    monkeypatch.setattr(LMSession, place, fault)
+    monkeypatch.setattr(depths, place, fault)
     with pytest.raises((AssertionError, IndexError, ValueError, StopIteration)):
         check_law(make, laws=2, length=3, shapings=["plain"])
         check_greedy(make)

@@ -61,7 +61,7 @@ def test_tokens_never_see_a_probe(enter, tmp_path):
             verdict = Verdict(tuple(path), plain.argmax(path[-1] if path else 0))
             for one in (session, alone):
                 one.commit(verdict.committed(draft))
-            assert session.cache.length == alone.cache.length
+            assert session.ledger.cache.length == alone.ledger.cache.length
             guess.learn(draft, scores, verdict)
             text += verdict.tokens(draft)
             root = verdict.bonus

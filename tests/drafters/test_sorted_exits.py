@@ -16,7 +16,9 @@ from polydec.drafters.model import FromModel
 from polydec.drafters.sorted_exits import SortedExits
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.lm import LM, LMSession
+from polydec.models import depths
+from polydec.models.lm import LM
+from polydec.models.session import LMSession
 from polydec.nets.transformer import Transformer
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
@@ -117,9 +119,9 @@ def test_lazy_passes_give_what_eager_ones_give():
     assert min(used[e] for e in EXITS) >= 8, f"not every exit was put to the test: {used}"
 
 
-def never_caught_up(self, depth, want, real=LMSession._advance):
-    self._lag = []
-    return real(self, depth, want)
+def never_caught_up(ledger, depth, want, real=depths.advance):
+    ledger.lag = []
+    return real(ledger, depth, want)
 
 
 def dropped_last(self, tokens, real=LMSession.commit):
@@ -127,9 +129,13 @@ def dropped_last(self, tokens, real=LMSession.commit):
     real(self, tokens[:-1] if len(tokens) > 2 else tokens)
 
 
-@pytest.mark.parametrize("place, fault", [("_advance", never_caught_up), ("commit", dropped_last)])
-def test_passes_that_are_left_out_or_misplaced_show(monkeypatch, place, fault):
-    monkeypatch.setattr(LMSession, place, fault)
+@pytest.mark.parametrize(
+    "owner, place, fault",
+    [(depths, "advance", never_caught_up), (LMSession, "commit", dropped_last)],
+    ids=["advance", "commit"],
+)
+def test_passes_that_are_left_out_or_misplaced_show(monkeypatch, owner, place, fault):
+    monkeypatch.setattr(owner, place, fault)
     with pytest.raises(AssertionError):
         compare(network(), network())
 

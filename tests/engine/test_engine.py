@@ -140,7 +140,7 @@ def test_a_request_on_hold_holds_no_cache_and_can_be_cancelled(lm, asks):
     while not engine._held:
         assert engine.step()
     held = engine._held[0]
-    assert all(s.cache.length == 0 for s in lm.checkpoint.lm.live if s.owner is held.task)
+    assert all(s.ledger.cache.length == 0 for s in lm.checkpoint.lm.live if s.owner is held.task)
     engine.cancel(held)
     done = engine.run(tickets)
     assert done[tickets.index(held)].finish_reason == "abort"

@@ -63,7 +63,7 @@ def test_what_all_texts_begin_with_is_committed():
             [(nodes[1], 3), (nodes[1], 0)]
         )  # the first text is dropped: one beginning is left
         assert branches._draft.token == (2, 3, 0) and branches._draft.parent == (-1, 0, 0)
-        assert branches.grow([]) == [] and tuple(branches._session.text) == PROMPT
+        assert branches.grow([]) == [] and tuple(branches._session.ledger.text) == PROMPT
         branches.close()
 
     run([walk()])

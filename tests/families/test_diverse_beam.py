@@ -308,7 +308,7 @@ def test_long_searches_keep_no_laws(tiny):
             laws.append(
                 sum(
                     len(a.logits_RV)
-                    for some in session._answers.values()
+                    for some in session.ledger.scored.answers.values()
                     for _, a in some
                     if a.logits_RV is not None
                 )

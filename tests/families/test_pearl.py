@@ -100,8 +100,8 @@ def test_caches_hold_what_is_committed_and_drafted():
         def look(event, target=target, draft=draft, fed=fed):
             if isinstance(event, Proposed):
                 held = len(event.token) - 2
-                fed.append((event.position - target.session._cache.length, held))
-                assert target.session._cache.end == event.position + held
+                fed.append((event.position - target.session.ledger.cache.length, held))
+                assert target.session.ledger.cache.end == event.position + held
 
         decode(Pearl(target, draft, Exact(), gamma), 40, seed, on=look)
         assert {h for _, h in fed} <= {0, gamma - 1} | set(range(gamma)) and all(
@@ -271,3 +271,12 @@ def test_the_view_of_rows_that_are_known():
         and view.hidden_NH is None
     )
     assert torch.equal(view.weights(1), inner.weights(1)) and torch.equal(view.row(1), inner.row(1))
+
+
+def test_an_observer_reads_what_is_proposed():
+    events = []
+    decode(build("pearl", toy(1, 5), toy(2, 5))[0], 12, on=events.append)
+    told = [e for e in events if isinstance(e, Proposed)]
+    assert told
+    for e in told:
+        assert e.piece == tuple(toy(1, 5).vocab.words.decode([x]) for x in e.token)

@@ -254,6 +254,18 @@ def test_a_sub_question_reads_its_passages_and_answers_itself():
     )
 
 
+def test_beginnings_that_grow_side_by_side_share_their_passes():
+    """No more passes are booked than the network ran, whatever the tree asks for."""
+    for seed in range(6):
+        target, ran = telling(seed), []
+        forward = target.network.forward
+        target.network.forward = lambda queries, f=forward, ran=ran: ran.append(1) or f(queries)
+        fields = {"longest": 2, "most": 3, "passages": ("bo y", "ada x"), "own": "="}
+        tree = ThoughtTree(plain(target), 3, 2, 2, cue="=", **fields)
+        booked = answer(tree, seed, 40, ignore_eos=True).stats.passes
+        assert 8 < booked <= len(ran), (booked, len(ran))
+
+
 def test_bad_fields():
     for fields, said in (
         ({"steps": 0}, "steps is 0: it must lie in 1 to 64"),

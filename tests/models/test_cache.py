@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydec.core.types import Want
-from polydec.models.lm import Query
 from polydec.nets.cache import Cache
+from polydec.nets.query import Query
 from polydec.nets.transformer import Transformer
 
 ROW = Want()

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from polydec.formats import edge
+from polydec.hostile import fuzz_files
 from polydec.models import checkpoint
-from polydec.testing import fuzz_files
 
 DEEP = "[" * 10_000 + "]" * 10_000
 SIZE = {

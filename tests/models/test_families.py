@@ -10,9 +10,9 @@ from gguf import GGMLQuantizationType as Type
 from polydec.core.types import Want
 from polydec.formats.gguf import GGUF
 from polydec.formats.mxfp4 import unmixed
-from polydec.models.lm import Query
 from polydec.native.library import available
 from polydec.native.network import CpuStep
+from polydec.nets.query import Query
 from polydec.nets.transformer import Transformer
 
 ROW = Want()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from polydec.core.scheduler import run
 from polydec.core.types import Want
 from polydec.formats import zoo
 from polydec.formats.gguf import GGUF
+from polydec.formats.gguf_types import TYPES
 from polydec.models import checkpoint, sources
 from polydec.text.gguf_text import generation_defaults, read_text
 
@@ -700,3 +702,26 @@ def test_smollm2_is_ready_in_three_seconds():
     start = time.perf_counter()
     checkpoint.load("zoo:smollm2")
     assert time.perf_counter() - start < 3
+
+
+def test_types_are_those_of_the_library():
+    known = {int(t): (t.name, *sizes) for t, sizes in gguf.GGML_QUANT_SIZES.items()}
+    ours = {n: (t.name, t.block, t.size) for n, t in TYPES.items()}
+    both = known.keys() & ours.keys()
+    assert len(both) > 25 and {n: known[n] for n in both} == {n: ours[n] for n in both}
+
+
+@pytest.mark.parametrize("change", ["none", "unused", "twice"])
+def test_a_fingerprint_is_of_the_tokenizers_table_however_it_was_found(small, change):
+    """Where all tokens of the file have ids, the table is not read back from the tokenizer."""
+    file = GGUF(SMOLLM2 if change == "none" and SMOLLM2 else small)
+    tokens, types = file.fields["tokenizer.ggml.tokens"], file.fields["tokenizer.ggml.token_type"]
+    types[:] = [1 if kind == 5 else kind for kind in types]
+    if change == "unused":
+        types[-1] = 5
+    if change == "twice":
+        tokens[-1] = tokens[-2]
+    text = read_text(file)
+    table = sorted((i, token) for token, i in text.tokenizer.get_vocab().items())
+    assert len(table) == len(tokens) - (change != "none")
+    assert text.fingerprint == hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]

@@ -13,8 +13,9 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.models import checkpoint
-from polydec.models.lm import LM, Query
+from polydec.models.lm import LM
 from polydec.nets.hf import HF, HFCache
+from polydec.nets.query import Query
 from polydec.testing.check_target import check_target
 from polydec.testing.kits import build
 
@@ -167,7 +168,7 @@ def test_forks_rewinds_and_kept_texts(pair):
     torch.testing.assert_close(row, plain_rows(theirs, [*ids[:12], 40])[-1], atol=1e-4, rtol=1e-4)
     session.close()
     again = lm.open([*ids[:9], 50, 51])  # begins like the text just closed
-    assert net.rollback == (again._cache.length == 9)
+    assert net.rollback == (again.ledger.cache.length == 9)
     row = run([again.score(Draft.chain(51), Want())])[0].weights(0)
     torch.testing.assert_close(
         row, plain_rows(theirs, [*ids[:9], 50, 51])[-1], atol=1e-4, rtol=1e-4

@@ -125,12 +125,12 @@ def test_every_pass_may_fail(made, error, late, then):
         coroutine.close()
         net.k = None
         if then == "score":  # goes on in the same session
-            root = (*session.text, *more)[len(session.text)]
+            root = (*session.ledger.text, *more)[len(session.ledger.text)]
             got = run([session.score(Draft.chain(root, more[1:]), ROW)])[0]
             want = run(
                 [
                     LM(inner, vocab)
-                    .open([*session.text, root])
+                    .open([*session.ledger.text, root])
                     .score(Draft.chain(root, more[1:]), ROW)
                 ]
             )[0]
@@ -138,7 +138,7 @@ def test_every_pass_may_fail(made, error, late, then):
                 torch.testing.assert_close(
                     got.row(i), want.row(i), atol=1e-4, rtol=0.0, msg=f"pass {k}, row {i}"
                 )
-        told = [*session.text, *more]
+        told = [*session.ledger.text, *more]
         session.close()
         assert lm._kept == [] or lm._kept[0][1].length == len(lm._kept[0][0])
         torch.testing.assert_close(

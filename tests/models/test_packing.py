@@ -5,10 +5,10 @@ import torch
 from test_cache import network
 
 from polydec.core.types import Reads, Want
-from polydec.models.lm import Query
 from polydec.nets import masks
 from polydec.nets.linear import ONEDNN32, has_bf16
 from polydec.nets.packing import passes
+from polydec.nets.query import Query
 
 ROW = Want()
 NET = network(num_hidden_layers=3)

@@ -96,19 +96,19 @@ def fresh(net, text, part=None):
 
 def same_cache(net, session, text):
     """The cache's contents are those of a prefill of the text (and the lagging entries are known)."""
-    n = session._cache.length
+    n = session.ledger.cache.length
     other = lm(net=net).open(text)
     go(other.score(Draft.chain(text[-1]), ROW))
-    whole = n - len(session._lag)
+    whole = n - len(session.ledger.lag)
     near(
-        session._cache.entries()[..., :whole, :],
-        other._cache.entries()[..., :whole, :],
+        session.ledger.cache.entries()[..., :whole, :],
+        other.ledger.cache.entries()[..., :whole, :],
         net.tolerance,
     )
-    for i, e in enumerate(session._lag, whole):
+    for i, e in enumerate(session.ledger.lag, whole):
         near(
-            session._cache.entries()[: e.depth, ..., i, :],
-            other._cache.entries()[: e.depth, ..., i, :],
+            session.ledger.cache.entries()[: e.depth, ..., i, :],
+            other.ledger.cache.entries()[: e.depth, ..., i, :],
             net.tolerance,
         )
 
@@ -119,7 +119,7 @@ def test_the_whole_goes_on_where_the_part_stopped(net, exit):
     session = lm(net=net, chunk=3).open(text)
     part = session.part(range(exit))
     for depth in (3, 0, 2, 4, 1):
-        start, room = net.runs, len(text) - session._cache.length
+        start, room = net.runs, len(text) - session.ledger.cache.length
         draft = Draft.chain(text[-1])
         for _ in range(depth):
             law = go(part.score(draft, ROW))
@@ -170,7 +170,7 @@ def test_parts_of_growing_depth_and_kept_entries_that_lag(net):
         same_cache(net, session, text)
     start = net.runs
     session.rewind(1)
-    assert len(session._lag) == 0
+    assert len(session.ledger.lag) == 0
     near(
         go(session.score(Draft.chain(9), ROW)).row(0),
         fresh(net, [*text[:-2], 9])[-1],
@@ -253,13 +253,13 @@ def test_what_was_skipped_is_fed_again_once(net):
     part = session.part(*run_of(skip))
     go(part.score(Draft.chain(4), ROW))
     part.commit((4,))
-    assert session.filled == 4, "the whole has not seen what the part kept"
+    assert session.ledger.filled == 4, "the whole has not seen what the part kept"
     near(go(session.score(Draft.chain(6), ROW)).row(0), want[*text, 6], net.tolerance)
     session.commit((6,))
-    assert session.filled == 6
+    assert session.ledger.filled == 6
     start = net.runs
     for x in (2, 11):
-        text_now = (*session.text, x)
+        text_now = (*session.ledger.text, x)
         near(go(session.score(Draft.chain(x), ROW)).row(0), want[text_now], net.tolerance)
         session.commit((x,))
     assert net.runs - start == 2 * L, "what the whole had fed again was fed once more"
@@ -276,7 +276,7 @@ def test_a_rewind_to_what_the_whole_has_seen_forgets_the_part(net, left):
     go(part.score(Draft.chain(4, [6]), ROW))
     part.commit((4, 6))
     session.rewind(6 - left)
-    assert session.filled == left
+    assert session.ledger.filled == left
     other = [*text[:left], 8, 1]
     near(go(session.score(Draft.chain(8), ROW)).row(0), fresh(net, other[:-1])[-1], net.tolerance)
     session.commit((8,))
@@ -337,7 +337,7 @@ def test_halves_that_do_not_run(kind, skip, monkeypatch):
     near(fresh(whole, text, run_of(skip)), fresh(other, text), tolerance)
     assert not torch.allclose(fresh(whole, text), fresh(other, text), atol=1e-3)
     ours, theirs = lm(net=whole).open(text[:1]), lm(net=other).open(text[:1])
-    ours._cache.kv.fill_(float("nan"))
+    ours.ledger.cache.kv.fill_(float("nan"))
     part, tree = ours.part(*run_of(skip)), Draft.certain((7, 3, 9, 20, 4), (-1, 0, 0, 1, 1))
     near(rows(go(part.score(tree, ROW)), 5), rows(go(theirs.score(tree, ROW)), 5), tolerance)
     part.commit((7, 3, 4))
@@ -348,7 +348,7 @@ def test_halves_that_do_not_run(kind, skip, monkeypatch):
         tolerance,
     )
     for i in range(L):
-        written = ours._cache.kv[i, :, :, :4]
+        written = ours.ledger.cache.kv[i, :, :, :4]
         assert (written.isnan() if 2 * i in idle else written.isfinite()).all()
     assert torch.equal(rows(go(ours.score(tree, ROW)), 5), fresh_tree(whole, [7, 3, 4], tree)), (
         "the whole reads its own only"

@@ -264,12 +264,12 @@ def test_old_entries_are_given_back():
         go(session.score(Draft.chain(text[-1]), ROW))
         session.commit(text[-1:])
         go(session.score(Draft.chain(3), ROW))
-        held[kind] = nbytes([session.cache])
-        assert session.cache.base >= 400, kind
-        assert session.cache.end - session.cache.base <= 100
+        held[kind] = nbytes([session.ledger.cache])
+        assert session.ledger.cache.base >= 400, kind
+        assert session.ledger.cache.end - session.ledger.cache.base <= 100
     whole = exact.open(text)
     go(whole.prefill(SILENT))
-    assert all(size < 0.8 * nbytes([whole.cache]) for size in held.values()), held
+    assert all(size < 0.8 * nbytes([whole.ledger.cache]) for size in held.values()), held
     assert held["window"] < held["8 bits"] and held["hitters"] < held["watched"]
 
 

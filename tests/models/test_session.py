@@ -55,7 +55,7 @@ def test_commit_equals_prefill_also_for_tokens_never_scored(prompt, one, two, ex
         kept = [tokens[i] for i in path] + ([3, 1] if extra else [])
         session.commit((done[-1], *kept))
         done += [*kept, 5]  # a bonus token is the next root
-        assert session._cache.length <= len(session._text) == len(done) - 1
+        assert session.ledger.cache.length <= len(session.ledger.text) == len(done) - 1
     near(next_law(session, done[-1]), truth(done)[-1])
 
 
@@ -98,7 +98,7 @@ def test_rewind_and_its_bounds():
     session.commit(text[3:9])
     for n, root in ((3, text[6]), (0, 8), (4, 9)):
         session.rewind(n)
-        left = session._text
+        left = session.ledger.text
         near(next_law(session, root), truth([*left, root])[-1])
     with pytest.raises(ValueError, match="n is 99"):
         session.rewind(99)
@@ -148,7 +148,7 @@ def test_closed_sessions_lend_their_text():
     session.commit((text[-1],))
     session.close()
     again = target.open([*text[:7], 1, 2])
-    assert again._cache.length == 7
+    assert again.ledger.cache.length == 7
     near(next_law(again, 2), truth([*text[:7], 1, 2])[-1])
 
 

@@ -59,7 +59,7 @@ def test_forks_read_one_text(net):
     go(session.prefill(SILENT))
     go(session.score(Draft.chain(TEXT[329], (1, 2)), ROW))
     alone = target.nbytes
-    assert alone == session.cache.nbytes > 0
+    assert alone == session.ledger.cache.nbytes > 0
     twins = [session.fork() for _ in range(4)]
     assert target.nbytes == alone and session.peers == 5, "a fork copies nothing, and counts"
     for k, s in enumerate([session, *twins]):
@@ -72,7 +72,7 @@ def test_forks_read_one_text(net):
             near(net, got[[0, 2]], truth(net, [*text, k, 6], 2))
             s.commit((k, 6))
             text += [k, 6]
-    each = alone / session.cache.capacity * BLOCK
+    each = alone / session.ledger.cache.capacity * BLOCK
     assert target.nbytes <= alone + 4 * each, "a fork holds more than a block of its own"
     for s in twins:
         s.close()
@@ -110,7 +110,7 @@ def test_live_sessions_lend_their_text(net):
 def test_nothing_is_lent_before_it_is_there(net):
     target = lm(net=net, chunk=64)
     first, second = target.open(TEXT[:100]), target.open(TEXT[:100])
-    assert first.filled == second.filled == 0
+    assert first.ledger.filled == second.ledger.filled == 0
     alone = rows(run([s.score(Draft.chain(TEXT[99]), ROW) for s in (first, second)])[1], 1)
     near(net, alone, truth(net, TEXT[:100], 1))
 
@@ -136,11 +136,11 @@ def test_a_kept_text_goes_over_whole(net):
     session = target.open(TEXT[:200])
     go(session.score(Draft.chain(TEXT[199]), ROW))
     session.commit((TEXT[199],))
-    cache = session.cache
+    cache = session.ledger.cache
     session.close()
-    assert session.cache.nbytes == 0 and target.nbytes > 0
+    assert session.ledger.cache.nbytes == 0 and target.nbytes > 0
     more = target.open([*TEXT[:200], 3, 4])
-    assert more.cache is cache and not target._kept
+    assert more.ledger.cache is cache and not target._kept
     near(net, rows(go(more.score(Draft.chain(4), ROW)), 1), truth(net, [*TEXT[:200], 3, 4], 1))
     more.close()
     target.keep = 0

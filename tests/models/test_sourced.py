@@ -342,6 +342,21 @@ def test_a_source_for_a_model_without_one(tmp_path):
         generate(plain, "The grey fox", source="the fox")
 
 
+def test_how_many_texts_are_kept_reaches_laws_that_are_open(lm):
+    model = lm.checkpoint.lm
+    law = model.given((5, 6, END))
+    model.keep = 2
+    try:
+        assert law.keep == 2 and model.given((7, END)).keep == 2
+        session = law.open((2, 3))
+        run([session.score(Draft.chain(3), Want())])
+        session.close()
+        before = law.nbytes
+        assert before > 0, "the text that was closed waits for another that begins like it"
+    finally:
+        model.keep = 0
+
+
 def test_a_law_without_its_source_cannot_be_opened(lm):
     with pytest.raises(PolydecError, match="writes from a source: give one"):
         lm.checkpoint.lm.open((PAD,))

@@ -9,8 +9,8 @@ import transformers
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from polydec.core.types import Reads, Want
-from polydec.models.lm import Query
 from polydec.nets.hf import cache_keyword
+from polydec.nets.query import Query
 from polydec.nets.transformer import Transformer
 
 ROW = Want()

@@ -10,9 +10,9 @@ from native_checkpoints import TYPES, config, weights, write_gguf
 
 from polydec.core.types import Reads, Want
 from polydec.formats.gguf import GGUF
-from polydec.models.lm import Query
 from polydec.native.library import available, sets
 from polydec.native.network import CpuStep
+from polydec.nets.query import Query
 from polydec.nets.scores import LogitScores
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])

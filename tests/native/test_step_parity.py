@@ -17,9 +17,9 @@ from polydec.formats.rope import Rope
 from polydec.learned import state_layer
 from polydec.learned.state_layer import Vocabulary
 from polydec.models import checkpoint
-from polydec.models.lm import Query
 from polydec.native.library import available
 from polydec.native.network import CpuStep, rotary
+from polydec.nets.query import Query
 from polydec.nets.transformer import Transformer
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])

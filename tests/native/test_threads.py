@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+import forked
 from polydec.native.library import available
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
@@ -58,11 +58,6 @@ RUN = textwrap.dedent("""
 def test_more_threads_than_cores(threads, together):
     """In a process of its own: a deadlock must not stop the whole suite."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    got = subprocess.run(
-        [sys.executable, "-c", RUN.format(threads=list(threads), together=together)],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
+    code = RUN.format(threads=list(threads), together=together)
+    got = forked.run("-c", code, env=env, timeout=LIMIT)
     assert got.stdout == "done\n", got.stderr[-2000:]

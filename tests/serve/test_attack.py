@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
-from polydec.testing import attack, fuzz_requests
-from polydec.testing.attack import Look, Told
+from polydec.hostile import attack, fuzz_requests
+from polydec.hostile.attack import Look, Told
 
 
 def test_a_short_attack(server):

@@ -17,8 +17,11 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
 import house
 
+from polydec.base.apart import Worker
 from polydec.base.options import Option
-from polydec.serve import arrival, connection, memory
+from polydec.constraints import guidance
+from polydec.constraints.span_of import SpanOf
+from polydec.serve import arrival, connection, constrained, memory
 from polydec.serve.errors import Refusal
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
@@ -178,6 +181,55 @@ def test_health_answers_while_a_request_is_read(server, http, monkeypatch, kind,
         assert not answers
     asking.join(60)
     assert answers[0].status_code == 200
+
+
+def test_a_language_is_made_once(http, lm, monkeypatch):
+    """Who plans requests makes it for one after the other, and all wait for that."""
+    made, language = [], SpanOf.language
+    monkeypatch.setattr(
+        SpanOf, "language", lambda self, *given: made.append(given) or language(self, *given)
+    )
+    body = {"prompt": "The fox", "max_tokens": 2, "span_of": "the quick brown fox"}
+    assert http.post("/v1/completions", json=body).status_code == 200
+    assert len(made) == 1
+    vocab = lm.checkpoint.lm.vocab
+    found = constrained.checked("x", lambda: SpanOf("the fox"), lm)
+    assert found.language(vocab, vocab.eos) is found.made
+    assert found.language(vocab, frozenset({7})).ends == {7}, "other ends are another language"
+
+
+def test_few_wait_for_the_one_who_compiles(server, http, monkeypatch):
+    """More are told to come again; what is remembered, and what has no constraint, goes on."""
+    monkeypatch.setattr(constrained, "WAITING", 2)
+    body = {"prompt": "The fox", "max_tokens": 2}
+    known = {**body, "guided_regex": "[a-z ]+"}
+    assert http.post("/v1/completions", json=known).status_code == 200
+    answers = []
+
+    def ask(pattern):
+        with server.client() as client:
+            answers.append(client.post("/v1/completions", json={**body, "guided_regex": pattern}))
+
+    with waiting(monkeypatch, Worker, "_send") as entered:
+        asking = [threading.Thread(target=ask, args=(x * 3 + "+",)) for x in "abc"]
+        for thread in asking:
+            thread.start()
+        assert entered.wait(60)
+        end = time.monotonic() + 60
+        while guidance._WORKER._waiting < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        late = http.post("/v1/completions", json={**body, "guided_regex": "d+"}, timeout=60)
+        assert late.status_code == 503 and int(late.headers["retry-after"]) == constrained.SOON
+        error = late.json()["error"]
+        assert error["code"] == "queue_full" and error["param"] == "guided_regex"
+        assert "2 wait for their turn" in error["message"]
+        assert http.post("/v1/completions", json=known, timeout=60).status_code == 200
+        assert not answers
+    for thread in asking:
+        thread.join(60)
+    assert [x.status_code for x in answers] == [200] * 3
+    again = http.post("/v1/completions", json={**body, "guided_regex": "d+"})
+    assert again.status_code == 200, "that it was refused is not remembered"
 
 
 # ---- bodies that are too large, unfinished or left ----

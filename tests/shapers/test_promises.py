@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import forked
 from polydec.base.options import AtLeast, Option, Within
 from polydec.core.decoder import answer_one
 from polydec.core.law import NEG_INF, normalise
@@ -392,7 +391,5 @@ else:
 
 def test_a_new_rule_is_one_new_file(tmp_path: Path) -> None:
     (tmp_path / "lower.py").write_text(NEW, "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", USE, str(tmp_path)], capture_output=True, text=True, timeout=120
-    )
+    done = forked.run("-c", USE, str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -195,8 +195,8 @@ class NoCatchUp(SwitchSession):
     def commit(self, tokens):
         _, scores, states = self._scored
         turn = self._rule.large(states[0])
-        self._states.append(self._next(states[0], scores.of[0], 0))
-        self._inner[turn].commit(tokens)
+        self._turn([*self._states, self._next(states[0], scores.of[0], 0)])
+        self._both[turn].commit(tokens)
 
 
 class EntropyAfterShaping(SwitchSession):
@@ -234,7 +234,7 @@ def test_recipe():
         small, big, ByEntropy(0.5, None, 5, 3)
     )
     assert values["window"] == 5
-    with pytest.raises(ValueError, match="layers cannot run alone where two models take turns"):
+    with pytest.raises(ValueError, match="layers cannot be read where two models take turns"):
         decoder.target.open((0, 1)).part(range(1))
 
 

@@ -4,10 +4,11 @@ that trains it. The command line finds all three."""
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import forked
 
 PACKAGE = '''
 """Guess: a matrix on the target's state before a token guesses the token behind it."""
@@ -202,12 +203,8 @@ def installed(tmp_path_factory) -> Path:
 
 def ran(installed: Path, *command: object, **more: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-m", "polydec", *map(str, command)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **more},
-    )
+    env = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **more}
+    return forked.run("-m", "polydec", *map(str, command), env=env)
 
 
 def test_a_kind_in_one_file_is_trained_and_used_from_the_command_line(installed, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +31,8 @@ from polydec.train.specs.command import Command
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {command.name: command for command in commands()}
-FLAGS = get_command(train.app).commands
+GROUP = get_command(train.app)
+FLAGS = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -95,7 +97,8 @@ def test_only_the_envelope_fits_and_writes_down_what_was_measured():
 def test_flags_are_listed_without_torch():
     script = (
         "import sys\nfrom typer.main import get_command\nfrom polydec.cli import train\n"
-        "get_command(train.app)\nsys.exit('torch' in sys.modules)"
+        "group = get_command(train.app)\n"
+        "[group.get_command(None, name) for name in group.commands]\nsys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
@@ -150,3 +153,72 @@ def test_a_field_without_help_is_a_fault_of_the_code():
 
     with pytest.raises(TypeError, match="field steps needs a line of help"):
         fields(Bare)
+
+
+BROUGHT = """
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType
+
+from polydec.base import plugins
+from polydec.cli.main import main
+
+brought = (EntryPoint("theirs", "theirs_module", "polydec.training"), EntryPoint("lm", "theirs_module", "polydec.training"))
+plugins._points = lambda room: brought if room == "training" else ()
+sys.argv = ["polydec", "train", *{!r}]
+try:
+    main()
+finally:
+    print("theirs_module" in sys.modules)
+"""
+THEIRS = """
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.train.specs.command import Command
+
+
+@dataclass(frozen=True)
+class Spec:
+    steps: Annotated[int, "how many"] = 3
+
+
+COMMAND = Command("theirs", "Train theirs.", Spec, "theirs_module:measured")
+
+
+def measured(spec):
+    return {"steps": spec.steps}
+"""
+
+
+@pytest.mark.parametrize(
+    "args, said, imported",
+    [
+        (["--help"], "Of the package a package.", False),
+        (["lm", "--help"], "--steps", False),
+        (["theirs", "--help"], "Train theirs.", True),
+        (["theirs", "--steps", "5"], '{"steps": 5}', True),
+    ],
+    ids=["list", "own", "help", "theirs"],
+)
+def test_a_training_of_another_package_is_imported_when_it_is_asked_for(
+    args, said, imported, tmp_path, monkeypatch
+):
+    (tmp_path / "theirs_module.py").write_text(THEIRS, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    out = subprocess.run(
+        [sys.executable, "-c", BROUGHT.format(args)], capture_output=True, text=True, check=False
+    )
+    assert said in out.stdout and out.stdout.splitlines()[-1] == str(imported), out.stderr
+    assert "theirs_module" not in out.stderr
+
+
+def test_a_training_of_another_package_that_cannot_be_used_is_refused_by_its_name(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "theirs_module.py").write_text("raise OSError\n", "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    out = subprocess.run(
+        [sys.executable, "-c", BROUGHT.format(["theirs"])], capture_output=True, text=True
+    )
+    assert out.returncode == 2 and "brings the training theirs, which cannot be used" in out.stderr

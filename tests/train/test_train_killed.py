@@ -4,11 +4,10 @@ started again each time, ends with the weights of one that was left alone."""
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
+import forked
 from polydec.native.library import available
 from polydec.train.data import held_out
 from polydec.train.kinds import KINDS
@@ -70,12 +69,7 @@ def data(tmp_path_factory):
 
 def train(out, *args, dies=("", 0)):
     """`polydec train`; dies: where and after how many times."""
-    done = subprocess.run(
-        [sys.executable, "-c", DIES, dies[0], str(dies[1]), "train", *args, "--out", str(out)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked.run("-c", DIES, dies[0], str(dies[1]), "train", *args, "--out", str(out))
     assert done.returncode == (-signal.SIGKILL if dies[0] else 0), done.stderr[-2000:]
 
 

@@ -16,7 +16,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -41,6 +43,23 @@ class Ended(RequestError):
         self.again = again
 
 
+class Busy(RequestError):
+    """As many wait for the worker as may (see `few_waiting`)."""
+
+
+_MOST: ContextVar[int | None] = ContextVar("most that may wait", default=None)
+
+
+@contextmanager
+def few_waiting(most: int) -> Iterator[None]:
+    """Where others wait for a worker already, so many of them, what asks it in here is refused with Busy."""
+    before = _MOST.set(most)
+    try:
+        yield
+    finally:
+        _MOST.reset(before)
+
+
 @dataclass(frozen=True)
 class Limits:
     """Of a worker. memory: bytes of address space, its own included; seconds: of computing, for one request; stack: bytes of
@@ -58,14 +77,15 @@ class Worker:
 
     def __init__(self, script: Path, limits: Limits, what: str) -> None:
         self.script, self.limits, self.what = script, limits, what
-        self._lock = Lock()
+        self._lock, self._counting, self._waiting = Lock(), Lock(), 0
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         atexit.register(self.stop)
 
     def ask(self, request: bytes) -> dict[str, Any]:
-        """What the worker answers to a line of JSON. Raises Ended where it does not, RequestError where it does not start."""
-        with self._lock:
+        """What the worker answers to a line of JSON. Raises Ended where it does not, RequestError where it does not start, Busy
+        where too many wait."""
+        with self._turn():
             if self._owner != os.getpid():  # after a fork the parent's worker is the parent's
                 self._process = None
             for _ in range(2):
@@ -82,6 +102,24 @@ class Worker:
                 if ended != 0:
                     raise Ended(self._why(ended), again=ended == -signal.SIGKILL)
             raise RequestError("its process does not start")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for one's turn, if one more may."""
+        most = _MOST.get()
+        with self._counting:
+            if most is not None and self._waiting >= most:
+                raise Busy(f"{self._waiting} wait for their turn already: ask again soon")
+            self._waiting += 1
+        try:
+            self._lock.acquire()
+        finally:
+            with self._counting:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

@@ -38,20 +38,20 @@ def main(script: str, memory: int, seconds: float, stack: int) -> None:
     importlib.import_module("polydec")  # the same as the caller's, whichever else is installed
     del sys.path[0]
     answer: Callable[[dict[str, Any]], dict[str, Any]] = runpy.run_path(script)["answer"]
-    held = size(1)
+    resident = size(1)
     for line in sys.stdin.buffer:
         # nobody catches its signal: it ends the process, whatever runs
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            said = answer(json.loads(line))
+            reply = answer(json.loads(line))
         except (MemoryError, RecursionError):
-            said = {"error": "what it is given is too long, or nested too deeply"}
+            reply = {"error": "what it is given is too long, or nested too deeply"}
         signal.setitimer(signal.ITIMER_PROF, 0)
-        answers.write(json.dumps(said).encode() + b"\n")
+        answers.write(json.dumps(reply).encode() + b"\n")
         answers.flush()
-        if size(1) > held + KEPT:
+        if size(1) > resident + KEPT:
             give_back()
-            held = size(1)
+            resident = size(1)
         if 2 * size() > memory:  # the next request starts anew, and has as much room as the first
             return
 

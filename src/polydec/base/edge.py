@@ -78,8 +78,8 @@ def check(kind: type[R], data: Any, what: str) -> R:
             .removeprefix("Input ")
             .replace("should be", "must be")
         )
-        given = f"{field} is {_spoken(first['input'])}" if field else "it"
-        raise RequestError(sentence(f"{what}: {given}: {message}")) from None
+        subject = f"{field} is {_spoken(first['input'])}" if field else "it"
+        raise RequestError(sentence(f"{what}: {subject}: {message}")) from None
 
 
 def _spoken(value: Any) -> str:

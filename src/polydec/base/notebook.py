@@ -36,8 +36,8 @@ def coloured(pieces: Iterable[Shown]) -> str:
 
 def answer(texts: Sequence[str], facts: Sequence[str], legend: bool) -> str:
     """Some answers, which are HTML already, and a line of facts below them; legend: say what the colour means."""
-    said = [f'<span style="{DRAFTED}">drafted and accepted</span>'] if legend else []
-    line = " · ".join([*said, *map(escape, facts)])
+    notes = [f'<span style="{DRAFTED}">drafted and accepted</span>'] if legend else []
+    line = " · ".join([*notes, *map(escape, facts)])
     return f'{"<hr>".join(texts)}<div style="opacity:.7;font-size:85%">{line}</div>'
 
 

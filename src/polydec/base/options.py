@@ -250,13 +250,13 @@ class Option:
     def legal(self) -> str:
         """What a value must be, such as "a whole number, in 0 to 64, or none"."""
         each = " and ".join(x.spoken for x in self.limits if not x.of_all)
-        said = [
+        conditions = [
             _SPOKEN[self.form],
             f"each {each}" if each and self.kind in _MANY else each,
             *(x.spoken for x in self.limits if x.of_all),
         ]
         return (
-            ", ".join(filter(None, said))
+            ", ".join(filter(None, conditions))
             + (", or none" if self.optional else "")
             + (f" ({self.note})" if self.note else "")
         )
@@ -313,12 +313,12 @@ class Option:
         """within: the value is of the right type, and outside of a range."""
         words = [str(c) for x in self.limits if isinstance(x, OneOf) for c in x.choices]
         near = get_close_matches(value[:DIGITS], words, 1, 0.5) if isinstance(value, str) else []
-        one = self.limits[0].spoken if within and len(self.limits) == 1 and not self.note else ""
-        must = f"lie {one}" if one.startswith("in ") else f"be {one or self.legal}"
-        said = f"{self.name} is {shown(value)}: it must {must}" + (
+        limit = self.limits[0].spoken if within and len(self.limits) == 1 and not self.note else ""
+        must = f"lie {limit}" if limit.startswith("in ") else f"be {limit or self.legal}"
+        sentence = f"{self.name} is {shown(value)}: it must {must}" + (
             f"; did you mean {near[0]}?" if near else ""
         )
-        return said if len(said) <= 300 else said[:299] + "…"
+        return sentence if len(sentence) <= 300 else sentence[:299] + "…"
 
 
 def meant(name: str, known: Collection[str], called: str, most: int = 3) -> str:

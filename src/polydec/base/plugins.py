@@ -27,17 +27,23 @@ OFF = "POLYDEC_PLUGINS"
 
 
 def found(
-    room: str, taken: Collection[str], part: Callable[[Any, str], Any], what: str
+    room: str,
+    taken: Collection[str],
+    part: Callable[[Any, str], Any],
+    what: str,
+    only: str | None = None,
 ) -> dict[str, Any]:
     """What other packages bring into a room, by its name there.
 
     room: the end of the entry points' group; taken: the names that Polydec's own files have, which cannot be replaced, so that
     a name means the same everywhere; part: (what an entry point names, its name) -> the thing that this room holds, or None
-    where it has no such thing; what: the name of such a thing.
+    where it has no such thing; what: the name of such a thing; only: the one that is asked for, the others are not imported.
     What cannot be used is left out with a warning that names its package: a damaged plug-in must not stop all other methods.
     """
     brought = dict[str, Any]()
     for point in _points(room):
+        if only not in (None, point.name):
+            continue
         if point.name in taken or point.name in brought:
             _warn(point, f"the name {point.name} is taken")
             continue
@@ -58,6 +64,11 @@ def brings(room: str) -> bool:
     return bool(_points(room))
 
 
+def names(room: str, taken: Collection[str]) -> dict[str, str]:
+    """By its name, the package of each thing that others bring into a room; nothing is imported for that."""
+    return {p.name: _package(p) for p in reversed(_points(room)) if p.name not in taken}
+
+
 @cache
 def _points(room: str) -> tuple[EntryPoint, ...]:
     """The entry points of a room in an order that does not depend on the installation's."""
@@ -66,9 +77,14 @@ def _points(room: str) -> tuple[EntryPoint, ...]:
     return tuple(sorted(entry_points(group=f"polydec.{room}"), key=lambda p: (p.name, p.value)))
 
 
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "a package"
+
+
 def _warn(point: EntryPoint, why: str) -> None:
-    package = point.dist.name if point.dist else "a package"
-    warn(f"{package}: its plug-in {shown(point.name)} of {point.group} is left out: {why[:200]}")
+    warn(
+        f"{_package(point)}: its plug-in {shown(point.name)} of {point.group} is left out: {why[:200]}"
+    )
 
 
 def with_card(module: Any, name: str) -> Any:

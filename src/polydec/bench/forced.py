@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from polydec.core.effects import gather
 from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.types import Draft, Reads, Want
 
 TOGETHER = 8
 """Texts that are scored in one pass: the rows of more would take much memory."""
@@ -25,7 +25,7 @@ class Fate:
     their weight (drawn evenly within the token's own weight, so that tokens drawn from the law have even ranks); best: minus
     the logarithm of the likeliest token's probability; twin, triplet: the chance that two, or three, draws are one token. lean:
     how much more a draft's law q favours the token (by min(1, q / p)) than it does draws of p, and lean_variance of that; both
-    0 where there is no draft."""
+    0 where there is no draft. own: its log-probability under the model's own row, before any rule."""
 
     chance: float
     surprise: float
@@ -37,6 +37,7 @@ class Fate:
     triplet: float
     lean: float = 0.0
     lean_variance: float = 0.0
+    own: float = float("nan")
 
 
 def fate(p_V: Any, token: int, within: float, q_V: Any = None) -> Fate:
@@ -75,19 +76,25 @@ def fates(
     texts: Mapping[int, Sequence[int]],
     rng: np.random.Generator,
     beside: Target | None = None,
+    own: bool = False,
 ) -> dict[int, list[Fate]]:
     """Of every token of these answers (by choice, whose stream a law that draws uses) its fate under `target`. beside:
-    a draft's law, of the same vocabulary."""
-    out = dict[int, list[Fate]]()
+    a draft's law, of the same vocabulary; own: note the model's own row too."""
+    out, want = dict[int, list[Fate]](), Want(base=Reads.ROW if own else Reads.NOTHING)
 
     async def one(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
         try:
             draft = Draft.chain(prompt[-1], tokens[:-1])
-            laws = [await session.score(draft, Want()) for session in sessions]
+            laws = [await session.score(draft, want) for session in sessions]
             within = rng.random(len(tokens))
-            out[choice] = [
-                fate(*_rows(laws, i, x, w)) for i, (x, w) in enumerate(zip(tokens, within))
-            ]
+            mine = [fate(*_rows(laws, i, x, w)) for i, (x, w) in enumerate(zip(tokens, within))]
+            if own:
+                base = laws[0].base
+                mine = [
+                    replace(f, own=base.logp(i, (x,))[0])
+                    for i, (f, x) in enumerate(zip(mine, tokens))
+                ]
+            out[choice] = mine
         finally:
             for session in sessions:
                 session.close()

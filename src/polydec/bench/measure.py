@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from polydec.api import LM, Completion, Engine, Prompt, Ticket
+from polydec.base.errors import RequestError
 from polydec.bench import answers as judges
 from polydec.bench import energy
 from polydec.bench.intervals import wilson
 from polydec.core.trace import Edited, Event
 from polydec.families.ar.stats import DraftStats
+from polydec.methods import registry
 from polydec.shapers.sampling import Sampling
 
 
@@ -28,6 +30,21 @@ class Method:
     @property
     def label(self) -> str:
         return self.name + "".join(f" {k}={v}" for k, v in self.options.items())
+
+
+def spelt(item: str) -> Method:
+    """`name:option=value:option=value`. Raises RequestError for a method that is unknown and for options in another form."""
+    name, *pairs = item.strip().split(":")
+    registry.get(name)
+    options: dict[str, str] = {}
+    for pair in pairs:
+        key, eq, value = pair.partition("=")
+        if not eq:
+            raise RequestError(
+                f"methods holds {item!r}: options are written as {name}:option=value"
+            )
+        options[key] = value
+    return Method(name, options)
 
 
 @dataclass(frozen=True)

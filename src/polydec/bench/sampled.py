@@ -17,6 +17,7 @@ from polydec.bench.chance import NORMAL, beyond, noncentral, two_sided
 from polydec.bench.forced import Fate, fates, possible
 from polydec.bench.places import Place, Places
 from polydec.core.protocols import Target
+from polydec.core.request import TokenLogprob
 from polydec.methods import registry
 from polydec.methods.kit import DRAFT
 from polydec.request.ask import plan
@@ -38,7 +39,7 @@ SHUFFLES = 400
 @dataclass(frozen=True)
 class Drawn:
     """A token that was drawn: of which prompt, seed and choice, at which place of the answer, in which pass, its fate under the
-    law, and the tokens before it."""
+    law, the tokens before it, and what the method itself says of its log-probability, where it was asked."""
 
     prompt: int
     seed: int
@@ -48,6 +49,7 @@ class Drawn:
     place: Place | None
     fate: Fate
     before: tuple[int, ...]
+    told: TokenLogprob | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,10 @@ class Sample:
     seconds: float
     texts: Mapping[tuple[int, int, int], tuple[int, ...]] = field(repr=False)
 
+    @property
+    def cost(self) -> dict[str, float]:
+        return {"passes": self.passes, "positions": self.positions, "seconds": self.seconds}
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -117,10 +123,12 @@ def draw(
     samples: int,
     seed: int = 0,
     law: Callable[[Target], Target] | None = None,
+    told: bool = False,
     **request: Any,
 ) -> Sample:
     """So many texts of each (prompt, raw) by a method, spread over seeds, all in company, and the fate of each token under
-    plain decoding's law of the same request. law: what is made of that law first."""
+    plain decoding's law of the same request. law: what is made of that law first; told: ask for log-probabilities too."""
+    asked: dict[str, Any] = {"logprobs": 0} if told else {}
     engine = Engine(lm)
     jobs = list[tuple[int, int, Any, Places]]()
     for at, (prompt, raw) in enumerate(prompts):
@@ -135,6 +143,7 @@ def draw(
                 n=n,
                 on=watch,
                 **request,
+                **asked,
             )
             jobs.append((at, seed + i, ticket, watch))
     answers = engine.run([ticket for _, _, ticket, _ in jobs])
@@ -145,12 +154,13 @@ def draw(
         plain: Any = made.decoder
         target = plain.target if law is None else law(plain.target)
         written = {c: x.token_ids for c, x in enumerate(answer.choices)}
+        notes = [x.logprobs or () for x in answer.choices]
         beside = _draft(lm, method, target)
-        found = fates(target, made.request.prompt, written, rng, beside)
+        found = fates(target, made.request.prompt, written, rng, beside, told)
         for c, tokens in written.items():
             texts[at, s, c] = tokens
             drawn += [
-                Drawn(at, s, c, i, x, watch.at(c, i), f, tokens[:i])
+                Drawn(at, s, c, i, x, watch.at(c, i), f, tokens[:i], _nth(notes[c], i))
                 for i, (x, f) in enumerate(zip(tokens, found[c], strict=True))
             ]
     metrics = [a.metrics for a in answers]
@@ -170,6 +180,10 @@ def _draft(lm: LM, method: str, target: Target) -> Target | None:
     if draft is None or not isinstance(target, Shaped):
         return draft
     return Shaped(draft, *target.shapers)
+
+
+def _nth(notes: Sequence[TokenLogprob], i: int) -> TokenLogprob | None:
+    return notes[i] if i < len(notes) else None
 
 
 def spread_over(samples: int) -> list[int]:
@@ -281,6 +295,36 @@ def _largest(drawn: Sequence[Drawn], by: Any) -> str:
     return f"place {depth} among the tokens of a pass, most at token {at} of the answers"
 
 
+LAWFUL, FAR = 1e-3, 0.5
+"""Nats by which a method's own log-probabilities may differ from those of a fresh pass, however little plain decoding's do; and
+from where on they are off however much plain decoding's are."""
+
+
+def seen(ours: Sequence[Drawn], plain: Sequence[Drawn], rules: str = "law") -> list[Test]:
+    """Whether a method saw the laws that a fresh pass gives behind the same text: the model's own rows ("cache"), and what the
+    rules of the request make of them. What plain decoding's own passes differ by is noise. rules: what these are called."""
+    out = list[Test]()
+    for name, far in (("cache", _own_off), (rules, _shaped_off)):
+        noise = max((far(d) for d in plain), default=0.0)
+        worst = max(ours, key=far, default=None)
+        off = 0.0 if worst is None else far(worst)
+        wrong = worst is not None and off > max(LAWFUL, min(FAR, 4.0 * noise))
+        out.append(Test(name, 0.0 if wrong else 1.0, off, where(worst) if wrong and worst else ""))
+        if wrong:
+            return out  # a rule over wrong rows gives wrong laws
+    return out
+
+
+def _own_off(d: Drawn) -> float:
+    """By how many nats a method's pass and a fresh one differ about a token, before any rule."""
+    return 0.0 if d.told is None else abs(d.told.model_logp - d.fate.own)
+
+
+def _shaped_off(d: Drawn) -> float:
+    """The same of the law that the token was drawn from."""
+    return 0.0 if d.told is None or d.fate.chance <= 0.0 else abs(d.told.logp + d.fate.surprise)
+
+
 def impossible(
     lm: LM,
     prompts: Sequence[tuple[Prompt, bool]],
@@ -376,35 +420,43 @@ def sampled(
 ) -> Findings:
     """Draw by the method and by plain decoding, and hold both against the laws, and against each other. plain: what plain
     decoding drew before for the same request under other seeds, in place of drawing again."""
-    ours = draw(lm, prompts, method, options, samples=samples, seed=seed, **request)
+    asked = {"samples": samples, **request}
+    ours = draw(lm, prompts, method, options, seed=seed, told=True, **asked)
     if plain is None:
-        plain = draw(lm, prompts, "plain", {}, samples=samples, seed=seed + OTHERS, **request)
-    found = [*tests(ours.drawn), seeds_apart(ours, plain, seed)]
+        plain = draw(lm, prompts, "plain", {}, seed=seed + OTHERS, told=True, **asked)
+    rules = "steering" if request.get("steer") else "law"
+    laws = seen(ours.drawn, plain.drawn, rules)
+    found = [*laws, *tests(ours.drawn), seeds_apart(ours, plain, seed)]
     control = tests(plain.drawn)
     never, ties = impossible(lm, prompts, ours.drawn, request)
     if never or ties:
         d = (never or ties)[0]
         found.insert(0, Test("impossible", 0.0 if never else 1.0, float(len(never)), where(d)))
-    least = ALARM / max(1, len(found))
+    cost = {"method": ours.cost, "plain": plain.cost}
+    tie = f"impossible: {where(ties[0])}" if ties else ""
+    return concluded(found, control, ours, cost, tie)
+
+
+def concluded(
+    found: Sequence[Test],
+    control: Sequence[Test],
+    ours: Sample,
+    cost: Mapping[str, Mapping[str, float]],
+    tie: str = "",
+) -> Findings:
+    """What these tests come to together. tie: where rounding may have decided."""
     worst = min(found, key=lambda t: t.p)
-    fault = worst.p < least
-    verdict = "fault" if fault else "near-tie" if ties else "keeps it"
-    place = (
-        f"{worst.name}: {worst.where}" if fault else f"impossible: {where(ties[0])}" if ties else ""
-    )
+    fault = worst.p < ALARM / max(1, len(found))
     return Findings(
-        verdict,
-        place,
+        "fault" if fault else "near-tie" if tie else "keeps it",
+        f"{worst.name}: {worst.where}" if fault else tie,
         tuple(found),
         tuple(control),
         power(ours.drawn, len(found)),
         len(ours.drawn),
         len(ours.texts),
         digest(sorted(ours.texts.items())),
-        {
-            side: {"passes": s.passes, "positions": s.positions, "seconds": s.seconds}
-            for side, s in (("method", ours), ("plain", plain))
-        },
+        cost,
     )
 
 

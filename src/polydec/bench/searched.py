@@ -133,6 +133,8 @@ def _ledger(
     """What in a ledger cannot be; nothing: ""."""
     if books["positions"] != real["positions"]:
         return f"prompt {at + 1}: {books['positions']} positions are booked and {real['positions']} were fed"
+    if books["passes"] > real["passes"]:
+        return f"prompt {at + 1}: {books['passes']} passes are booked and {real['passes']} ran"
     written = metrics.get("tokens_written")
     if written is not None and written < length:
         return f"prompt {at + 1}: {written} tokens are booked as written and the answer alone has {length}"

@@ -7,7 +7,6 @@ from typing import Any
 
 from polydec import api
 from polydec.drafting.costs import Costs
-from polydec.request.ask import plan
 
 
 def check(
@@ -18,6 +17,8 @@ def check(
 ) -> None:
     """Raise RequestError with one sentence if any of these (prompt, raw) is refused by any of these (method, options) with this
     request. Nothing is computed: what takes minutes begins after all has been checked."""
+    from polydec.request.ask import plan  # loads torch
+
     prompts, methods = list(prompts), list(methods)
     for method, options in methods:
         lm.check(method, options)

@@ -9,11 +9,10 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,21 +24,18 @@ from polydec import api
 from polydec.base import files
 from polydec.base.edge import printable, sentence, whole
 from polydec.base.errors import RequestError
-from polydec.bench import answers, measure, parallelbench, record
-from polydec.bench.certificate import digest
-from polydec.bench.record import Cell
-from polydec.cli import asking, bench_page, prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, SAMPLED, Flags
 from polydec.cli.shown import cell, emit, emit_drawn
 from polydec.methods import registry
-from polydec.methods.kit import family_of
-from polydec.request import machine, profile
+from polydec.request import machine
 from polydec.request.fields import CHOICES
 
+if TYPE_CHECKING:
+    from polydec.bench import measure
+    from polydec.cli.bench_run import Found
+
 NAN = float("nan")
-BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
-"""By a model's family, what the other methods are held against: a token a pass."""
 USUAL = {**registry.DEFAULTS, "ar": "prompt-lookup,token-recycling"}
 """By a model's family, what is held against it where nobody names methods."""
 
@@ -118,196 +114,31 @@ def bench(
         _ready(name, path)
     if methods not in (None, "all"):
         parse(methods)  # what no model could honour is said before one is loaded
-    heats = _temperatures(flags, temperatures)
-    every = [_Side(one, methods, heats) for one in _each_model(flags, models)]
+    heats, each_flags = _temperatures(flags, temperatures), _each_model(flags, models)
+
+    def choose(lm: api.LM, family: str) -> list[measure.Method]:
+        if methods is None:
+            return parse(USUAL[family])
+        return everything(lm, family) if methods == "all" else parse(methods)
+
+    from polydec.cli import bench_run  # behind the checks: it loads torch
+
+    every = [bench_run.Side(one, choose, heats, len(each_flags) == 1) for one in each_flags]
     for one in every:
         one.prepare(data, prompt_tokens, limit)
-    identity = {
-        "models": [one.said for one in every],
-        "versions": machine.versions(),
-        "settings": _settings(flags),
-        "prompts": digest([[dataclasses.astuple(r) for r in one.rows] for one in every]),
-    }
+    found = bench_run.Found(bench_run.identity(every, _settings(flags)))
     if machine.busy() > 0.2:
         Console(stderr=True).print(
             f"warning: the machine is busy (load {machine.busy():.1f} of its cores): "
             "figures are doubtful",
             style="yellow",
         )
-    found = Found(identity)
     try:
-        with (
-            record.opened(record_, identity) as kept,
-            Progress(console=Console(stderr=True), transient=True) as progress,
-        ):
-            bar = progress.add_task("measuring", total=None)
-            for one in every:
-                lm = one.load()
-                if html is not None and family_of(lm.checkpoint.lm) == "ar":
-                    found.curves[lm.name] = profile.read(lm) or profile.measure(
-                        lm, seconds=profile.QUICK
-                    )
-                for at, request, tasks in one.cells(batches):
-                    found.rows += run(
-                        lm,
-                        one,
-                        at,
-                        request,
-                        tasks,
-                        repeat,
-                        kept,
-                        lambda label: progress.update(bar, description=escape(printable(label))),
-                        found.partly,
-                    )
+        bench_run.measured(every, batches, repeat, record_, html is not None, found)
     finally:  # also of what was measured before a failure or Ctrl-C
         found.rows += found.partly
         if found.rows:
             publish(found, flags.json_, html, csv_)
-
-
-@dataclass
-class Found:
-    """What a bench has to tell. partly: rows of a cell that was left half-way; curves: by model what its passes cost."""
-
-    identity: dict[str, Any]
-    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
-    partly: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
-    curves: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-
-    @property
-    def machine(self) -> str:
-        return "; ".join(dict.fromkeys(m["machine"] for m in self.identity["models"]))
-
-
-class _Side:
-    """One model of a bench: how it is loaded, its methods and prompts."""
-
-    def __init__(self, flags: Flags, methods: str | None, heats: Sequence[float | None]) -> None:
-        self.flags, self._named, self._heats = flags, methods, heats
-        self.alone, self.base = True, "plain"
-        self.chosen, self.rows = list[measure.Method](), list[prompts.Row]()
-        self.said = dict[str, Any]()
-        self._lm: api.LM | None = None
-
-    def load(self) -> api.LM:
-        """The model; where there are several, one that is held for nobody else."""
-        lm = self._lm or self.flags.load()
-        self._lm = lm if self.alone else None
-        return lm
-
-    def prepare(
-        self, data: Sequence[Path] | None, prompt_tokens: int | None, limit: int | None
-    ) -> None:
-        """Check every prompt by every method at every temperature. Raises RequestError; nothing is decoded."""
-        lm, named = self.load(), self._named
-        family = family_of(lm.checkpoint.lm)
-        some = (
-            parse(USUAL[family])
-            if named is None
-            else everything(lm, family)
-            if named == "all"
-            else parse(named)
-        )
-        self.base = BASES[family]
-        self.chosen = [
-            measure.Method(self.base, {}),
-            *(m for m in some if m.label != self.base),
-        ]
-        files_of = [prompts.read(path, lm, prompt_tokens) for path in data or ()]
-        self.rows = [
-            row for some in files_of or [prompts.BUILT_IN] for row in prompts.first(some, limit)
-        ]
-        for request in self._requests(lm):
-            asking.check(
-                lm,
-                ((r.prompt, self.flags.raw or r.raw) for r in self.rows),
-                ((m.name, m.options) for m in self.chosen),
-                **request,
-            )
-        point = lm.checkpoint
-        self.said = {
-            "name": lm.name,
-            "kernel": point.kernel,
-            "dtype": point.dtype,
-            "draft": None if lm.draft is None else lm.draft.name,
-            "template": "chat template" if point.text.has_chat and not self.flags.raw else "raw",
-            "machine": machine.describe(lm.network),
-            "methods": [m.label for m in self.chosen],
-        }
-
-    def _requests(self, lm: api.LM) -> Iterator[dict[str, Any]]:
-        """A request for each temperature."""
-        for heat in self._heats:
-            given = self.flags.bent if heat is None else {**self.flags.bent, "temperature": heat}
-            yield {
-                "sampling": lm.sampling(**given),
-                "max_tokens": self.flags.max_tokens or 128,
-                "seed": self.flags.seed,
-            }
-
-    def cells(
-        self, batches: Sequence[int]
-    ) -> Iterator[tuple[Cell, dict[str, Any], list[measure.Task]]]:
-        """What is measured, cell by cell: temperatures within batches."""
-        lm = self._lm or self.load()
-        for size in batches:
-            for request in self._requests(lm):
-                at = Cell(lm.name, size, float(request["sampling"].temperature))
-                yield at, request, self._tasks(size)
-
-    def _tasks(self, size: int) -> list[measure.Task]:
-        out = list[measure.Task]()
-        for workload in dict.fromkeys(r.workload for r in self.rows):
-            mine = [r for r in self.rows if r.workload == workload]
-            for i in range(0, len(mine), size):
-                some = mine[i : i + size]
-                wanted = tuple(answers.wanted(r.answer) for r in some)
-                out.append(
-                    measure.Task(
-                        workload,
-                        tuple(r.prompt for r in some),
-                        self.flags.raw or some[0].raw,
-                        wanted if any(w is not None for w in wanted) else (),
-                    )
-                )
-        return out
-
-
-def run(
-    lm: api.LM,
-    side: _Side,
-    at: Cell,
-    request: dict[str, Any],
-    tasks: list[measure.Task],
-    repeat: int,
-    kept: record.Record,
-    tick: Callable[[str], None],
-    partly: list[dict[str, Any]],
-) -> list[dict[str, Any]]:
-    """The rows of a cell; where it is left half-way, those of what was measured stand in `partly`."""
-    runs = kept.runs(at, [m.label for m in side.chosen])
-
-    def rows() -> list[dict[str, Any]]:
-        return [
-            {**row, "batch": at.batch, "temperature": at.temperature}
-            for row in measure.table(lm, runs, tasks, side.base)
-        ]
-
-    try:
-        measure.measure(
-            lm,
-            side.chosen,
-            tasks,
-            **request,
-            repeats=repeat,
-            into=runs,
-            tick=tick,
-            keep=lambda label, one: kept.keep(at, label, one),
-        )
-    except BaseException:
-        partly += rows() if any(runs.values()) else []
-        raise
-    return rows()
 
 
 def _each_model(flags: Flags, models: str | None) -> list[Flags]:
@@ -375,6 +206,8 @@ def _settings(flags: Flags) -> dict[str, Any]:
 
 def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
     """A suite's tasks by several methods: how often the answer is right, passes, closed forms."""
+    from polydec.bench import parallelbench
+
     some = list(parallelbench.problems(suite, each, flags.seed))
     lm = flags.load()
     chosen = parse(methods) if methods else parallelbench.default(lm)
@@ -455,6 +288,8 @@ def publish(found: Found, as_json: bool, html: Path | None, table: Path | None) 
         "rows": found.rows,
     }
     if html is not None:
+        from polydec.cli import bench_page
+
         text = bench_page.page(found.identity, found.rows, found.curves, command)
         files.replace(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
     if table is not None:
@@ -494,29 +329,18 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 def parse(methods: str) -> list[measure.Method]:
     """`a,b:k=v:k=2,1,1`. Raises RequestError for an unknown method or option."""
-    out = list[measure.Method]()
-    for item in re.split(r",(?!\s*\d)", methods):
-        name, *pairs = item.strip().split(":")
-        registry.get(name)
-        options: dict[str, str] = {}
-        for pair in pairs:
-            key, eq, value = pair.partition("=")
-            if not eq:
-                raise RequestError(
-                    f"methods holds {item!r}: options are written as {name}:option=value"
-                )
-            options[key] = value
-        out.append(measure.Method(name, options))
-    return out
+    from polydec.bench.measure import spelt
+
+    return [spelt(item) for item in re.split(r",(?!\s*\d)", methods)]
 
 
 def everything(lm: api.LM, family: str) -> list[measure.Method]:
     """All methods that can decode this model."""
+    from polydec.bench.measure import Method
+
     kit = lm.kit()
     return [
-        measure.Method(name, {})
-        for name in sorted(registry.of_family(family))
-        if registry.can(name, kit)
+        Method(name, {}) for name in sorted(registry.of_family(family)) if registry.can(name, kit)
     ]
 
 

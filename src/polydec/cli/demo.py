@@ -12,7 +12,6 @@ from rich.markup import escape
 
 from polydec import api
 from polydec.base.edge import printable, whole
-from polydec.bench import measure
 from polydec.cli import asking, prompts
 from polydec.cli.flags import ASK
 from polydec.cli.shown import cell, emit
@@ -36,6 +35,8 @@ def demo(
     ASK["max_tokens"].convert(max_tokens)
     if repeat is not None:
         whole("repeat", repeat, 1, 1000)
+    from polydec.bench import measure  # behind the checks: it loads torch
+
     rows = prompts.read(prompt_file) if prompt_file else list(prompts.BUILT_IN)
     lm = api.load(model)
     methods = [measure.Method(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None]

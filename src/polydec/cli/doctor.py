@@ -10,17 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 
 from polydec import api
 from polydec import native as cpu
 from polydec.base.errors import PolydecError
-from polydec.bench import diagnose
 from polydec.formats import zoo
-from polydec.learned.kinds.ngrams import NGrams
-from polydec.request import machine, profile
+from polydec.request import machine
 from polydec.request.loading import declared
 
 
@@ -49,6 +46,8 @@ def doctor(
         )
     report = facts() | {"model": path_of(model, threads)}
     if bench:
+        from polydec.bench import diagnose
+
         with Console(stderr=True).status("measuring"):
             report["bench"] = diagnose.run(model, threads)
     if json_:
@@ -59,6 +58,10 @@ def doctor(
 
 def facts() -> dict[str, Any]:
     """What this machine and installation have."""
+    import torch
+
+    from polydec.request import profile
+
     runs, why = cpu.available()
     return {
         "machine": machine.describe(),
@@ -107,6 +110,9 @@ def data() -> dict[str, Any]:
 
 def path_of(model: str, threads: int | None) -> dict[str, Any]:
     """Which path `auto` takes for a model, and why not the native one."""
+    from polydec.learned.kinds.ngrams import NGrams
+    from polydec.request import profile
+
     try:
         lm = api.load(model, threads=threads)
     except PolydecError as e:
@@ -184,4 +190,6 @@ def show(report: dict[str, Any]) -> None:
     else:
         out.print("profile     none: `polydec tune` measures one for --method auto")
     if "bench" in report:
+        from polydec.bench import diagnose
+
         diagnose.show(report["bench"], out)

@@ -13,10 +13,10 @@ from polydec.base.errors import RequestError
 from polydec.base.files import replace
 from polydec.cli import prompts
 from polydec.cli.shown import emit
-from polydec.request import embedding
+from polydec.request import reading
 from polydec.request.loading import declared as loading
 
-FIELDS, LOADING = embedding.declared(), loading()
+FIELDS, LOADING = reading.declared(), loading()
 
 
 def _flag(name: str) -> Any:
@@ -42,7 +42,7 @@ def embed(
     ] = None,
 ) -> None:
     """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens."""
-    how = embedding.Reading(pool, layer, normalised, template, prepend_from, prepend_to)
+    how = reading.Reading(pool, layer, normalised, template, prepend_from, prepend_to)
     some = list(texts or ())
     if file is not None:
         some += [line for line in prompts.read_text(file).splitlines() if line.strip()]

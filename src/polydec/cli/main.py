@@ -31,6 +31,7 @@ COMMANDS = {
     "presses": "List every way to make a cache smaller (`polydec generate --cache NAME`).",
     "verify": "Certify that a method keeps its promise.",
     "bench": "Time methods side by side.",
+    "harness": "Run lm-evaluation-harness on a model and a method.",
     "demo": "Decode real prompts greedily by every method.",
     "tune": "Measure what a pass over 1 to 32 rows costs on this machine.",
     "detect": "Look for the watermark (`--sample watermark_bias=2`) in a text.",
@@ -66,7 +67,8 @@ def command(name: str) -> Any:
     if hasattr(module, "app"):
         alone.add_typer(module.app, name=name)
     else:
-        alone.command(name)(getattr(module, name))
+        settings = getattr(module, "SETTINGS", None)  # of one that hands its flags on
+        alone.command(name, context_settings=settings)(getattr(module, name))
         alone.callback()(lambda: None)  # so that it stays a group, of one command
     tree: Any = typer.main.get_command(alone)
     return tree.commands[name]

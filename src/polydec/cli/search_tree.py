@@ -133,7 +133,7 @@ def drawn(root: Node) -> str:
         i = stack.pop()
         row[i] = free
         free += not kids[i]
-        stack += sorted(reversed(kids[i]), key=lambda k: not nodes[k].chosen)
+        stack += sorted(kids[i], key=lambda k: (not nodes[k].chosen, -k))
     lines, words = list[str](), list[str]()
     for i, node in enumerate(nodes):
         x, y = max(0, depth[i] - 1) * COLUMN + 84 * (depth[i] > 0), row[i] * ROW + 16

@@ -39,8 +39,6 @@ from polydec.drafting.costs import Costs
 from polydec.families.ar.events import Proposed, Verified
 from polydec.families.diffusion.events import Unmasked
 from polydec.methods import registry
-from polydec.shapers.greedy import Greedy
-from polydec.targets.shaped import Shaped
 
 app = typer.Typer(help="Read traces that --trace wrote.", no_args_is_help=True)
 
@@ -203,6 +201,8 @@ def replay(
     """Make a recorded run again under other settings without its model: the drafter works, and what the model would say is
     read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded."""
     from polydec.bench.told import Recorded, replayed, seconds
+    from polydec.shapers.greedy import Greedy
+    from polydec.targets.shaped import Shaped
 
     stories, (mine, size, ends, costs) = read(file), _settings(file)
     new = str(method or mine["name"])

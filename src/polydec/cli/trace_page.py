@@ -39,7 +39,7 @@ border:1px solid var(--line);border-radius:8px;padding:.8em}
 .d{background:var(--goodbg);border-radius:3px}.p{border-bottom:2px solid var(--line)}
 svg text{font:12px ui-monospace,monospace;fill:var(--ink)}svg .no{fill:var(--soft)}svg .ok{fill:var(--good);font-weight:700}
 svg.search text.score{font-size:10px;fill:var(--soft)}
-svg path{fill:none;stroke:var(--line);stroke-width:1.5}svg path.ok{stroke:var(--good);stroke-width:2.5}
+svg path{fill:none;stroke:var(--line);stroke-width:1.5}svg path.ok{fill:none;stroke:var(--good);stroke-width:2.5}
 .trees{display:flex;flex-wrap:wrap;gap:.6em}.trees figure{margin:0;max-width:100%;box-sizing:border-box}
 figcaption{color:var(--soft);font-size:.85em}
 table{border-collapse:collapse}td{padding:.1em .35em;white-space:pre;font-family:ui-monospace,monospace;color:#1d2330}

@@ -8,12 +8,18 @@ from typing import Annotated
 
 import typer
 
-from polydec.cli.training import add_all
+from polydec.cli.training import Trainings
 
 app = typer.Typer(
+    cls=Trainings,
     help="Train language models and drafts; an interrupted run goes on where it was.",
     no_args_is_help=True,
 )
+
+
+@app.callback()
+def train() -> None:
+    """Train language models and drafts; an interrupted run goes on where it was."""
 
 
 @app.command()
@@ -37,6 +43,3 @@ def strength(
             vars(best(api.load(target, draft=draft, ngrams=None), pairs, head=head, raw=raw))
         )
     )
-
-
-add_all(app)

@@ -11,8 +11,10 @@ from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from polydec.base import plugins
+from polydec.base.errors import RequestError
 from polydec.base.options import REQUIRED, Option, as_text
 from polydec.train import specs
 from polydec.train.specs.command import Command
@@ -26,19 +28,67 @@ MEASURING = ("strength",)
 JSON = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
 
+BESIDE = ("command", "fields", "states")
+"""Modules of polydec/train/specs that are no kind of training."""
+
+
 def commands() -> tuple[Command, ...]:
     """What the files of polydec/train/specs call COMMAND, by name, and those of other packages (`plugins.py`)."""
-    modules = [import_module(f"{specs.__name__}.{m.name}") for m in iter_modules(specs.__path__)]
-    own: dict[str, Command] = {m.COMMAND.name: m.COMMAND for m in modules if hasattr(m, "COMMAND")}
-    what = "COMMAND of that name"
-    every = own | plugins.found("training", [*own, *MEASURING], plugins.with_command, what)
+    every = {name: _own(name) for name in _names()} | _brought()
     return tuple(every[name] for name in sorted(every))
 
 
-def add_all(app: typer.Typer) -> None:
-    """Give `app` each of these commands, with a flag for every field."""
-    for command in commands():
-        app.command(command.name)(made(command))
+def _names() -> list[str]:
+    """Of our own commands: a file's name, with hyphens."""
+    files = (m.name for m in iter_modules(specs.__path__))
+    return [name.replace("_", "-") for name in files if name not in BESIDE]
+
+
+def _own(name: str) -> Command:
+    return import_module(f"{specs.__name__}.{name.replace('-', '_')}").COMMAND
+
+
+def _brought(only: str | None = None) -> dict[str, Command]:
+    """What other packages bring: all of it, or what has the name `only`."""
+    taken, what = [*_names(), *MEASURING], "COMMAND of that name"
+    return plugins.found("training", taken, plugins.with_command, what, only)
+
+
+class Trainings(TyperGroup):
+    """A group of all these commands. One is made when somebody asks for it; another package's is not even imported for the
+    list, which shows its name and package."""
+
+    def __init__(self, **given: Any) -> None:
+        own = {name: TyperCommand(name) for name in _names()}
+        self._others = plugins.names("training", [*own, *MEASURING])
+        others = {
+            name: TyperCommand(name, help=f"Of the package {package}.")
+            for name, package in self._others.items()
+        }
+        listed = dict(sorted((own | others).items()))
+        super().__init__(**{**given, "commands": {**given["commands"], **listed}})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        known = super().get_command(ctx, cmd_name)
+        return _typed(_own(cmd_name)) if cmd_name in _names() else known
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, known, rest = super().resolve_command(ctx, args)
+        if name in self._others:
+            found = _brought(name)
+            if name not in found:
+                raise RequestError(
+                    f"the package {self._others[name]} brings the training {name}, which cannot be used"
+                )
+            known = _typed(found[name])
+        return name, known, rest
+
+
+def _typed(command: Command) -> Any:
+    """A command with a flag for every field."""
+    alone = typer.Typer(add_completion=False)
+    alone.command(command.name)(made(command))
+    return typer.main.get_command(alone)
 
 
 def tables() -> str:

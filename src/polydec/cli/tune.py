@@ -14,8 +14,8 @@ from rich.console import Console
 from polydec import api
 from polydec.base.edge import whole
 from polydec.base.errors import RequestError
-from polydec.cli import prompts, tune_on
-from polydec.request import machine, profile
+from polydec.cli import prompts
+from polydec.request import machine
 from polydec.request.loading import declared
 
 
@@ -53,7 +53,10 @@ def tune(
     whole("max_tokens", max_tokens, 2, 1 << 20)
     whole("best", best, 1, 8)
     rows = None if on is None else prompts.first(prompts.read(on), limit)
-    writable()
+    from polydec.cli import tune_on  # behind the checks: they load torch
+    from polydec.request import profile
+
+    writable(profile.path().parent)
     lm = api.load(
         model,
         draft=None if draft == "none" else draft,
@@ -103,9 +106,8 @@ def tune(
         tune_on.show(advice)
 
 
-def writable() -> None:
+def writable(folder: Path) -> None:
     """Raise RequestError where a profile could not be kept: it is what this command is for."""
-    folder = profile.path().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,13 +18,6 @@ from polydec import api
 from polydec.base import files
 from polydec.base.edge import printable, sentence, whole
 from polydec.base.errors import RequestError
-from polydec.bench import certificate
-from polydec.bench.apart import Apart, Distances, distances
-from polydec.bench.certify import Comparison, compare
-from polydec.bench.drift import Drift, drift
-from polydec.bench.masked import Held, held
-from polydec.bench.sampled import SEEDS, Findings, sampled
-from polydec.bench.searched import Audit, audit
 from polydec.cli import asking, prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, Flags, Steered
@@ -32,7 +25,15 @@ from polydec.cli.shown import cell, emit
 from polydec.core.types import Exactness
 from polydec.methods import registry
 from polydec.methods.kit import family_of
-from polydec.request.ask import plan
+
+if TYPE_CHECKING:
+    from polydec.bench.apart import Apart, Distances
+    from polydec.bench.certify import Comparison
+    from polydec.bench.drift import Drift
+    from polydec.bench.enumerated import Enumerated
+    from polydec.bench.masked import Held
+    from polydec.bench.sampled import Findings
+    from polydec.bench.searched import Audit
 
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
 CONSTRAINED = {"regex", "json_schema", "grammar", "choice", "span_of", "constraint_"}
@@ -95,6 +96,8 @@ def verify(
                 "verify --repeat does not take --data, --prompt-tokens, --limit or --samples: the certificate has them"
             )
         flags.only("verify --repeat", {"json_"})
+        from polydec.bench import certificate
+
         with TemporaryDirectory() as folder:
             old = certificate.read(repeat)
             was = again(old, Path(folder), flags.json_)
@@ -143,6 +146,9 @@ def run(
     lm: api.LM | None = None,
 ) -> Done:
     """Check all of the request, then gather the evidence that the method's promise asks for."""
+    from polydec.bench import certificate
+    from polydec.bench.sampled import SEEDS
+
     lm = flags.load() if lm is None else lm
     drawn = bool(flags.temperature)
     request: dict[str, Any] = {k: v for k, v in flags.request(lm).items() if k not in APART} | {
@@ -151,11 +157,7 @@ def run(
     }
     if family_of(lm.checkpoint.lm) == "diffusion":
         flags.only("verify, of a masked-diffusion model,", TAKEN)
-        if drawn:
-            raise RequestError(
-                f"temperature is {flags.temperature}: of a masked-diffusion model verify compares laws, so leave it out"
-            )
-        found = drifts(lm, flags, rows, request)
+        found = filled(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:
         request |= steered.request()
         asking.check(
@@ -188,6 +190,13 @@ def decoded(
     drawn: bool,
 ) -> Done:
     """Of a model that continues texts: by what the method promises, and by what of."""
+    from polydec.bench.apart import distances
+    from polydec.bench.enumerated import enumerated
+    from polydec.bench.masked import held
+    from polydec.bench.sampled import sampled
+    from polydec.bench.searched import audit
+    from polydec.request.ask import plan
+
     method, options = flags.method, flags.options()
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
     first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
@@ -204,7 +213,7 @@ def decoded(
         done = Done(far.verdict, far.place, {"distance": far.to_json()}, _distances(far))
     elif drawn:
         tested = sampled(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
-        done = Done(tested.verdict, tested.place, {"law": tested.to_json()}, _findings(tested))
+        done = lawful(tested, enumerated(method, options))
     else:
         done = greedy(lm, flags, rows, request)
     if request.get("constraint") is not None:
@@ -218,6 +227,16 @@ def decoded(
     return replace(done, content={**about, **done.content})
 
 
+def lawful(tested: Findings, exact: Enumerated) -> Done:
+    """What a promised law is held to: its draws here, and all draws on toys."""
+    return Done(
+        _worse(tested.verdict, exact.verdict),
+        "; ".join(p for p in (tested.place, exact.place) if p),
+        {"law": tested.to_json(), "enumeration": exact.to_json()},
+        [*_enumerated(exact), *_findings(tested)],
+    )
+
+
 def _worse(one: str, other: str) -> str:
     order = ("measured", "keeps it", "near-tie", "fault")
     return max(one, other, key=order.index)
@@ -227,7 +246,9 @@ def greedy(
     lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], request: Mapping[str, Any]
 ) -> Done:
     """The greedy text against plain decoding's, prompt by prompt; each is shown as it is compared."""
-    found = list[Comparison]()
+    from polydec.bench.certify import compare
+
+    found: list[Comparison] = []
     if not flags.json_:
         emit(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
     try:
@@ -268,15 +289,42 @@ def _compared(
     return Done(verdict, place, content, lines)
 
 
+def filled(
+    lm: api.LM,
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    request: Mapping[str, Any],
+    samples: int,
+    drawn: bool,
+) -> Done:
+    """Of a masked-diffusion model: what is drawn against the law where the method promises it, else the laws of its cache."""
+    from polydec.bench.enumerated import enumerated
+    from polydec.bench.unmasked import unmasked
+
+    name, options = registry.of_model(flags.method, "diffusion"), flags.options()
+    common = {k: request[k] for k in ("sampling", "max_tokens")}
+    pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
+    asking.check(lm, pairs, ((name, options),), **common)
+    promise = registry.build(name, lm.kit(), options)[0].exactness
+    if drawn and promise is Exactness.LAW:
+        tested = unmasked(lm, pairs, name, options, samples=samples, seed=flags.seed, **common)
+        done = lawful(tested, enumerated(name, options, "diffusion"))
+    else:
+        done = drifts(lm, flags, rows, name, common)
+    about = {"method": flags.method, "decodes": name, "promise": promise.value}
+    return replace(done, content={**about, **done.content})
+
+
 def drifts(
-    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], request: Mapping[str, Any]
+    lm: api.LM,
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    name: str,
+    common: Mapping[str, Any],
 ) -> Done:
     """How far the laws of a masked-diffusion model's cache are from those without one."""
-    name = registry.of_model(flags.method, "diffusion")
-    common = {k: request[k] for k in ("sampling", "max_tokens")}
-    asking.check(
-        lm, ((r.prompt, flags.raw or r.raw) for r in rows), ((name, flags.options()),), **common
-    )
+    from polydec.bench.drift import drift
+
     found = [
         drift(
             lm, r.prompt, name, flags.options(), **common, raw=flags.raw or r.raw, seed=flags.seed
@@ -291,7 +339,6 @@ def drifts(
         else ""
     )
     content = {
-        "method": name,
         "prompts": [{"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, found)],
     }
     lines = [DRIFT.format("prompt", "laws", "passes", "KL, nats", "largest", "other token")]
@@ -428,13 +475,23 @@ def _drift(row: prompts.Row, d: Drift) -> str:
     )
 
 
+def _enumerated(found: Enumerated) -> list[str]:
+    """What an enumeration came to."""
+    if found.unknown:
+        return [f"not enumerated on toys: {found.unknown}"]
+    return [
+        f"enumerated on {found.laws} random toy laws: all {found.ways} ways for draws to fall; total variation at most "
+        f"{found.apart:.1e}"
+    ]
+
+
 def _findings(found: Findings) -> list[str]:
     cost = {side: f"{c['passes']:.0f} passes" for side, c in found.cost.items()}
     return [
-        f"{found.tokens} tokens of {found.texts} texts against the laws behind them, and {found.texts} of plain decoding's",
+        f"{found.tokens} tokens of {found.texts} texts against the laws behind them",
         *(f"  {t.name:11} p = {t.p:.2g}  {t.where}".rstrip() for t in found.tests),
         f"would have caught, nine times of ten: {found.power}",
-        f"cost: {cost['method']} of the method, {cost['plain']} of plain decoding",
+        f"cost: {cost['method']} of the method, {cost['plain']} beside it",
     ]
 
 

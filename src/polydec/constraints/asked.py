@@ -97,10 +97,10 @@ def table() -> str:
     return "\n".join(["| kind | its value |", "|---|---|", *(rows or ["| none | |"])])
 
 
-def one(given: Mapping[str, Any]) -> Constraint | None:
+def one(fields: Mapping[str, Any]) -> Constraint | None:
     """The constraint of some fields, by our names or those of other packages, of which at most one may be given (None: not
     given). Raises RequestError for several, or a value that means none."""
-    on = {name: value for name, value in given.items() if value is not None}
+    on = {name: value for name, value in fields.items() if value is not None}
     if len(on) > 1:
         raise RequestError(f"{' and '.join(on)} are both given: an answer has one constraint")
     for name, value in on.items():

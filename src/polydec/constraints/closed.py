@@ -90,8 +90,8 @@ class _Closed:
                 out[key] = {name: self.one(x) for name, x in value.items()}
         kinds = schema.get("type")
         if (
-            "integer" in (some := kinds if isinstance(kinds, list) else [kinds])
-            and "number" not in some
+            "integer" in (types := kinds if isinstance(kinds, list) else [kinds])
+            and "number" not in types
         ):
             out |= _bounds(schema)
         if schema.get("format") in TIMES and "pattern" not in schema:

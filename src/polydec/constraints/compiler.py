@@ -39,10 +39,10 @@ def tokenizer(spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> Any:
 def matcher(tokens: Any, lark: str) -> Any:
     """A compiled grammar, in front of its first token. tokens: of `tokenizer`. Raises Malformed."""
     limits = library().LLParserLimits(verbose_errors=False, max_lexer_states=STATES)
-    found = library().LLMatcher(tokens, PLAIN + lark, log_level=0, limits=limits)
-    if found.is_error():
-        raise Malformed(found.get_error())
-    return found
+    compiled = library().LLMatcher(tokens, PLAIN + lark, log_level=0, limits=limits)
+    if compiled.is_error():
+        raise Malformed(compiled.get_error())
+    return compiled
 
 
 class _Table:
@@ -71,5 +71,5 @@ class _Table:
 def first_line(problem: str) -> str:
     """What the library says, in one line: its message without the drawing of where that is."""
     lines = [re.sub(r"^error: ", "", x.strip()) for x in problem.splitlines()]
-    said = [x for x in lines if x and not re.match(r"^(\d+ \||\^|\|)|regex parse error:$", x)]
-    return " ".join(" ".join(said).split()).removesuffix(" <non-verbose/>")
+    sentences = [x for x in lines if x and not re.match(r"^(\d+ \||\^|\|)|regex parse error:$", x)]
+    return " ".join(" ".join(sentences).split()).removesuffix(" <non-verbose/>")

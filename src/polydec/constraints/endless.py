@@ -48,16 +48,16 @@ def endless(text: str) -> frozenset[str]:
             missing[name, i] = len(known)
             for x in known:
                 waits[x].append((name, i))
-    fruitful, found = set[str](), [name for (name, _), count in missing.items() if not count]
-    while found:
-        name = found.pop()
+    fruitful, ready = set[str](), [name for (name, _), count in missing.items() if not count]
+    while ready:
+        name = ready.pop()
         if name in fruitful:
             continue
         fruitful.add(name)
         for at in waits[name]:
             missing[at] -= 1
             if not missing[at]:
-                found.append(at[0])
+                ready.append(at[0])
     return frozenset(rules) - fruitful
 
 

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.base.apart import Ended, Limits, Worker
+from polydec.base.apart import Busy, Ended, Limits, Worker
 from polydec.base.edge import sentence
 from polydec.base.errors import PolydecError, RequestError
 from polydec.constraints import compiler, pieces
@@ -40,8 +41,8 @@ MEMORY, SECONDS, STACK = 768 << 20, 5.0, 2 << 20
 """Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;
 bytes of its stack, a quarter of what a thread has here."""
 
-KEPT, HELD = 256, 256 << 20
-"""Constraints that are remembered, and bytes of those that were compiled, all together."""
+KEPT, HELD = 256, 32 << 20
+"""Constraints that are remembered, and bytes of those that were compiled, all together: hundreds of usual schemas."""
 
 _WORKER = Worker(
     Path(__file__).with_name("trial.py"), Limits(MEMORY, SECONDS, STACK), "a constraint"
@@ -134,12 +135,12 @@ def language(kind: str, text: str, called: str, vocab: Vocab, ends: frozenset[in
     spelled = pieces.of(vocab, ends)
     last = tuple(sorted(x for x in ends if 0 <= x < vocab.size))
     known = _vocabulary(spelled, last)
-    found = _COMPILED.get(
-        (kind, text, called, known.number), lambda: _compiled(kind, text, called, known)
+    compiled = _COMPILED.get(
+        (kind, _digest(text), called, known.number), lambda: _compiled(kind, text, called, known)
     )
-    if found.wrong:
-        raise RequestError(sentence(found.wrong))
-    return Grammar(found.root, spelled, last, found.lark)
+    if compiled.wrong:
+        raise RequestError(sentence(compiled.wrong))
+    return Grammar(compiled.root, spelled, last, compiled.lark)
 
 
 def grammar(lark: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
@@ -188,6 +189,8 @@ def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Co
             if "unknown" in answer:
                 _WORKER.ask(vocabulary.sent)
                 answer = _WORKER.ask(request)
+    except Busy as error:
+        raise Busy(sentence(f"constraint cannot be compiled yet: {error}")) from None
     except Ended as error:
         if error.again:
             raise RequestError(sentence(f"{called}: {error}")) from None
@@ -202,7 +205,12 @@ def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Co
         matcher = compiler.matcher(vocabulary.tokens, answer["lark"])
     except compiler.Malformed as error:  # the worker has just taken it
         raise RequestError(sentence(f"{called}: {compiler.first_line(str(error))}")) from None
-    return _Compiled(State(matcher), answer["lark"], answer["held"])
+    return _Compiled(State(matcher), answer["lark"], answer["held"] + len(answer["lark"]))
+
+
+def _digest(text: str) -> bytes:
+    """What a text is remembered by: it may be megabytes, and be refused."""
+    return sha256(text.encode()).digest()
 
 
 class _Memory:
@@ -213,16 +221,16 @@ class _Memory:
 
     def get(self, key: Any, make: Callable[[], _Compiled]) -> _Compiled:
         with self._lock:
-            found = self._known.get(key)
-            if found is not None:
+            compiled = self._known.get(key)
+            if compiled is not None:
                 self._known.move_to_end(key)
-                return found
-        found = make()  # without the lock: others need not wait
+                return compiled
+        compiled = make()  # without the lock: others need not wait
         with self._lock:
-            self._known[key] = found
+            self._known[key] = compiled
             while len(self._known) > KEPT or sum(x.held for x in self._known.values()) > HELD:
                 self._known.popitem(last=False)
-        return found
+        return compiled
 
 
 _COMPILED = _Memory()

@@ -136,10 +136,10 @@ def in_time(
     inner: Language[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]
 ) -> InTime:
     """The language, ended within so many tokens. Raises RequestError where no way out of its very beginning is so short."""
-    found = InTime(inner, most, Ways.of(pieces), tuple(ends))
-    if not found.whole:
+    language = InTime(inner, most, Ways.of(pieces), tuple(ends))
+    if not language.whole:
         raise RequestError(
             f"max_tokens is {most}: no text of the constraint was found that ends within so many tokens, so give "
             "more, or leave finish out"
         )
-    return found
+    return language

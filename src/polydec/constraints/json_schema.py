@@ -52,10 +52,10 @@ class JsonSchema:
 
         `vocab`, `ends`: as `Constraint.language` takes them. Raises RequestError where it cannot be followed.
         """
-        found = json.loads(self.language(vocab, ends).lark.removeprefix(f"{START}%json "))
+        schema = json.loads(self.language(vocab, ends).lark.removeprefix(f"{START}%json "))
         own = parse_object(self.text, "json_schema").get("x-guidance")
-        del found["x-guidance"]
-        return found if own is None else {**found, "x-guidance": own}
+        del schema["x-guidance"]
+        return schema if own is None else {**schema, "x-guidance": own}
 
 
 ANY_OBJECT = JsonSchema(

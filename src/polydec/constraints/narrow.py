@@ -77,9 +77,9 @@ class _Narrow:
         """A schema and all that stands in it."""
         if not isinstance(schema, Mapping) or depth > DEEPEST * 4:
             return schema
-        held = self._chosen(schema)
-        if held is not None:
-            return held
+        constant = self._chosen(schema)
+        if constant is not None:
+            return constant
         out, more = dict[str, Any](), list[Schema]()
         for key, value in schema.items():
             if key == "format":

@@ -42,12 +42,12 @@ class SpanOf:
     def language(self, vocab: Vocab, ends: frozenset[int]) -> Spans:
         spelled = pieces.of(vocab, ends)
         assert vocab.words is not None, "pieces.of has looked"
-        found = Spans.of(vocab.words.encode(self.text, special=False), spelled, ends)
-        if not found.mask(found.start()).any():
+        spans = Spans.of(vocab.words.encode(self.text, special=False), spelled, ends)
+        if not spans.mask(spans.start()).any():
             raise RequestError(
                 f"span is of {shown(self.text)}: no token of this model writes any of it"
             )
-        return found
+        return spans
 
 
 WHOLE = (-1,)
@@ -109,8 +109,8 @@ class Spans:
         """The tokens that may be written behind a text, ends left out."""
         if state == WHOLE:
             return list(self._places)
-        found = {self.tokens[i] for i in state if i < len(self.tokens)}
-        return [x for x in found if x is not None]
+        tokens = {self.tokens[i] for i in state if i < len(self.tokens)}
+        return [x for x in tokens if x is not None]
 
     def start(self) -> tuple[int, ...]:
         return WHOLE

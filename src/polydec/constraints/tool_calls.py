@@ -71,7 +71,7 @@ class ToolCalls:
     @property
     def _start(self) -> str:
         """The rules of an answer, where `body` is a call's object."""
-        said = " | said" if self.said is not None else ""
+        aside = " | said" if self.said is not None else ""
         if not self.form.tags:
             calls = 'body | "[" body (", " body)* "]"' if self.many else "body"
             return f"start: {calls}{' | REST?' if self.text else ''}"
@@ -80,7 +80,7 @@ class ToolCalls:
             return (
                 f"start: {'(lead inside)* REST?' if self.many else 'lead inside | REST?'}\n{call}"
             )
-        return f"start: {'call (SPACE call)*' if self.many else 'call'}{said}\n{call}"
+        return f"start: {'call (SPACE call)*' if self.many else 'call'}{aside}\n{call}"
 
     @property
     def _text(self) -> str:

@@ -57,14 +57,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"unknown": True}
     called, trial = request["called"], _Trial(*_VOCABULARIES[request["number"]])
     try:
-        found = _KINDS[request["kind"]](request["text"], called, trial.compile)
+        grammar = _KINDS[request["kind"]](request["text"], called, trial.compile)
     except ValueError as error:
         return {"error": str(error)}
     except (MemoryError, RecursionError):
         return {"error": f"{called}: it is nested too deeply, or takes more memory than it may"}
     except BaseException as error:  # what narrows a schema expects one; and the library can panic
         return {"error": f"{called} cannot be read ({type(error).__name__}: {str(error)[:200]})"}
-    return {"lark": found, "held": trial.held}
+    return {"lark": grammar, "held": trial.held}
 
 
 @dataclass
@@ -111,18 +111,18 @@ def _used() -> int:
     with suppress(AttributeError, OSError):
         told = ctypes.CDLL(None).mallinfo2
         told.restype = _Allocated
-        found = told()
-        return int(found.uordblks + found.hblkhd)
+        memory = told()
+        return int(memory.uordblks + memory.hblkhd)
     return 0
 
 
 def _regex(pattern: str, called: str, compiles: Compile) -> str:
-    found = f"start: /{compiler.library().regex_to_lark(pattern, '')}/"
+    grammar = f"start: /{compiler.library().regex_to_lark(pattern, '')}/"
     try:
-        compiles(found)
+        compiles(grammar)
     except Malformed as error:
         raise RequestError(f"{called}: {said(str(error))}") from None
-    return found
+    return grammar
 
 
 def said(problem: str) -> str:
@@ -158,9 +158,9 @@ def _placed(problem: str) -> str:
 
 
 def _json_schema(text: str, called: str, compiles: Compile) -> str:
-    given = json.loads(text)
-    references(given)  # raises where it is nested too deeply
-    schema = bounded(given)
+    parsed = json.loads(text)
+    references(parsed)  # raises where it is nested too deeply
+    schema = bounded(parsed)
     if not finite(schema):
         raise RequestError(f"{called} holds no finite value: it always needs itself again")
     try:
@@ -184,12 +184,12 @@ def _narrowed(schema: Mapping[str, Any], compiles: Compile) -> str:
 def _grammar(schema: Mapping[str, Any], compiles: Compile) -> str:
     """Without the properties that nobody speaks of; with them, where nothing is left."""
     try:
-        found = lark(closed(schema, lambda ref: follow(schema, ref)))
-        compiles(found)
+        grammar = lark(closed(schema, lambda ref: follow(schema, ref)))
+        compiles(grammar)
     except RequestError:
-        found = lark(schema)
-        compiles(found)
-    return found
+        grammar = lark(schema)
+        compiles(grammar)
+    return grammar
 
 
 _EACH = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")

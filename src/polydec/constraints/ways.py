@@ -160,20 +160,20 @@ class Ways:
             return self._written(language, state, text)
         rank_V = self.ranks[len(letter) == len(PROBES) and bool(letter.all())][ending]
         allowed_V = mask_V.numpy()
-        some = self._best(
+        candidates = self._best(
             self.quotes[allowed_V[self.quotes]] if ending else np.flatnonzero(allowed_V),
             rank_V,
             uses,
             -1.0 if fast else 1.0,
         )
-        if not some:
+        if not candidates:
             return [], state
         lasts = (
             x
-            for x in (*some, *(x for x in self.lasts if mask_V[x]))
+            for x in (*candidates, *(x for x in self.lasts if mask_V[x]))
             if any(language.allows(language.step(state, x), end) for end in ends)
         )
-        token = next(lasts, some[0])
+        token = next(lasts, candidates[0])
         uses[int(self.first_V[token])] += (
             self.kind_V[token] != STRING
         )  # which lengthens nothing by itself
@@ -240,30 +240,30 @@ class Ways:
 
     def _best(
         self,
-        some: NDArray[np.int64],
+        tokens: NDArray[np.int64],
         rank_V: NDArray[np.float64],
         uses: Counter[int],
         longer: float,
     ) -> list[int]:
         """Of the allowed tokens those that most likely lead out, best first: one of each kind, or all where they are few.
         uses: of first bytes, so far; longer: what a token's length counts for."""
-        some = some[self.first_V[some] < 256]  # what writes nothing leads nowhere
+        tokens = tokens[self.first_V[tokens] < 256]  # what writes nothing leads nowhere
         often = np.zeros(256)
         for byte, n in uses.items():
             often[byte] = n // OFTEN * 100 + n / 10
-        ended = rank_V[some] <= COMMA
+        ended = rank_V[tokens] <= COMMA
         rank = (
-            rank_V[some]
-            + longer * self.size_V[some]
-            + np.where(ended, 0.0, often[self.first_V[some]])
+            rank_V[tokens]
+            + longer * self.size_V[tokens]
+            + np.where(ended, 0.0, often[self.first_V[tokens]])
         )
-        if len(some) <= FEW:
-            return [int(x) for x in some[np.argsort(rank, kind="stable")]]
-        alike = [np.flatnonzero(self.kind_V[some] == kind) for kind in range(SPACE + 1)]
+        if len(tokens) <= FEW:
+            return [int(x) for x in tokens[np.argsort(rank, kind="stable")]]
+        alike = [np.flatnonzero(self.kind_V[tokens] == kind) for kind in range(SPACE + 1)]
         first = sorted(
             (float(rank[of].min()), int(of[rank[of].argmin()])) for of in alike if len(of)
         )
-        return [int(some[i]) for _, i in first]
+        return [int(tokens[i]) for _, i in first]
 
 
 def _kind(piece: bytes) -> int:

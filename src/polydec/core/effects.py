@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec.base.errors import RequestError
+from polydec.base.values import value
 from polydec.core.protocols import Model
 
 Coro = Coroutine[Any, Any, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@value(eq=False, slots=True)
 class Forward:
     """One query to a model; `size` is how many positions it feeds (for the accounts), `behind` how many stand before them.
 

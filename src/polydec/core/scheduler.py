@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, sqrt
+from operator import attrgetter
 from typing import Any
 
 from polydec.base.errors import RequestError
@@ -58,11 +59,15 @@ class Task:
         "result",
         "running",
         "slot",
+        "top",
         "usage",
     )
 
     def __init__(self, coro: Coro, parent: Task | None = None, slot: int = 0) -> None:
         self.coro, self.parent, self.slot = coro, parent, slot
+        self.top: Task | None = (
+            None if parent is None else parent.root
+        )  # of a task below others: the submitted one
         self.join: Join | None = None
         self.kids: list[Task] = []
         self.left = 0
@@ -89,7 +94,7 @@ class Task:
     @property
     def root(self) -> Task:
         """The submitted task that this one is, or is below of."""
-        return self if self.parent is None else self.parent.root
+        return self.top or self
 
     @property
     def busy(self) -> bool:
@@ -105,6 +110,7 @@ def current_task() -> Task | None:
     return _current.get()
 
 
+_cost = attrgetter("cost")
 Group = list[tuple[Task, Forward]]
 Answers = tuple[Sequence[Any] | Exception, float, float]
 """What a pass gave, or why it failed; when it began; and its seconds."""
@@ -121,39 +127,32 @@ def _forward(model: Model, group: Group) -> Answers:
     return answers, start, time.perf_counter() - start
 
 
-@dataclass(frozen=True)
-class Room:
-    """What a pass may hold. most: positions, were nothing before them; doubling: behind so many tokens a position counts twice
+def _loads(group: Group, doubling: float) -> list[float]:
+    """What each of these queries takes of a pass, in positions behind nothing: behind `doubling` tokens a position counts twice
     (it reads all of them, which takes time), behind twice as many three times."""
-
-    most: float
-    doubling: float = inf
-
-    def load(self, f: Forward) -> float:
-        """What a query takes of the room."""
-        return f.size * (1.0 + (f.behind + f.size / 2) / self.doubling)
-
-    def part(self, f: Forward) -> int:
-        """How many of its positions there is room for: the n of which n (1 + (behind + n / 2) / doubling) is `most`."""
-        if self.doubling == inf:
-            return int(self.most)
-        first = self.doubling + f.behind
-        return int(sqrt(first * first + 2 * self.doubling * self.most) - first)
+    return [f.size * (1.0 + (f.behind + f.size / 2) / doubling) for _, f in group]
 
 
-def _fill(prompts: Group, room: Room) -> tuple[Group, Group]:
+def _part(f: Forward, most: float, doubling: float) -> int:
+    """How many positions of a query load a pass with `most`: the n of which n (1 + (behind + n / 2) / doubling) is that."""
+    if doubling == inf:
+        return int(most)
+    first = doubling + f.behind
+    return int(sqrt(first * first + 2 * doubling * most) - first)
+
+
+def _fill(prompts: Group, most: float, doubling: float) -> tuple[Group, Group]:
     """As much of these as there is room for, first come first served; and what is left that was not begun."""
-    taken = Group()
-    for at, (task, f) in enumerate(prompts):
-        load = room.load(f)
-        if load > room.most:
-            part = max(room.part(f), int(not taken))  # whoever is first gets on
+    taken: Group = []
+    for at, ((task, f), load) in enumerate(zip(prompts, _loads(prompts, doubling), strict=True)):
+        if load > most:
+            part = max(_part(f, most, doubling), int(not taken))  # whoever is first gets on
             if part and f.split is not None:
                 taken.append((task, f.split(part)))
                 at += 1
             return taken, prompts[at:]
         taken.append((task, f))
-        room = replace(room, most=room.most - load)
+        most -= load
     return taken, []
 
 
@@ -166,7 +165,8 @@ class Scheduler:
     positions: how many one pass takes at most, by how many queries wait that are no prompts; None for no limit. What is over
     waits for the next pass, first come first served (a query that is larger than that runs all the same). Prompts fill the
     room that the others leave, in parts where all of one does not fit, and an eighth of a pass is theirs whatever else waits
-    (Sarathi-Serve, Agrawal et al. 2024). doubling: see Room. A pass that is interrupted (Ctrl-C) stays due and runs again.
+    (Sarathi-Serve, Agrawal et al. 2024). doubling: behind so many tokens a position counts twice. A pass that is interrupted
+    (Ctrl-C) stays due and runs again.
 
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.
@@ -224,18 +224,17 @@ class Scheduler:
         """Advance every coroutine to its next pass and run the passes that are due; False when nothing is left."""
         while self._ready:
             self._resume(*self._ready.popleft())
-        self._waiting = {
-            m: live
-            for m, group in self._waiting.items()
-            if (live := [i for i in group if not i[0].done])
-        }
+        if [t for group in self._waiting.values() for t, _ in group if t.done]:
+            self._waiting = {
+                m: live
+                for m, group in self._waiting.items()
+                if (live := [i for i in group if not i[0].done])
+            }
         if self._pool is not None:
             return self._overlap(self._pool)
         if not self._waiting:
             return False
-        cheapest = min(
-            self._waiting, key=lambda m: m.cost
-        )  # the first in order of waiting on a tie
+        cheapest = min(self._waiting, key=_cost)  # the first in order of waiting on a tie
         for model in list(self._waiting):
             skipped = self._skipped.pop(model, 0)
             if model is cheapest or skipped >= self._patience:
@@ -256,17 +255,17 @@ class Scheduler:
         if self._positions is None:
             return group
         others = [item for item in group if item[1].split is None]
-        room = Room(self._positions(len(others)), self._doubling)
-        most, load = room.most, room.load
-        if sum([load(f) for _, f in group]) <= most:
+        most, doubling = self._positions(len(others)), self._doubling
+        if sum(_loads(group, doubling)) <= most:
             return group
         prompts = [item for item in group if item[1].split is not None]
         kept = max(1, most // 8) if prompts else 0
         count, size = 0, 0.0
-        while count < len(others) and (not count or size + load(others[count][1]) <= most - kept):
-            size += load(others[count][1])
-            count += 1
-        filled, left = _fill(prompts, replace(room, most=max(kept, most - size)))
+        for load in _loads(others, doubling):
+            if count and size + load > most - kept:
+                break
+            count, size = count + 1, size + load
+        filled, left = _fill(prompts, max(kept, most - size), doubling)
         if later := [*left, *others[count:]]:
             self._waiting[model] = later
         return [*others[:count], *filled]
@@ -289,7 +288,9 @@ class Scheduler:
             return
         self._passes += 1
         size = sum([f.size for _, f in group])
-        each, later, watched = seconds / size, Group(), dict[int, tuple[list[Pass], int]]()
+        each = seconds / size
+        later: Group = []
+        watched: dict[int, tuple[list[Pass], int]] = {}
         for (task, f), answer in zip(group, given):
             use = task.usage.get(model)
             if use is None:
@@ -330,14 +331,14 @@ class Scheduler:
             task.running = False
             if task.done:
                 pass  # it was cancelled while it ran
+            elif isinstance(effect, Forward):
+                self._waiting.setdefault(effect.model, []).append((task, effect))
             elif isinstance(effect, Pause):
                 held = task.root.held
                 if held is None:
                     self._ready.append((task, None, None))
                 else:
                     held.append(task)
-            elif isinstance(effect, Forward):
-                self._waiting.setdefault(effect.model, []).append((task, effect))
             else:
                 join: Join = effect
                 task.join, task.kids = join, [Task(c, task, i) for i, c in enumerate(join.coros)]

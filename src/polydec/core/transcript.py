@@ -181,7 +181,7 @@ class Text:
             raise RequestError(
                 "tokens stand behind a gap: edit the text instead of appending to it"
             )
-        at = self.position
+        at = self._begin + len(self.tokens)
         pieces = self._take(tokens, notes)
         count = len(pieces)
         new = tuple(tokens[:count])

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.values import value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +43,7 @@ class Draw(Enum):
     WITHOUT = "without replacement"
 
 
+T = TypeVar("T")
 _ROOT = (-1,), (Draw.CERTAIN,), (None,)  # parent, draw and law of a root
 
 
@@ -105,7 +107,7 @@ class Vocab:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@value(eq=False)
 class Draft:
     """A token tree: guesses of how the text goes on. Every field but the last three has one entry a node.
 
@@ -205,17 +207,27 @@ class Draft:
             self.adapter,
         )
 
-    def only(self, keep: Sequence[int]) -> Draft:
-        """The nodes `keep` (ascending, the root and every node's ancestors among them), renumbered."""
-        new = {-1: -1} | {i: k for k, i in enumerate(keep)}
+    def only(self, keep: Sequence[int], chance: tuple[float, ...] | None = None) -> Draft:
+        """The nodes `keep` (ascending, the root and every node's ancestors among them), renumbered. chance: of all nodes, in
+        place of what the proposer said; None: that."""
+        n, chance = len(keep), self.chance if chance is None else chance
+        first = keep[-1] == n - 1  # then all keep their numbers
+
+        def kept(each: tuple[T, ...]) -> tuple[T, ...]:
+            return each[:n] if first else tuple([each[i] for i in keep])
+
+        parent = self.parent[:n]
+        if not first:
+            new = {-1: -1} | {i: k for k, i in enumerate(keep)}
+            parent = tuple([new[self.parent[i]] for i in keep])
         return Draft(
-            tuple(self.token[i] for i in keep),
-            tuple(new[self.parent[i]] for i in keep),
-            tuple(self.draw[i] for i in keep),
-            tuple(self.law[i] for i in keep),
-            None if self.probe is None else tuple(self.probe[i] for i in keep),
-            None if self.chance is None else tuple(self.chance[i] for i in keep),
-            None if self.state is None else tuple(self.state[i] for i in keep),
+            kept(self.token),
+            parent,
+            kept(self.draw),
+            kept(self.law),
+            None if self.probe is None else kept(self.probe),
+            None if chance is None else kept(chance),
+            None if self.state is None else kept(self.state),
             self.enter,
             self.adapter,
         )
@@ -333,7 +345,7 @@ class Want:
     last: bool = False
 
 
-@dataclass(frozen=True)
+@value()
 class Edit:
     """One change of an answer. Whatever a loop writes, observers hear of it as such changes.
 

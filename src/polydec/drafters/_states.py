@@ -14,8 +14,10 @@ from polydec.core.effects import Forward
 from polydec.core.protocols import Laws, Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Tree
-from polydec.families.ar.types import Budget, Verdict
+from polydec.families.ar.types import Budget, Verdict, always
+from polydec.native.growth import DEEP, MOST, READ, WIDE, Grower, Growing, Tip
 from polydec.nets.query import Answer, Query
 from polydec.nets.scores import LogitScores
 
@@ -122,7 +124,8 @@ class StateDrafter(Protocol):
 class StateGuess:
     """session: the target's own; cache: the layer's, None without one. What it holds between rounds was computed from true
     states alone. text: the last tokens, up to the root; pending: windows of tokens that the layer has not read yet, and the
-    true states before the last of each; true_H: the last true state; tip: what the layer makes of it."""
+    true states before the last of each; true_H: the last true state; tip: what the layer makes of it. grower: what grows whole
+    trees in one call, None where nothing does; end: the tip as it knows it."""
 
     drafter: StateDrafter
     session: Session
@@ -133,6 +136,8 @@ class StateGuess:
     )
     true_H: Tensor | None = None
     tip: Answer | None = None
+    grower: Grower | None = None
+    end: Tip | None = None
     price = 0.0  # its passes are priced by whoever weighs them: see Priced
 
     @property
@@ -143,6 +148,8 @@ class StateGuess:
         depth = min(budget.depth, self.drafter.weights.depth)
         if self.true_H is None or depth < 1:
             return Draft.chain(root)
+        if self.grower is not None and self._grows(root, budget):
+            return await self._grown(self.grower, root, depth, budget)
         await self._catch_up()
         draft = await self.drafter.tree.grow(
             self.drafter.laws(self), root, position, replace(budget, depth=depth), rng
@@ -151,9 +158,49 @@ class StateGuess:
             self.cache.truncate(self.cache.length)  # what was drafted is forgotten
         return draft
 
+    def _grows(self, root: int, budget: Budget) -> bool:
+        """Whether one call grows the tree that the drafter's would be: likeliest tokens first, of a law of which nothing counts
+        but its likeliest token, with no reason to stop early."""
+        wide = getattr(self.drafter.tree, "expands", 0)
+        return (
+            1 <= wide <= WIDE
+            and 1 <= budget.nodes <= MOST
+            and budget.go_on is always
+            and reads_argmax(self.session, root)
+        )
+
+    async def _grown(self, grower: Grower, root: int, depth: int, budget: Budget) -> Draft:
+        """What the drafter's tree would be, from one call."""
+        if len(self.pending) > READ:
+            await self._catch_up()
+        if self.tip is not None:
+            self.end, self.tip = grower.tip(self.tip), None
+        some, self.pending = self.pending, []
+        grown = await Forward(
+            grower,
+            Growing(
+                self.cache,
+                self.session.embed([window[-1] for window, _ in some]),
+                torch.stack([state_S for _, state_S in some]) if some else torch.empty(0),
+                None if some else self.end,
+                min(depth, DEEP),
+                self.drafter.tree.expands,  # pyright: ignore[reportAttributeAccessIssue]
+                budget.nodes,
+            ),
+            len(some) + depth - 1,
+        )
+        self.end, tree = grown.tip, TreeBuilder(root)
+        for parent, token, chance in grown.nodes:
+            tree.add(parent + 1, token, chance)
+        return tree.draft()
+
     async def _catch_up(self) -> None:
         """The layer reads what it has not read yet."""
-        if self.cache is None or not self.pending:
+        if self.cache is None:
+            return
+        if not self.pending:
+            if self.tip is None and self.end is not None and self.grower is not None:
+                self.tip = self.grower.answer(self.end)
             return
         windows, states = zip(*self.pending, strict=True)
         self.pending = []
@@ -162,7 +209,7 @@ class StateGuess:
         rows = self.drafter.weights.enter(self.embed(windows), state_NS)
         first = self.cache.stage(range(-1, len(rows) - 1))
         self.cache.commit(range(len(rows)))
-        self.tip = await self.feed(first, rows, (len(rows) - 1,))
+        self.tip, self.end = await self.feed(first, rows, (len(rows) - 1,)), None
 
     def embed(self, windows: Sequence[Sequence[int]]) -> Tensor:
         """Of windows of tokens, [N, window, H]."""
@@ -196,10 +243,42 @@ class StateGuess:
             self.cache = self.cache.fork(0)  # what nobody else reads is given back
 
 
+class _LookedAt(RequestError):
+    """Somebody looked at more of a law than its likeliest token."""
+
+
+class _OnlyArgmax:
+    """Scores of which nothing can be read but the likeliest token."""
+
+    def certain(self, i: int) -> None:
+        return None
+
+    def argmax(self, i: int) -> int:
+        return SEEN
+
+    def __getattr__(self, name: str) -> Any:
+        raise _LookedAt(f"{name} of a law was looked at")
+
+
+SEEN = -2
+"""A token that nobody has."""
+ONLY_ARGMAX: Any = _OnlyArgmax()
+
+
+def reads_argmax(session: Session, root: int) -> bool:
+    """Whether a session leaves laws as they are, or sees nothing of them but the likeliest token, which it is sure of."""
+    try:
+        bent = session.bend(Draft.chain(root), ONLY_ARGMAX)
+        return bent is ONLY_ARGMAX or bent.certain(0) == SEEN
+    except _LookedAt:
+        return False
+
+
 def at_work(drafter: StateDrafter, session: Session) -> StateGuess:
     """On a sequence that is about to begin."""
     network = drafter.weights.network
-    return StateGuess(drafter, session, None if network is None else network.new_cache())
+    cache = None if network is None else network.new_cache()
+    return StateGuess(drafter, session, cache, grower=getattr(drafter.weights, "grower", None))
 
 
 def last(tokens: Sequence[int], window: int) -> tuple[int, ...]:

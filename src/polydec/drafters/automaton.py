@@ -82,8 +82,8 @@ class Automaton:
         while state and token not in self.next[state]:
             state = self.link[state]
             length = self.length[state]
-        found = self.next[state].get(token)
-        return (0, 0) if found is None else (found, length + 1)
+        target = self.next[state].get(token)
+        return (0, 0) if target is None else (target, length + 1)
 
     def after(self, state: int) -> list[tuple[int, int, int]]:
         """(count, last place, token) of what followed, most frequent first, the latest on a tie."""

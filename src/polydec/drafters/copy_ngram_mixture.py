@@ -94,11 +94,14 @@ class CopyNGramMixtureGuess:
             ):  # else nothing that only the table says can be likely enough
                 for p, x in config.table.after(tail):
                     chance_of[x] = chance_of.get(x, 0.0) + left * p
-            some = [(p, x) for x, p in chance_of.items() if product * p >= floor]
-            if len(some) > 1:
-                some = sorted(some, key=_likelier)[: config.width]
+            likely = [(p, x) for x, p in chance_of.items() if product * p >= floor]
+            if len(likely) > 1:
+                likely = sorted(likely, key=_likelier)[: config.width]
             out = list[tuple[float, int, Place]]()
-            for p, x in some:  # what only the table says may stand in the text as well, after less
+            for (
+                p,
+                x,
+            ) in likely:  # what only the table says may stand in the text as well, after less
                 match = match_of.get(x) or automaton.step(state, length, x)
                 out.append((p, x, (*match, [*tail, x][-order:])))
             return out
@@ -141,5 +144,5 @@ class CompiledGuess(Guess):
         pass
 
 
-def _likelier(one: tuple[float, int]) -> tuple[float, int]:
-    return -one[0], one[1]
+def _likelier(continuation: tuple[float, int]) -> tuple[float, int]:
+    return -continuation[0], continuation[1]

@@ -86,12 +86,12 @@ class Belief:
     def __init__(self) -> None:
         self.rates = Calibration(BINS, TRUST)
 
-    def __call__(self, said: float) -> float:
+    def __call__(self, stated: float) -> float:
         """Unlikely ones are less likely still, as what was seen of SmolLM2-135M-Instruct had it, which is the prior."""
-        return self.rates.chance(bin_of(said, BINS), said * min(1.0, 0.4 + 1.3 * said))
+        return self.rates.chance(bin_of(stated, BINS), stated * min(1.0, 0.4 + 1.3 * stated))
 
-    def see(self, said: float, true: bool) -> None:
-        self.rates.observe(bin_of(said, BINS), true)
+    def see(self, stated: float, true: bool) -> None:
+        self.rates.observe(bin_of(stated, BINS), true)
 
 
 @dataclass
@@ -207,11 +207,11 @@ class CostAwareGuess:
         now, peers, costs = self.round, self.session.peers, self.config.costs
         now.chain.clear()
         now.without_free = now.without_paid = now.candidates = None
-        one, two = (costs.share(k, peers, position) for k in (1, 2))
-        now.one_row_ms, now.saved_ms = one, self.ledger.speed.ms_per_token(one)
-        row = MARGIN * (two - one)
+        one_row, two_rows = costs.share(1, peers, position), costs.share(2, peers, position)
+        now.one_row_ms, now.saved_ms = one_row, self.ledger.speed.ms_per_token(one_row)
+        row = MARGIN * (two_rows - one_row)
         if now.saved_ms < row:  # even what is certain would not pay (in a large batch, say)
-            now.silent, now.spent_ms = True, one
+            now.silent, now.spent_ms = True, one_row
             return Draft.chain(root)
         least = min(
             DOUBT * row / now.saved_ms, 1.0
@@ -219,10 +219,10 @@ class CostAwareGuess:
         likely = Budget(
             budget.depth, budget.nodes, budget.width, budget.go_on, budget.graded, least
         )
-        draft, keep = await self._from_free(root, position, likely, rng)
-        ms = 0.0 if now.silent else self.free.price
+        draft, keep, ms = await self._from_free(root, position, likely, rng)
         pays = (
-            self.paid is not None and self.paid.price + costs.draft_ms + two - one < now.saved_ms
+            self.paid is not None
+            and self.paid.price + costs.draft_ms + two_rows - one_row < now.saved_ms
         )  # were it sure
         if (
             self.paid is not None
@@ -236,21 +236,23 @@ class CostAwareGuess:
             )
             ms += self.paid.price + len(now.chain) * costs.draft_ms
         draft = self._told(draft, keep)
-        now.spent_ms = ms + (one if len(draft) == 1 else costs.share(len(draft), peers, position))
+        n = len(draft.token)
+        now.spent_ms = ms + (one_row if n == 1 else costs.share(n, peers, position))
         return draft
 
     async def _from_free(
         self, root: int, position: int, budget: Budget, rng: Rng
-    ) -> tuple[Draft, list[int]]:
-        """The free drafter's candidates, and which of them to feed."""
+    ) -> tuple[Draft, list[int], float]:
+        """The free drafter's candidates, which of them to feed, and the milliseconds that it took."""
         now, ms = self.round, self.free.price
         hopeless = (
             ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
         )  # were all of it accepted
         now.silent = hopeless or (ms > 0.0 and not self.ledger.free.due(0))
         if now.silent:
-            return Draft.chain(root), [0]
-        self._catch_up()
+            return Draft.chain(root), [0], 0.0
+        if now.missed:
+            self._catch_up()
         draft = await self.free.propose(root, position, budget, rng)
         keep = self._best(draft, position, budget.nodes)
         if ms > 0.0:
@@ -259,7 +261,7 @@ class CostAwareGuess:
                 draft.only(keep),
                 self.config.costs.share(len(keep), self.session.peers, position) + ms,
             )
-        return draft, keep
+        return draft, keep, ms
 
     def _catch_up(self) -> None:
         """The free drafter learns what it missed."""
@@ -270,17 +272,17 @@ class CostAwareGuess:
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
         """These nodes, with chances whose products are what the paths are believed to be worth."""
         if len(keep) == 1 or self.round.candidates is not draft:
-            return draft if len(keep) == len(draft) else draft.only(keep)
+            return draft if len(keep) == len(draft.token) else draft.only(keep)
         worth = [1.0, *[self.ledger.paths(v) for v in self.round.said[1:]]]
         chance = (
             1.0,
             *[min(1.0, worth[i] / max(worth[p], 1e-9)) for i, p in enumerate(draft.parent[1:], 1)],
         )
-        return replace(draft, chance=chance).only(keep)
+        return draft.only(keep, chance)
 
     def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
         """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""
-        if len(draft) == 1:  # nothing was proposed
+        if len(draft.token) == 1:  # nothing was proposed
             return [0]
         now, believed, share, peers = (
             self.round,
@@ -297,10 +299,12 @@ class CostAwareGuess:
         for i in bearer:
             rows[i] += 1  # fed with node i: itself and its probes
         size = sum(rows[i] for i in fixed)
-        some = [i for i in range(1, len(value)) if rows[i] and i not in fixed]
-        some.sort(key=value.__getitem__, reverse=True)  # stable: parents stay before their children
+        candidates = [i for i in range(1, len(value)) if rows[i] and i not in fixed]
+        candidates.sort(
+            key=value.__getitem__, reverse=True
+        )  # stable: parents stay before their children
         best, most, saved, more, base = 0, 0.0, 0.0, 0, share(size, peers, position)
-        for k, i in enumerate(some, 1):
+        for k, i in enumerate(candidates, 1):
             more += rows[i]
             if size + more > nodes + 1:
                 break
@@ -310,7 +314,7 @@ class CostAwareGuess:
                 best, most = k, gain
             elif value[i] * now.saved_ms < 1e-3 * base:
                 break
-        kept = {*fixed, *some[:best]}
+        kept = {*fixed, *candidates[:best]}
         return [i for i in range(len(value)) if bearer[i] in kept]
 
     async def _with_paid(

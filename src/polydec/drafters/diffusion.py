@@ -80,7 +80,7 @@ class Diffusion:
                 for x in sorted(ends - kept.keys())
                 if (logp := float(row_V[x])) > float("-inf")
             ]
-            out.append([*kept.items(), *sorted(last, key=lambda one: -one[1])])
+            out.append([*kept.items(), *sorted(last, key=lambda candidate: -candidate[1])])
         return out
 
     def path(
@@ -99,7 +99,10 @@ class Diffusion:
                 longer += [
                     (total + self._score(x, logp, context, seen), (*path, x)) for x, logp in level
                 ]
-            paths = sorted(longer, key=lambda one: (-one[0] / len(one[1]), one[1]))[: self.beam]
+            paths = sorted(
+                longer,
+                key=lambda longer_path: (-longer_path[0] / len(longer_path[1]), longer_path[1]),
+            )[: self.beam]
         return paths[0][1]
 
     def _score(

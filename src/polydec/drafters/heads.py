@@ -80,14 +80,14 @@ class HeadLaws:
         laws = self._laws
         for k in sorted({draft.depth[i] for i in laws.new(draft)}):
             nodes = [i for i in laws.new(draft) if draft.depth[i] == k]
-            some = nodes if self._weights.reads else nodes[:1]
-            carry = torch.stack([self._carry[draft.parent[i]] for i in some])
-            embed = laws.session.embed([draft.token[i] for i in some])
-            below, state = await Forward(self._weights, (k, carry, embed), len(some))
+            computed = nodes if self._weights.reads else nodes[:1]
+            carry = torch.stack([self._carry[draft.parent[i]] for i in computed])
+            embed = laws.session.embed([draft.token[i] for i in computed])
+            below, state = await Forward(self._weights, (k, carry, embed), len(computed))
             self._carry |= dict(
                 zip(
                     nodes,
-                    below if len(some) == len(nodes) else [below[0]] * len(nodes),
+                    below if len(computed) == len(nodes) else [below[0]] * len(nodes),
                     strict=True,
                 )
             )

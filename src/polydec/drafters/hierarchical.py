@@ -77,7 +77,7 @@ class HierarchicalGuess:
     ) -> None:
         self._config, self._small, self._inner, self._prompt = config, small, inner, prompt
         self._steps: list[Step] = []
-        self._held: list[int] = []
+        self._fed: list[int] = []
         self._behind: tuple[int, ...] = ()
         self._of_states = inner.want.hidden or bool(inner.want.exits)
 
@@ -90,7 +90,7 @@ class HierarchicalGuess:
         return Want(law=Reads.NOTHING) if self._of_states else self._inner.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        self._steps, self._held = [], []
+        self._steps, self._fed = [], []
         config, chain = self._config, Draft.chain(root)
         length, here = min(budget.depth, budget.nodes), rng.at("draft", position)
         if not length:
@@ -111,7 +111,7 @@ class HierarchicalGuess:
             step = Step(draft, scores, verdict, verdict.tokens(draft))
             self._steps.append(step)
             self._small.commit(verdict.committed(draft))
-            self._held += verdict.committed(draft)
+            self._fed += verdict.committed(draft)
             for node, token in zip((0, *verdict.path), step.tokens, strict=True):
                 if on:
                     chain, q = _grown(chain, scores, node, token, budget.graded)
@@ -143,9 +143,9 @@ class HierarchicalGuess:
             self._inner.learn(draft, scores, verdict)
             return
         text, steps, self._steps = verdict.committed(draft), self._steps, []
-        unfed = text[len(self._held) :]
-        if len(self._held) > len(text):
-            self._small.rewind(len(self._held) - len(text))
+        unfed = text[len(self._fed) :]
+        if len(self._fed) > len(text):
+            self._small.rewind(len(self._fed) - len(text))
         elif self._of_states:
             self._behind += unfed
         else:
@@ -168,7 +168,7 @@ class HierarchicalGuess:
         small = self._small.fork(choice)
         inner = self._inner.fork(small, choice)
         twin = HierarchicalGuess(self._config, small, inner, self._prompt)
-        twin._steps, twin._held, twin._behind = list(self._steps), list(self._held), self._behind
+        twin._steps, twin._fed, twin._behind = list(self._steps), list(self._fed), self._behind
         return twin
 
     def close(self) -> None:

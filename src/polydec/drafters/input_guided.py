@@ -110,9 +110,9 @@ class InputGuidedGuess(Guess):
         if at is not None and self.source[at] == token:
             p.at, p.agreed, p.lost = at + 1, agreed + 1, 0
             return
-        found = self._nearest() if self.config.near and p.at is not None else self._unique()
-        if found is not None:
-            p.at, p.agreed, p.lost = found[0], found[1], 0
+        match = self._nearest() if self.config.near and p.at is not None else self._unique()
+        if match is not None:
+            p.at, p.agreed, p.lost = match[0], match[1], 0
         elif self.config.near and p.at is not None:
             p.agreed, p.lost = 0, p.lost + 1
         else:

@@ -135,11 +135,11 @@ class LookaheadGuess(Guess):
         levels = [*levels[1:], new]
         self.levels[:] = [levels[0][1:], *levels[1:]]
 
-    def _keep(self, head: int, found: tuple[int, ...]) -> None:
+    def _keep(self, head: int, ngram: tuple[int, ...]) -> None:
         row = self.pool.pop(head, [])
-        if found in row:
-            row.remove(found)
-        self.pool[head] = [*row, found][-self.config.guesses :]
+        if ngram in row:
+            row.remove(ngram)
+        self.pool[head] = [*row, ngram][-self.config.guesses :]
         if len(self.pool) > self.config.pool // self.config.guesses:
             del self.pool[next(iter(self.pool))]
 

@@ -105,14 +105,14 @@ class Merged:
 
     def weigh(self) -> None:
         """Each chance becomes less beside a sibling that has one."""
-        said = [
+        chances = [
             min(c, 0.999) for c in self.tree.chance
         ]  # nothing is so sure that it outweighs all else
         for kids in self.tree.children:
             if len(kids) > 1:
-                first, second = sorted([said[i] for i in kids.values()], reverse=True)[:2]
+                first, second = sorted([chances[i] for i in kids.values()], reverse=True)[:2]
                 for i in kids.values():
-                    c, r = said[i], second if said[i] == first else first
+                    c, r = chances[i], second if chances[i] == first else first
                     self.tree.chance[i] = c * (1.0 - r) / (c * (1.0 - r) + 1.0 - c)
 
     def best(self, whole: int, most: int, floor: float) -> list[int]:
@@ -120,14 +120,14 @@ class Merged:
         value = [1.0]
         for p, c in zip(self.tree.parent[1:], self.tree.chance[1:]):
             value.append(value[p] * c)
-        some = [i for i in range(whole, len(value)) if value[i] >= floor]
+        likely = [i for i in range(whole, len(value)) if value[i] >= floor]
         if (
-            whole + len(some) > most + 1
+            whole + len(likely) > most + 1
         ):  # parents come before their children on a tie: the sort is stable
-            some = sorted(
-                sorted(some, key=value.__getitem__, reverse=True)[: max(most + 1 - whole, 0)]
+            likely = sorted(
+                sorted(likely, key=value.__getitem__, reverse=True)[: max(most + 1 - whole, 0)]
             )
-        return [*range(whole), *some]
+        return [*range(whole), *likely]
 
 
 @dataclass(frozen=True)

@@ -123,10 +123,10 @@ class NgramRowsGuess(Guess):
                 if node is None or tree.depth[node] >= budget.depth
                 else self.find(context[node])
             )
-            some = min(count, budget.nodes + 1 - len(tree))
+            most = min(count, budget.nodes + 1 - len(tree))
             tokens, law_V = (
-                self._children(row, some, rng.at("draft", position, at))
-                if row and some > 0
+                self._children(row, most, rng.at("draft", position, at))
+                if row and most > 0
                 else ((), None)
             )
             place += [len(tree) + i if i < len(tokens) else None for i in range(count)]

@@ -58,19 +58,19 @@ class OtherTokenizerGuess(Guess):
         if place is None:
             return Draft.chain(root)
         (session, first), draft = place, self.config.draft.vocab
-        said, end = Draft.chain(first), False
+        chain, end = Draft.chain(first), False
         for depth in range(1, most + 1):
-            scores = await session.score(said, Want(law=Reads.ARGMAX))
+            scores = await session.score(chain, Want(law=Reads.ARGMAX))
             token = scores.argmax(depth - 1)
             end = token in draft.eos
             if end:
                 break
-            said = said.grown(token, depth - 1, Draw.CERTAIN, None)
+            chain = chain.grown(token, depth - 1, Draw.CERTAIN, None)
             if not budget.go_on(depth, 1.0):
                 break
         words, spell = self.reader.words, words_of(draft, "the draft")
         known = spell.decode((*self.reader.fed, first))
-        whole = spell.decode((*self.reader.fed, *said.token))
+        whole = spell.decode((*self.reader.fed, *chain.token))
         ids = (
             translate(words, self.reader.text, whole[len(known) :].rstrip("\ufffd"))
             if whole.startswith(known)

@@ -140,7 +140,7 @@ class LevelLaws:
 
 def states_behind(draft: Draft, scores: Scores, verdict: Verdict) -> Tensor | None:
     """What the probes behind the last accepted token came out as, [probes, H]; None where none stood there."""
-    probe, node, found = (
+    probe, node, nodes = (
         draft.probe or (False,) * len(draft),
         verdict.path[-1] if verdict.path else 0,
         list[int](),
@@ -148,13 +148,13 @@ def states_behind(draft: Draft, scores: Scores, verdict: Verdict) -> Tensor | No
     for i in range(
         node + 1, len(draft)
     ):  # they stand behind all tokens, each behind the one before it
-        if probe[i] and draft.parent[i] == (found[-1] if found else node):
-            found.append(i)
+        if probe[i] and draft.parent[i] == (nodes[-1] if nodes else node):
+            nodes.append(i)
     if scores.hidden_NH is None:
         raise RequestError(
             "the target shows no hidden states: what was trained on them cannot draft for it"
         )
-    return scores.hidden_NH[found] if found else None
+    return scores.hidden_NH[nodes] if nodes else None
 
 
 def allotted(draft: Draft, rates: Sequence[Sequence[float]], room: int, depth: int) -> list[int]:

@@ -86,10 +86,10 @@ class SharedTokensGuess(Guess):
         if place is None:
             return draft
         session, first = place
-        said = Draft.chain(first)
+        chain = Draft.chain(first)
         shared = self.shared
         for depth in range(1, most + 1):
-            scores = await session.score(said, Want())
+            scores = await session.score(chain, Want())
             only, law_V, p, draw = scores.certain(depth - 1), None, 1.0, Draw.CERTAIN
             if only is not None:
                 if only not in shared.twin:
@@ -106,7 +106,7 @@ class SharedTokensGuess(Guess):
                 token = rng.at("draft", position, depth).categorical(p_V)
                 p = float(p_V[token])
             draft = draft.grown(token, depth - 1, draw, law_V, p)
-            said = said.grown(shared.back[token], depth - 1, Draw.CERTAIN, None)
+            chain = chain.grown(shared.back[token], depth - 1, Draw.CERTAIN, None)
             if not budget.go_on(depth, p):
                 break
         return draft

@@ -266,16 +266,16 @@ class TrigramGuess(Guess):
     def _best_first(self, start: Pair, budget: Budget) -> Draft:
         """The nodes with the largest product of relative weights."""
         heap: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
-        found: list[tuple[int, ...]] = []
-        while heap and len(found) <= budget.nodes:
+        paths: list[tuple[int, ...]] = []
+        while heap and len(paths) <= budget.nodes:
             value, tokens = heappop(heap)
-            found.append(tokens)
+            paths.append(tokens)
             if len(tokens) <= self.config.length and len(tokens) < budget.depth:
                 pair = _last_two((*start, *tokens))
                 total = sum(self.row(pair).values())
                 for c, w in self.likeliest(pair):
                     heappush(heap, (value * w / total, (*tokens, c)))
-        return self._tree(start, found[1:], budget.nodes)
+        return self._tree(start, paths[1:], budget.nodes)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         new = verdict.tokens(draft)

@@ -38,17 +38,17 @@ class StateTree:
 def values(rates: Rates, nodes: int, state: int) -> dict[Path, float]:
     """The `nodes` paths of at most `state` levels whose products of rates are largest (fewer where there are no more), and
     these products; the root's is 1. A rank counts as no better than the ones before it."""
-    found: dict[Path, float] = {(): 1.0}
+    chances: dict[Path, float] = {(): 1.0}
     tips: dict[Path, float] = {(0,): rates[0][0]} if state and rates[0] else {}
-    while tips and len(found) <= nodes:
+    while tips and len(chances) <= nodes:
         path = max(tips, key=tips.__getitem__)
-        found[path] = value = tips.pop(path)
-        level, above = rates[len(path) - 1], found[path[:-1]]
+        chances[path] = value = tips.pop(path)
+        level, above = rates[len(path) - 1], chances[path[:-1]]
         if path[-1] + 1 < len(level):  # the next of its siblings
             tips[(*path[:-1], path[-1] + 1)] = min(value, above * level[path[-1] + 1])
         if len(path) < state and rates[len(path)]:  # its first child
             tips[(*path, 0)] = value * rates[len(path)][0]
-    return found
+    return chances
 
 
 def trees(rates: Rates, limit: int, nodes: Sequence[int]) -> tuple[StateTree, ...]:
@@ -57,15 +57,15 @@ def trees(rates: Rates, limit: int, nodes: Sequence[int]) -> tuple[StateTree, ..
     chance that their node is accepted last times what the next round's tree would lose with a level less."""
     most = len(rates)
     paths = [values(rates, min(n, limit), state) for state, n in enumerate((0, *nodes))]
-    tokens = [sum(found.values()) for found in paths]
-    return tuple(_tree(found, tokens, limit, most) for found in paths)
+    tokens = [sum(chances.values()) for chances in paths]
+    return tuple(_tree(chances, tokens, limit, most) for chances in paths)
 
 
-def _tree(found: dict[Path, float], tokens: Sequence[float], limit: int, most: int) -> StateTree:
-    order = sorted(found, key=lambda path: (len(path), path))
-    stop = dict(found)
+def _tree(chances: dict[Path, float], tokens: Sequence[float], limit: int, most: int) -> StateTree:
+    order = sorted(chances, key=lambda path: (len(path), path))
+    stop = dict(chances)
     for path in order[1:]:
-        stop[path[:-1]] -= found[path]
+        stop[path[:-1]] -= chances[path]
     left, room = dict.fromkeys(order, most), limit - len(order) + 1
     loss = {path: stop[path] * (tokens[most] - tokens[most - 1]) for path in order}
     for _ in range(most * len(order) - room):
@@ -80,7 +80,7 @@ def _tree(found: dict[Path, float], tokens: Sequence[float], limit: int, most: i
     for path in order:
         moves[left[path]] += stop[path]
     probes = tuple(left[path] for path in order)
-    return StateTree(tuple(order[1:]), probes, sum(found.values()), tuple(moves))
+    return StateTree(tuple(order[1:]), probes, sum(chances.values()), tuple(moves))
 
 
 def per_round(made: Sequence[StateTree]) -> float:
@@ -117,5 +117,8 @@ def sized(rates: Rates, most: int, costs: Costs) -> tuple[StateTree, ...]:
     """The trees of at most `most` rows that give the most tokens a millisecond by these costs."""
     made = [best(rates, n) for n in dict.fromkeys((*(s for s in SIZES if s < most), most))]
     return max(
-        made, key=lambda some: per_round(some) / costs.share(1 + max(tree.rows for tree in some))
+        made,
+        key=lambda trees_made: (
+            per_round(trees_made) / costs.share(1 + max(tree.rows for tree in trees_made))
+        ),
     )

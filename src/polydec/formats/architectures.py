@@ -192,7 +192,7 @@ def _by_type(types: Any, width: int | None) -> Windows:
 # ---------- rotary embeddings
 
 
-def _one(
+def _one_rope(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
     return (Rope.of(c, head, theta),), (0,) * c["num_hidden_layers"]
@@ -204,18 +204,22 @@ def _phi3(
     """The only scaling is longrope, under names of its own."""
     c = dict(c)
     for name in ("rope_parameters", "rope_scaling"):
-        if said := c.get(name):
-            kind = said.get("rope_type") or said.get("type")
+        if scaling := c.get(name):
+            kind = scaling.get("rope_type") or scaling.get("type")
             first = {"original_max_position_embeddings": 4096} if kind != "default" else {}
-            c[name] = {**first, **said, "rope_type": "longrope" if kind in ("su", "yarn") else kind}
-    return _one(c, head, theta)
+            c[name] = {
+                **first,
+                **scaling,
+                "rope_type": "longrope" if kind in ("su", "yarn") else kind,
+            }
+    return _one_rope(c, head, theta)
 
 
 def _turned(c: Mapping[str, Any]) -> tuple[int | None, ...]:
     """All layers but every fourth, unless the config lists those (1: its queries and keys turn)."""
     n, each = c["num_hidden_layers"], c.get("no_rope_layer_interval") or 4
-    said = c.get("no_rope_layers") or [(i + 1) % each for i in range(n)]
-    return tuple(0 if x else None for x in said[:n])
+    turns = c.get("no_rope_layers") or [(i + 1) % each for i in range(n)]
+    return tuple(0 if x else None for x in turns[:n])
 
 
 def _skipping(
@@ -228,10 +232,10 @@ def _by_window(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
     """Layers with a window have a base of their own, and no scaling."""
-    said = c.get("rope_parameters") or {}
-    if "full_attention" in said or "sliding_attention" in said:
+    by_kind = c.get("rope_parameters") or {}
+    if "full_attention" in by_kind or "sliding_attention" in by_kind:
         whole, local = (
-            {**c, "rope_parameters": said.get(f"{k}_attention"), "rope_scaling": None}
+            {**c, "rope_parameters": by_kind.get(f"{k}_attention"), "rope_scaling": None}
             for k in ("full", "sliding")
         )
         ropes = Rope.of(whole, head, theta), Rope.of({**local, "rope_theta": None}, head)
@@ -269,7 +273,7 @@ def _olmo2(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 
 def _granite(c: Mapping[str, Any], head: int) -> dict[str, Any]:
-    said = {
+    factors = {
         ours: c.get(theirs)
         for ours, theirs in (
             ("scale", "attention_multiplier"),
@@ -278,7 +282,7 @@ def _granite(c: Mapping[str, Any], head: int) -> dict[str, Any]:
             ("divide", "logits_scaling"),
         )
     }
-    return {ours: 1.0 if x is None else float(x) for ours, x in said.items()}
+    return {ours: 1.0 if x is None else float(x) for ours, x in factors.items()}
 
 
 def _mixtral(c: Mapping[str, Any], head: int) -> dict[str, Any]:
@@ -317,8 +321,8 @@ def _yarn(
         "truncate": False,
         "original_max_position_embeddings": 4096,
     }
-    said = c.get("rope_parameters") or c.get("rope_scaling")
-    return _one(c if said else {**c, "rope_scaling": scaling}, head, theta)
+    scaled = c.get("rope_parameters") or c.get("rope_scaling")
+    return _one_rope(c if scaled else {**c, "rope_scaling": scaling}, head, theta)
 
 
 def _experts(
@@ -343,13 +347,13 @@ _AROUND = Norms(
 )
 
 FAMILIES: Mapping[str, Family] = {
-    "llama": Family(_none, _one),
-    "mistral": Family(_mistral, _one),
-    "qwen2": Family(_qwen, _one),
-    "qwen3": Family(_qwen, _one),
+    "llama": Family(_none, _one_rope),
+    "mistral": Family(_mistral, _one_rope),
+    "qwen2": Family(_qwen, _one_rope),
+    "qwen3": Family(_qwen, _one_rope),
     "gemma": Family(
         _none,
-        _one,
+        _one_rope,
         norms=Norms(plus=1.0),
         act="gelu_pytorch_tanh",
         tied=True,
@@ -358,7 +362,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma2": Family(
         _gemma2,
-        _one,
+        _one_rope,
         norms=_AROUND,
         act="gelu_pytorch_tanh",
         tied=True,
@@ -377,10 +381,10 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "phi3": Family(_one_width, _phi3, fused=True),
     "smollm3": Family(_smollm3, _skipping, 2e6, tied=True),
-    "olmo2": Family(_none, _one, norms=_AFTER, more=_olmo2),
-    "granite": Family(_none, _one, more=_granite),
-    "mixtral": Family(_one_width, _one, 1e6, more=_mixtral, fused=True),
-    "qwen3_moe": Family(_qwen3_moe_windows, _one, more=_qwen3_moe, fused=True),
+    "olmo2": Family(_none, _one_rope, norms=_AFTER, more=_olmo2),
+    "granite": Family(_none, _one_rope, more=_granite),
+    "mixtral": Family(_one_width, _one_rope, 1e6, more=_mixtral, fused=True),
+    "qwen3_moe": Family(_qwen3_moe_windows, _one_rope, more=_qwen3_moe, fused=True),
     "gpt_oss": Family(_gemma2, _yarn, 150000.0, act="clamped", head=64, more=_gpt_oss, fused=True),
 }
 

@@ -39,8 +39,8 @@ _WHAT_FILES_RAISE = (
 
 def first_line(e: BaseException) -> str:
     """The first line of an exception's message that says something, else the exception's name."""
-    said = str(e)[: 64 * LONGEST]
-    return next((line.strip() for line in said.splitlines() if line.strip()), type(e).__name__)
+    message = str(e)[: 64 * LONGEST]
+    return next((line.strip() for line in message.splitlines() if line.strip()), type(e).__name__)
 
 
 @contextmanager

@@ -507,8 +507,8 @@ def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
     for name, shape, needed in _shapes(c, weights):
         if name not in weights and not needed:
             continue
-        if (found := shape_of(weights, name)) != shape:
-            raise FileError(f"{name} has shape {found}: the config asks for {shape}")
+        if (stored := shape_of(weights, name)) != shape:
+            raise FileError(f"{name} has shape {stored}: the config asks for {shape}")
     for rope in c.ropes:
         _check_rope(rope, c.head)
 

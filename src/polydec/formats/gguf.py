@@ -1,7 +1,7 @@
 """GGUF files of the served families, as Hugging Face names and shapes them: configuration and lazily dequantised weights.
 
 The header is read here: the `gguf` library's reader makes one array of every string, which takes seconds where the
-vocabulary is large. Types, block sizes and the rarer dequantisers are the library's.
+vocabulary is large. The rarer dequantisers are the library's.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.formats.edge import sentence
 from polydec.formats.gguf_families import ARCHITECTURES, TABLES, TOP, config_of
+from polydec.formats.gguf_types import TYPES, Type
 
 _SCALARS = {
     0: "<B",
@@ -47,7 +47,7 @@ class Entry:
     """A tensor of the file: shape as in torch, bytes [start, stop) of the file, or of one of its parts."""
 
     shape: tuple[int, ...]
-    type: GGMLQuantizationType
+    type: Type
     start: int
     stop: int
     part: int = 0
@@ -313,20 +313,27 @@ class GGUF(Mapping[str, Tensor]):
 
     def _dequantised(self, entry: Entry, own: str) -> Tensor:
         raw = self.raw(entry)
-        if entry.type in _PLAIN:
-            return torch.from_numpy(np.array(raw)).view(_PLAIN[entry.type]).view(entry.shape)
-        block, size = GGML_QUANT_SIZES[entry.type]
-        if entry.type in _FAST:
+        kind = entry.type
+        if kind.name in _PLAIN:
+            return torch.from_numpy(np.array(raw)).view(_PLAIN[kind.name]).view(entry.shape)
+        if kind.name in _FAST:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-                blocks_NB = torch.from_numpy(raw).view(-1, size)
-            return _FAST[entry.type](blocks_NB).view(entry.shape)
-        rows = raw.reshape(*entry.shape[:-1], entry.shape[-1] // block * size)
+                blocks_NB = torch.from_numpy(raw).view(-1, kind.size)
+            return _FAST[kind.name](blocks_NB).view(entry.shape)
+        rows = raw.reshape(*entry.shape[:-1], entry.shape[-1] // kind.block * kind.size)
+        from gguf import GGMLQuantizationType, dequantize
+
         try:
-            return torch.from_numpy(dequantize(rows, entry.type)).view(entry.shape)
-        except NotImplementedError:
+            return torch.from_numpy(dequantize(rows, GGMLQuantizationType(kind.number))).view(
+                entry.shape
+            )
+        except (
+            NotImplementedError,
+            ValueError,
+        ):  # ValueError: a library that is older than the type
             raise FileError(
-                f"{self.path} has the tensor {own} in {entry.type.name}, which the gguf library cannot "
+                f"{self.path} has the tensor {own} in {kind.name}, which the gguf library cannot "
                 "dequantise"
             ) from None
 
@@ -378,21 +385,16 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
     for name, shape, number, offset in described:
         if name in entries:
             raise FileError(f"it holds the tensor {name} twice")
-        try:
-            kind = GGMLQuantizationType(number)
-        except ValueError:
-            raise FileError(
-                f"its tensor {name} is of type {number}, which the gguf library does not know"
-            ) from None
-        block, size = GGML_QUANT_SIZES[kind]
+        if (kind := TYPES.get(number)) is None:
+            raise FileError(f"its tensor {name} is of type {number}, which is not known here")
         if 0 in shape:
             raise FileError(f"its tensor {name} has the shape {shape}: it must not be empty")
-        if shape[-1] % block:
+        if shape[-1] % kind.block:
             raise FileError(
-                f"its tensor {name} has rows of {shape[-1]}, not a multiple of the {block} of {kind.name}"
+                f"its tensor {name} has rows of {shape[-1]}, not a multiple of the {kind.block} of {kind.name}"
             )
         start = base + offset
-        stop = start + math.prod(shape) // block * size
+        stop = start + math.prod(shape) // kind.block * kind.size
         if stop > len(data):
             raise FileError(
                 f"its tensor {name} ends at byte {stop}, but the file at {len(data)}: it is truncated or damaged"
@@ -426,14 +428,14 @@ def _q8_0(blocks_NB: Tensor) -> Tensor:
     return blocks_NB[:, 2:].view(torch.int8).float().mul_(_halves(blocks_NB, 0))
 
 
-_PLAIN = {
-    GGMLQuantizationType.F32: torch.float32,
-    GGMLQuantizationType.F16: torch.float16,
-    GGMLQuantizationType.BF16: torch.bfloat16,
-    GGMLQuantizationType.F64: torch.float64,
+_PLAIN: dict[str, torch.dtype] = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F64": torch.float64,
 }
-_FAST: dict[GGMLQuantizationType, Callable[[Tensor], Tensor]] = {
-    GGMLQuantizationType.Q4_0: _q4_0,
-    GGMLQuantizationType.Q4_1: _q4_1,
-    GGMLQuantizationType.Q8_0: _q8_0,
+_FAST: dict[str, Callable[[Tensor], Tensor]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q8_0": _q8_0,
 }

@@ -84,21 +84,21 @@ _AROUND = {
 
 def _pattern(file: File, config: Config, every: int) -> list[str]:
     """Which layers have the window: all but every n-th, or as the file lists them."""
-    said, n = (
+    pattern, n = (
         file.fields.get(f"{file.architecture}.attention.sliding_window_pattern", every),
         config["num_hidden_layers"],
     )
-    if isinstance(said, list):
-        if len(said) != n:
+    if isinstance(pattern, list):
+        if len(pattern) != n:
             raise FileError(
-                f"{file.path} has a sliding_window_pattern of {len(said)} layers: there are {n}"
+                f"{file.path} has a sliding_window_pattern of {len(pattern)} layers: there are {n}"
             )
-        return ["sliding_attention" if x else "full_attention" for x in said]
-    if type(said) is not int or said < 1:
+        return ["sliding_attention" if x else "full_attention" for x in pattern]
+    if type(pattern) is not int or pattern < 1:
         raise FileError(
-            f"{file.path} has sliding_window_pattern = {said!r:.40}: a number from 1 on, or one a layer, is legal"
+            f"{file.path} has sliding_window_pattern = {pattern!r:.40}: a number from 1 on, or one a layer, is legal"
         )
-    return ["sliding_attention" if (i + 1) % said else "full_attention" for i in range(n)]
+    return ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(n)]
 
 
 def _granite(file: File, config: Config) -> Config:

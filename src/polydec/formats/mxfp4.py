@@ -59,9 +59,9 @@ class Unmixed(Mapping[str, Tensor]):
             return count, rows // halves
         if whole + "_blocks" in self._source:
             count, rows, blocks, _ = self._sides(whole + "_blocks", 4, 16)
-            if (found := self._sides(whole + "_scales", 3)) != (count, rows, blocks):
+            if (stored := self._sides(whole + "_scales", 3)) != (count, rows, blocks):
                 raise FileError(
-                    f"{whole}_scales has shape {found}: its blocks ask for {(count, rows, blocks)}"
+                    f"{whole}_scales has shape {stored}: its blocks ask for {(count, rows, blocks)}"
                 )
             return count, rows // halves, 32 * blocks
         count, columns, rows = self._sides(whole, 3)

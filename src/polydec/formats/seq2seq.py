@@ -65,10 +65,14 @@ def read(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqCon
     head = _whole(config, "d_kv") if t5 else width // heads
     if not t5 and head * heads != width:
         raise FileError(f"d_model is {width}: it must be a multiple of the {heads} heads")
-    said = str(config.get("feed_forward_proj", "relu") if t5 else config["activation_function"])
-    act = "gelu_new" if said == "gated-gelu" else said.rpartition("-")[2]
+    activation = str(
+        config.get("feed_forward_proj", "relu") if t5 else config["activation_function"]
+    )
+    act = "gelu_new" if activation == "gated-gelu" else activation.rpartition("-")[2]
     if act not in ACTS:
-        raise FileError(f"activation {said[:40]!r} is unknown: it must be one of {', '.join(ACTS)}")
+        raise FileError(
+            f"activation {activation[:40]!r} is unknown: it must be one of {', '.join(ACTS)}"
+        )
     vocab = _whole(config, "vocab_size")
     scaled = not t5 and config.get("scale_embedding", False)
     tied = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
@@ -81,7 +85,7 @@ def read(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqCon
         first,
         layers,
         act,
-        said.startswith("gated-"),
+        activation.startswith("gated-"),
         float(config.get("layer_norm_epsilon", 1e-6)) if t5 else 1e-5,
         width**0.5 if scaled else 1.0,
         width**0.5 if t5 and tied else 1.0,
@@ -104,8 +108,8 @@ def _start(config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int)
     """The decoder's first tokens."""
     both = {**config, **{k: v for k, v in generation.items() if v is not None}}
     first = both.get("decoder_start_token_id")
-    some = [both.get("pad_token_id") if first is None else first, both.get("forced_bos_token_id")]
-    start = tuple(x for x in some if x is not None)
+    tokens = [both.get("pad_token_id") if first is None else first, both.get("forced_bos_token_id")]
+    start = tuple(x for x in tokens if x is not None)
     if not start or any(type(x) is not int or not 0 <= x < vocab for x in start):
         raise FileError(
             f"decoder_start_token_id is {str(first)[:40]}: it must be a token, 0 to {vocab - 1}"

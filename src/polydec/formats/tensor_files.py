@@ -108,16 +108,16 @@ def open_weights(path: Path) -> Mapping[str, Tensor]:
 def unpickled(file: Path) -> dict[str, Tensor]:
     """The tensors of a file in PyTorch's own format; nothing in it is run."""
     try:
-        found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        tensors = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except Exception as e:  # torch raises what its unpickler meets
         why = f"it is damaged or not in PyTorch's zip format ({edge.first_line(e)})"
         raise FileError(edge.sentence(f"{file} cannot be read, {why}")) from None
-    if not isinstance(found, dict) or not all(
-        isinstance(k, str) and isinstance(t, Tensor) for k, t in found.items()
+    if not isinstance(tensors, dict) or not all(
+        isinstance(k, str) and isinstance(t, Tensor) for k, t in tensors.items()
     ):
         raise FileError(
             edge.sentence(
                 f"{file} holds something else than tensors by name: it is no checkpoint's"
             )
         )
-    return found
+    return tensors

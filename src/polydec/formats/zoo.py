@@ -130,10 +130,10 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Entry:
     """The entry of a name, with or without "zoo:". Raises MissingError that offers the nearest names."""
     bare = name.removeprefix("zoo:")
-    found = next((e for e in _ENTRIES if e.name == bare), None)
-    if found is None:
+    entry = next((e for e in _ENTRIES if e.name == bare), None)
+    if entry is None:
         raise MissingError(f"there is no embedded model {name!r}: {nearest(name)}")
-    return found
+    return entry
 
 
 def nearest(name: str) -> str:
@@ -195,8 +195,8 @@ def default_ngrams(name: str) -> str | None:
 
 
 def _of(name: str, what: str) -> str | None:
-    found = next(
+    entry = next(
         (e for e in _ENTRIES if name.startswith("zoo:") and f"zoo:{e.name}" == f"{name}-{what}"),
         None,
     )
-    return f"zoo:{found.name}" if found is not None and found.here else None
+    return f"zoo:{entry.name}" if entry is not None and entry.here else None

@@ -66,11 +66,11 @@ def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Tensor
             edge.reading(f"{kind.weights} is truncated or damaged"),
             safe_open(path / kind.weights, "pt") as file,
         ):
-            said = (file.metadata() or {}).get("polydec", kind.name)
+            stated = (file.metadata() or {}).get("polydec", kind.name)
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        if said != kind.name:
+        if stated != kind.name:
             raise FileError(
-                f"{kind.weights} says that it is of the kind {said!r:.80}, not {kind.name!r}"
+                f"{kind.weights} says that it is of the kind {stated!r:.80}, not {kind.name!r}"
             )
         return config, tensors
 
@@ -124,13 +124,13 @@ class OnStates(Protocol):
     def share(self) -> float: ...
 
 
-def said_of(one: OnStates) -> dict[str, Any]:
+def said_of(drafter: OnStates) -> dict[str, Any]:
     """What the config says of whatever drafts from a target's states."""
     return {
-        "vocab_size": one.vocab.size,
-        "tokenizer": one.vocab.tokenizer,
-        "rates": [list(r) for r in one.rates],
-        "share": one.share,
+        "vocab_size": drafter.vocab.size,
+        "tokenizer": drafter.vocab.tokenizer,
+        "rates": [list(r) for r in drafter.rates],
+        "share": drafter.share,
     }
 
 

@@ -73,28 +73,28 @@ def read(name: str) -> Any:
             )
         )
     config = edge.read_json(where / artefact.CONFIG)
-    said = config.get("polydec")
-    if isinstance(said, str) and said in MODULES:
-        return MODULES[said].load(str(where))
-    for module in MODULES.likely(where) if said is None else ():
+    kind = config.get("polydec")
+    if isinstance(kind, str) and kind in MODULES:
+        return MODULES[kind].load(str(where))
+    for module in MODULES.likely(where) if kind is None else ():
         if (where / module.KIND.weights).is_file():
             return module.load(str(where))
     from polydec.learned import published, published_eagle1, published_medusa
 
     with edge.reading(f"{name!r} cannot be read"):
-        if said is None and published_medusa.known(config):
+        if kind is None and published_medusa.known(config):
             return published_medusa.load(where)
-        if said is None and published_eagle1.known(config, where):
+        if kind is None and published_eagle1.known(config, where):
             return published_eagle1.load(where)
-        if said is None and published.known(config):
+        if kind is None and published.known(config):
             return published.load(where)
     raise FileError(
-        edge.sentence(f"{name!r} is of the kind {said!r}: it must be one of {', '.join(MODULES)}")
+        edge.sentence(f"{name!r} is of the kind {kind!r}: it must be one of {', '.join(MODULES)}")
     )
 
 
-def bound(one: Any, target: Target) -> Any:
+def bound(trained: Any, target: Target) -> Any:
     """An artefact for this target: what its own `bound` gives, else itself. A published drafter has one, which finds out what
     its files leave unsaid. Raises FileError where it does not fit."""
-    make = getattr(one, "bound", None)
-    return one if make is None else make(target)
+    make = getattr(trained, "bound", None)
+    return trained if make is None else make(target)

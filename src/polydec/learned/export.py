@@ -90,31 +90,31 @@ def export(name: str, out: Path, *, tokens: int = 4, target: Target | None = Non
     )
 
 
-def _drafter(one: Any, out: Path, tokens: int, target: Target | None) -> Written:
+def _drafter(drafter: Any, out: Path, tokens: int, target: Target | None) -> Written:
     if target is not None:
-        one = artefacts.bound(one, target)
-    if isinstance(one, published.Read):
-        one = one.eagle
-        if not one.depths:
+        drafter = artefacts.bound(drafter, target)
+    if isinstance(drafter, published.Read):
+        drafter = drafter.eagle
+        if not drafter.depths:
             raise FileError(
                 "target is not given: config.json does not say which layers of it are read, so name the model"
             )
-    if len(one.depths) != 3:
+    if len(drafter.depths) != 3:
         raise FileError(
-            f"the drafter reads the states of {len(one.depths)} layers: vLLM and SGLang give it those of three"
+            f"the drafter reads the states of {len(drafter.depths)} layers: vLLM and SGLang give it those of three"
         )
-    published.save(out, one)
+    published.save(out, drafter)
     return Written(
-        f"EAGLE-3 that reads the target's states after layers {', '.join(map(str, one.depths))}",
+        f"EAGLE-3 that reads the target's states after layers {', '.join(map(str, drafter.depths))}",
         {"method": "eagle3", "model": str(out), "num_speculative_tokens": tokens},
         ("--speculative-algorithm", "EAGLE3", *_sglang(out, tokens)),
     )
 
 
 def _eagle1(
-    one: published_eagle1.ReadEagle1, out: Path, tokens: int, target: Target | None
+    drafter: published_eagle1.ReadEagle1, out: Path, tokens: int, target: Target | None
 ) -> Written:
-    eagle = one.eagle if target is None else one.bound(target)
+    eagle = drafter.eagle if target is None else drafter.bound(target)
     vllm, biased = (
         published_eagle1.export(out, eagle),
         eagle.bias_H is not None and bool(eagle.bias_H.any()),

@@ -92,7 +92,7 @@ class PublishedNetwork:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        return bounded(lambda some: [self._answer(q) for q in some], queries, LIMIT)
+        return bounded(lambda part: [self._answer(q) for q in part], queries, LIMIT)
 
     def _answer(self, q: Query) -> Answer:
         assert q.embed is not None, "it is fed by rows"
@@ -245,15 +245,15 @@ def known(config: Mapping[str, Any]) -> bool:
 
 
 def tensor_of(
-    found: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None = None
+    weights: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None = None
 ) -> Tensor:
     """A tensor of this shape, its numbers finite, by the names that the two writers of such files use. Raises FileError."""
     tail = name.removeprefix("midlayer.")
     names = [name, f"layers.0.{tail}", f"model.{name}", f"model.layers.0.{tail}"]
-    have = next((n for n in names if n in found), None)
+    have = next((n for n in names if n in weights), None)
     if have is None:
         raise FileError(f"the weights lack {name!r}")
-    t = found[have]
+    t = weights[have]
     if shape is not None and tuple(t.shape) != shape:
         raise FileError(f"{have} has shape {tuple(t.shape)}: config.json asks for {shape}")
     if t.is_floating_point() and not bool(t.isfinite().all()):
@@ -274,18 +274,18 @@ def load(path: str | Path) -> Read:
                 f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
                 f"divide the width {c.hidden_size}"
             )
-        found = tensor_files.open_weights(path)
+        weights = tensor_files.open_weights(path)
         H, C = c.hidden_size, c.draft_vocab_size or c.vocab_size
         tensors = {
-            name: tensor_of(found, f"midlayer.{name}", shape).float()
+            name: tensor_of(weights, f"midlayer.{name}", shape).float()
             for name, shape in layout(c).items()
         }
-        fuse = tensor_of(found, "fc.weight").float()
+        fuse = tensor_of(weights, "fc.weight").float()
         if fuse.ndim != 2 or len(fuse) != H:
             raise FileError(f"fc.weight has shape {tuple(fuse.shape)}: it must have {H} rows")
         token_C = torch.arange(C)
-        if "d2t" in found or "model.d2t" in found:
-            token_C = token_C + tensor_of(found, "d2t", (C,)).long()
+        if "d2t" in weights or "model.d2t" in weights:
+            token_C = token_C + tensor_of(weights, "d2t", (C,)).long()
         elif c.vocab_size != C:
             raise FileError("the weights lack 'd2t', which says which tokens the head knows")
         if (
@@ -295,11 +295,15 @@ def load(path: str | Path) -> Read:
             raise FileError(f"d2t names tokens outside 0 to {c.vocab_size - 1}, or one twice")
         own = Vocabulary(
             token_C,
-            tensor_of(found, "lm_head.weight", (C, H)).float(),
-            tensor_of(found, "norm.weight", (H,)).float(),
+            tensor_of(weights, "lm_head.weight", (C, H)).float(),
+            tensor_of(weights, "norm.weight", (H,)).float(),
         )
         table = next(
-            (found[n] for n in ("embed_tokens.weight", "model.embed_tokens.weight") if n in found),
+            (
+                weights[n]
+                for n in ("embed_tokens.weight", "model.embed_tokens.weight")
+                if n in weights
+            ),
             None,
         )
         ours = c.polydec_trained

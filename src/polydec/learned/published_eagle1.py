@@ -55,8 +55,8 @@ def known(config: Mapping[str, Any], path: Path) -> bool:
         return False
     if any(name in NAMES for name in names):
         return True
-    one = names == ["LlamaForCausalLM"] and config.get("num_hidden_layers") == 1
-    return one and "fc.weight" in tensor_files.open_weights(path)
+    single_llama = names == ["LlamaForCausalLM"] and config.get("num_hidden_layers") == 1
+    return single_llama and "fc.weight" in tensor_files.open_weights(path)
 
 
 def load(path: str | Path) -> ReadEagle1:
@@ -78,16 +78,20 @@ def load(path: str | Path) -> ReadEagle1:
                 f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
                 f"divide the width {c.hidden_size}"
             )
-        found, H = tensor_files.open_weights(path), c.hidden_size
+        weights, H = tensor_files.open_weights(path), c.hidden_size
         tensors = {
-            name: tensor_of(found, f"midlayer.{name}", shape).float()
+            name: tensor_of(weights, f"midlayer.{name}", shape).float()
             for name, shape in layout(c).items()
         }
-        fuse_H2 = tensor_of(found, "fc.weight", (H, 2 * H)).float()
-        biased = any(name in found for name in ("fc.bias", "model.fc.bias"))
-        bias_H = tensor_of(found, "fc.bias", (H,)).float() if biased else None
+        fuse_H2 = tensor_of(weights, "fc.weight", (H, 2 * H)).float()
+        biased = any(name in weights for name in ("fc.bias", "model.fc.bias"))
+        bias_H = tensor_of(weights, "fc.bias", (H,)).float() if biased else None
         table = next(
-            (found[n] for n in ("embed_tokens.weight", "model.embed_tokens.weight") if n in found),
+            (
+                weights[n]
+                for n in ("embed_tokens.weight", "model.embed_tokens.weight")
+                if n in weights
+            ),
             None,
         )
         ours = c.polydec_trained

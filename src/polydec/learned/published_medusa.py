@@ -39,13 +39,13 @@ def load(path: str | Path) -> Heads:
     path = edge.at_home(path)
     with edge.reading(f"medusa is {str(path)!r}: it is damaged"):
         c = edge.check(PublishedMedusaFields, edge.read_json(path / "config.json"), "config.json")
-        found = (
+        weights = (
             tensor_files.unpickled(path / FILE)
             if (path / FILE).is_file()
             else tensor_files.open_weights(path)
         )
-        found = {name.removeprefix("medusa_heads."): found[name] for name in found}
-        own = [_first(found, f"{k}.1.weight", f"lm_heads.{k}.weight") for k in range(c.count)]
+        weights = {name.removeprefix("medusa_heads."): weights[name] for name in weights}
+        own = [_first(weights, f"{k}.1.weight", f"lm_heads.{k}.weight") for k in range(c.count)]
         if any(t.ndim != 2 or t.shape != own[0].shape for t in own):
             raise FileError(
                 f"the matrices of the heads have shapes {[tuple(t.shape) for t in own]}: all must have one"
@@ -58,13 +58,14 @@ def load(path: str | Path) -> Heads:
         eye, heads = torch.eye(H), list[tuple[Tensor, Tensor, Tensor]]()
         for k in range(c.count):
             weight = _first(
-                found, f"{k}.0.linear.weight", f"blocks.{k}.layers.0.weight", shape=(H, H)
+                weights, f"{k}.0.linear.weight", f"blocks.{k}.layers.0.weight", shape=(H, H)
             )
             name = next(
-                (n for n in (f"{k}.0.linear.bias", f"blocks.{k}.layers.0.bias") if n in found), None
+                (n for n in (f"{k}.0.linear.bias", f"blocks.{k}.layers.0.bias") if n in weights),
+                None,
             )
             heads.append(
-                (weight, torch.zeros(H) if name is None else _first(found, name, shape=(H,)), eye)
+                (weight, torch.zeros(H) if name is None else _first(weights, name, shape=(H,)), eye)
             )
         ours = c.polydec_trained
         if ours is None:
@@ -113,12 +114,12 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any] | None = None)
 
 
 def _first(
-    found: Mapping[str, Tensor], *names: str, shape: tuple[int, ...] | None = None
+    weights: Mapping[str, Tensor], *names: str, shape: tuple[int, ...] | None = None
 ) -> Tensor:
     """The tensor that has one of these names, in fp32."""
-    if (name := next((n for n in names if n in found), None)) is None:
+    if (name := next((n for n in names if n in weights), None)) is None:
         raise FileError(f"the weights lack {names[-1]!r}")
-    t = found[name].float()
+    t = weights[name].float()
     if shape is not None and tuple(t.shape) != shape:
         raise FileError(f"{name} has shape {tuple(t.shape)}: it must be {shape}")
     if not bool(t.isfinite().all()):

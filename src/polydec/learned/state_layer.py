@@ -62,7 +62,7 @@ class StateLayer:
         """What runs it, fed by `Query.embed` (S wide). It gives states (S wide, H of them new), and laws where there is a head.
         The native step where it serves this shape, with matrices stored in 8 bits, as guesses are checked; else torch in fp32.
         """
-        t = {name: one.detach() for name, one in self.tensors.items()}
+        t = {name: tensor.detach() for name, tensor in self.tensors.items()}
         wide = t["self_attn.q_proj.weight"].shape[1]
         beside = wide - self.width
         config = {
@@ -100,7 +100,7 @@ class StateLayer:
                 "lm_head.tokens": own.token_C,
                 "lm_head.weight": pad(own.head_CH.detach(), (beside, 0)),
             }
-        tensors = {**{f"model.layers.0.{name}": one for name, one in t.items()}, **outside}
+        tensors = {**{f"model.layers.0.{name}": tensor for name, tensor in t.items()}, **outside}
         thin = (
             {}
             if own is None

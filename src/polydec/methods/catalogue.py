@@ -50,8 +50,8 @@ class Catalogue:
         if plain in self.names():
             return self.names()[plain]
         likely = self._near(plain, 0.65) or self.search(name[:LONGEST])
-        said = f"did you mean {' or '.join(likely[:3])}?" if likely else otherwise
-        raise RequestError(f"{self.field.format(shown(name))}: {said}")
+        hint = f"did you mean {' or '.join(likely[:3])}?" if likely else otherwise
+        raise RequestError(f"{self.field.format(shown(name))}: {hint}")
 
     def _near(self, plain: str, alike: float) -> list[str]:
         """Up to three modules whose names are spelled alike, in difflib's measure from 0 to 1."""
@@ -60,7 +60,7 @@ class Catalogue:
 
     def search(self, words: str) -> list[str]:
         """Modules whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
-        said = {
+        texts = {
             name: (
                 " ".join((name, *m.CARD.aliases, m.CARD.arxiv)),
                 m.CARD.title,
@@ -68,7 +68,7 @@ class Catalogue:
             )
             for name, m in self.modules().items()
         }
-        return holding(words, said)
+        return holding(words, texts)
 
     def options(self, name: str) -> tuple[Option, ...]:
         """The options of a module by its own name, from the signature of its `build`."""
@@ -81,14 +81,14 @@ class Catalogue:
         today = {o.formerly: o.name for o in known.values() if o.formerly}
         values = dict[str, Any]()
         for option, value in (given or {}).items():
-            now, one = today.get(option, option), f"of {self.kind} {name}"
+            now, place = today.get(option, option), f"of {self.kind} {name}"
             if now not in known:
                 raise RequestError(
-                    f"option {shown(option)} {one} is unknown: {_nearest(str(option), known)}"
+                    f"option {shown(option)} {place} is unknown: {_nearest(str(option), known)}"
                 )
             if now in values:
                 raise RequestError(
-                    f"option {now} {one} is given twice: {known[now].formerly} is its earlier name"
+                    f"option {now} {place} is given twice: {known[now].formerly} is its earlier name"
                 )
             values[now] = value
         return {
@@ -128,14 +128,14 @@ def in_hyphens(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 
-def holding(words: str, said: Mapping[str, Sequence[str]]) -> list[str]:
+def holding(words: str, described: Mapping[str, Sequence[str]]) -> list[str]:
     """The names of which these words are said, those first of which the first texts say them all.
 
-    words: parted by spaces, each the beginning of a word there; what a hyphen joins must stand together. said: by name,
-    what is said of it, the most telling text first."""
+    words: parted by spaces, each the beginning of a word there; what a hyphen joins must stand together. described: by
+    name, what is said of it, the most telling text first."""
     wanted = [f"-{_letters(word).strip('-')}" for word in words.split()]
     ranks = dict[str, int]()
-    for name, texts in said.items():
+    for name, texts in described.items():
         for rank in range(len(texts)):
             told = "-" + _letters(" ".join(texts[: rank + 1]))
             if wanted and all(word in told for word in wanted):

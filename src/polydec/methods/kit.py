@@ -49,10 +49,10 @@ class Artefact(Protocol):
 A = TypeVar("A", bound=Artefact)
 
 
-def fit(one: Artefact, target: Target, draft: Callable[[], Target | None]) -> None:
+def fit(trained: Artefact, target: Target, draft: Callable[[], Target | None]) -> None:
     """Raise MissingError where an artefact was made for other models. The draft model is asked for, and so loaded, unless the
     artefact says that it looks at none (`reads_draft` is False)."""
-    one.fit(target, draft() if getattr(one, "reads_draft", True) else None)
+    trained.fit(target, draft() if getattr(trained, "reads_draft", True) else None)
 
 
 def any_one(artefact: Artefact) -> bool:
@@ -153,15 +153,15 @@ class Kit:
     def need(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
         """The artefact of this type for which `which` holds. Raises MissingError where there is none, or none that fits."""
         wrong: PolydecError | None = None
-        for one in self.artefacts:
-            if isinstance(one, kind) and which(one):
+        for trained in self.artefacts:
+            if isinstance(trained, kind) and which(trained):
                 try:
-                    fit(one, self.target, lambda: self.draft)
+                    fit(trained, self.target, lambda: self.draft)
                 except PolydecError as error:
                     wrong = error
                     continue
-                self.read.append(one)
-                return one
+                self.read.append(trained)
+                return trained
         raise wrong or MissingError(
             f"there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one"
         )
@@ -324,14 +324,14 @@ class Trained:
 
         return type_of(self.kind) if isinstance(self.kind, str) else self.kind
 
-    def fits(self, one: Artefact) -> bool:
+    def fits(self, trained: Artefact) -> bool:
         """Whether this artefact will do."""
-        return (isinstance(one, self.wanted) and self.which(one)) or self._does(one)
+        return (isinstance(trained, self.wanted) and self.which(trained)) or self._does(trained)
 
-    def _does(self, one: Artefact) -> bool:
+    def _does(self, trained: Artefact) -> bool:
         from polydec.learned.artefacts import type_of
 
-        return self.instead is not None and isinstance(one, type_of(self.instead))
+        return self.instead is not None and isinstance(trained, type_of(self.instead))
 
     def check(self, kit: Kit, method: str) -> None:
         if any(map(self._does, kit.artefacts)):

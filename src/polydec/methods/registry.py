@@ -91,18 +91,18 @@ DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm", "insertion": "insertion-lang
 def of_model(name: str, family: str) -> str:
     """The method that a name means for a model of this family: "auto" is the family's own default. Raises RequestError for a
     name that is unknown, or a method of another family."""
-    found = find(name)
-    found = DEFAULTS[family] if found == "auto" else found
-    check_family(found, family)
-    return found
+    method = find(name)
+    method = DEFAULTS[family] if method == "auto" else method
+    check_family(method, family)
+    return method
 
 
 def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
     """Raise RequestError where no model could be decoded by this method with these options: a name that is unknown, or a value
     out of its range. "auto" may mean the default of any family, so it takes the options of each."""
-    found = find(name)
+    own_name = find(name)
     wrong: PolydecError | None = None
-    for method in DEFAULTS.values() if found == "auto" else (found,):
+    for method in DEFAULTS.values() if own_name == "auto" else (own_name,):
         try:
             chosen(method, given)
             return

@@ -216,9 +216,9 @@ def _network(
                 source.config, source.weights, threads, quantize, compute, cache_dtype
             )
         if native is None and (dtype == "native" or quantize or compute or cache_dtype):
-            given = {"quantize": quantize, "compute": compute, "cache_dtype": cache_dtype}
+            wishes = {"quantize": quantize, "compute": compute, "cache_dtype": cache_dtype}
             asked = next(
-                (f"{name} is {x!r}" for name, x in given.items() if x), "dtype is 'native'"
+                (f"{name} is {x!r}" for name, x in wishes.items() if x), "dtype is 'native'"
             )
             raise RequestError(
                 f"{asked}: the native step cannot serve it ({why}); 'auto' runs it by torch"

@@ -131,10 +131,10 @@ class MaskedBoard:
         """Slots for all that is fed; those of positions that the canvas has no more are given up."""
         if self.cache is None:
             self.cache = self._model.network.new_cache()
-        held = self.cache.length
-        if length < held:
+        fed = self.cache.length
+        if length < fed:
             self.cache.truncate(length)
-        new = range(held, length if not self._model.block else feed[-1] + 1)
+        new = range(fed, length if not self._model.block else feed[-1] + 1)
         if not set(new) <= set(feed):
             raise RequestError(
                 f"feed is {feed[0]} to {feed[-1] + 1}: the first pass feeds all {len(new)} positions that no pass "

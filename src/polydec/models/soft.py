@@ -36,9 +36,9 @@ def state_of(token: int) -> Tensor | None:
 
 def surplus(prompt: object) -> int:
     """How many more positions the vectors of a prompt take than the ids that stand for them, at least 0."""
-    some = prompt if isinstance(prompt, Sequence) and not isinstance(prompt, str) else ()
+    parts = prompt if isinstance(prompt, Sequence) and not isinstance(prompt, str) else ()
     return max(
-        0, sum(len(x.vectors_KD) - len(x.stands_for or ()) for x in some if isinstance(x, Soft))
+        0, sum(len(x.vectors_KD) - len(x.stands_for or ()) for x in parts if isinstance(x, Soft))
     )
 
 

@@ -17,7 +17,8 @@ from polydec.base.errors import RequestError
 from polydec.core.effects import Forward
 from polydec.core.types import Vocab
 from polydec.models.geometry import Geometry
-from polydec.models.lm import LM, LMSession
+from polydec.models.lm import LM
+from polydec.models.session import LMSession
 
 
 class Source:
@@ -57,8 +58,19 @@ class Sourced:
         self, encoder: Any, network: Any, vocab: Vocab, start: tuple[int, ...], *, chunk: int = 256
     ) -> None:
         self.encoder, self.network, self.vocab, self.start = encoder, network, vocab, start
-        self.chunk, self.keep = chunk, 0
-        self._given = WeakValueDictionary[tuple[int, ...], LM]()
+        self.chunk, self._keep = chunk, 0
+        self._laws = WeakValueDictionary[tuple[int, ...], LM]()
+
+    @property
+    def keep(self) -> int:
+        """How many closed sessions' caches wait in each law for a text that begins with theirs."""
+        return self._keep
+
+    @keep.setter
+    def keep(self, count: int) -> None:
+        self._keep = count
+        for law in list(self._laws.values()):
+            law.keep = count
 
     def given(self, source: Sequence[int]) -> LM:
         """The law of texts that are written from these tokens; equal sources share law, caches and what the encoder left.
@@ -74,11 +86,11 @@ class Sourced:
             raise RequestError(
                 f"source has token {bad[0]}: ids must lie in 0 to {self.vocab.size - 1}"
             )
-        law = self._given.get(ids)
+        law = self._laws.get(ids)
         if law is None:
             beside = Source(self, ids)
             law = LM(self.network, self.vocab, chunk=self.chunk, keep=self.keep, beside=beside)
-            self._given[ids] = law
+            self._laws[ids] = law
         return law
 
     def open(self, prompt: Sequence[int]) -> LMSession:
@@ -92,12 +104,12 @@ class Sourced:
     @property
     def live(self) -> list[LMSession]:
         """The sessions of all sources."""
-        return [session for law in list(self._given.values()) for session in law.live]
+        return [session for law in list(self._laws.values()) for session in law.live]
 
     @property
     def nbytes(self) -> int:
         """Of the caches of all sources, and of what the encoder left."""
-        laws = list(self._given.values())
+        laws = list(self._laws.values())
         return sum(law.nbytes + getattr(law.beside, "nbytes", 0) for law in laws)
 
     @cached_property

@@ -137,9 +137,9 @@ def find(name: str) -> Path:
 
     wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
     try:
-        found = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
-        if not any(found.glob("*.safetensors")):
-            found = Path(
+        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(
                 snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=["*/*"])
             )
     except Exception as e:  # the Hub, the network and the name's form each have errors of their own
@@ -150,11 +150,11 @@ def find(name: str) -> Path:
                 f"and the Hugging Face Hub did not give it: {why}"
             )
         ) from None
-    if not (found / "config.json").is_file() and not adapters.here(found):
+    if not (folder / "config.json").is_file() and not adapters.here(folder):
         raise FileError(
             f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint"
         )
-    return found
+    return folder
 
 
 def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -165,9 +165,11 @@ def _open_text(
     path: Path, config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> tuple[Text, str]:
     """The tokenizer of a directory and its fingerprint."""
-    said = _json(path / "special_tokens_map.json", {}) | _json(path / "tokenizer_config.json", {})
+    settings = _json(path / "special_tokens_map.json", {}) | _json(
+        path / "tokenizer_config.json", {}
+    )
     template = None
-    edge.check(fields.TokenizerConfig, said, str(path / "tokenizer_config.json"))
+    edge.check(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
     if (at := path / "chat_template.jinja").is_file():
         with edge.reading(str(at)):
             template = at.read_text(encoding="utf-8")
@@ -178,12 +180,14 @@ def _open_text(
     eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
     eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
     if (path / "tokenizer.json").is_file():
-        text = Text.from_tokenizer_json(path / "tokenizer.json", said, eos=eos, template=template)
+        text = Text.from_tokenizer_json(
+            path / "tokenizer.json", settings, eos=eos, template=template
+        )
     elif (path / "source.spm").is_file():
         from polydec.text.marian_text import marian_tokenizer
 
         tokenizer = marian_tokenizer(path, _json(path / "vocab.json"))
-        text = Text.from_parts(tokenizer, said, eos=eos, template=template)
+        text = Text.from_parts(tokenizer, settings, eos=eos, template=template)
     elif any(
         (path / f).is_file() for f in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
     ):
@@ -193,7 +197,7 @@ def _open_text(
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             text = Text.from_parts(
                 tokenizer.backend_tokenizer,
-                {**said, **tokenizer.special_tokens_map},
+                {**settings, **tokenizer.special_tokens_map},
                 eos=eos,
                 template=template,
             )

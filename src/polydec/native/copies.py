@@ -85,11 +85,12 @@ def table(
 class Copies:
     """A text, what stood in it before, and what a table says beside that. Its memory is given back with the object."""
 
-    __slots__ = ("_buffer", "_handle", "_library", "_room", "_table")
+    __slots__ = ("_at", "_buffer", "_handle", "_library", "_room", "_table")
 
     def __init__(self, table: Table, handle: int) -> None:
         self._table, self._library, self._handle = table, table.library, handle
         self._room, self._buffer = 0, (array("i"), array("i"), array("d"))
+        self._at = (0, 0, 0)  # where the library writes
 
     @staticmethod
     def of(
@@ -136,21 +137,13 @@ class Copies:
             self._buffer = tuple(
                 array(kind, bytes(array(kind).itemsize * self._room)) for kind in "iid"
             )
-        token, parent, chance = self._buffer
+            self._at = tuple(some.buffer_info()[0] for some in self._buffer)
         n = _checked(
-            self._library.copies_propose(
-                self._handle,
-                root,
-                depth,
-                nodes,
-                floor,
-                token.buffer_info()[0],
-                parent.buffer_info()[0],
-                chance.buffer_info()[0],
-            )
+            self._library.copies_propose(self._handle, root, depth, nodes, floor, *self._at)
         )
         if n == 1:
             return Draft.chain(root)
+        token, parent, chance = self._buffer
         return Draft.certain(token[:n], parent[:n], chance[:n])
 
     def copy(self) -> Copies:

@@ -56,6 +56,8 @@ PARTS = {
             "after2",
             "router",
             "sinks",
+            "fuse",
+            "join",
         )
     )
 }
@@ -106,6 +108,14 @@ class Batch(C.Structure):
     ]
 
 
+class Growth(C.Structure):
+    _fields_ = [
+        ("cache", _P),
+        *_all(_I, "length rows states depth width nodes found"),
+        *_all(_P, "embed state table tip logits token parent chance"),
+    ]
+
+
 _SIGNATURES = {
     "step_error": (C.c_char_p, [C.c_int]),
     "step_sets": (C.c_char_p, []),
@@ -123,6 +133,11 @@ _SIGNATURES = {
     "step_turns": (C.c_int, [_P, _P, C.c_uint64]),
     "step_sparse": (C.c_int, [_P, _P, C.c_uint64]),
     "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
+    "step_through": (
+        C.c_int,
+        [_P, C.c_int, C.c_int, _P, C.c_uint64, _P, C.c_uint64],
+    ),
+    "step_grow": (C.c_int, [_P, C.POINTER(Growth)]),
     "step_top": (C.c_int, [_P, _P, C.c_uint64, C.c_int, C.c_int, C.c_int, _P, C.c_uint64]),
     "step_windows": (C.c_int, [_P, _P, C.c_uint64]),
     "step_profile": (None, [_P, _P]),

@@ -35,6 +35,8 @@ Model::Model(const StepConfig& config, int threads, const Set& kernels)
 Mat* Model::matrix(int l, int part) {
   if (part == STEP_EMBED) return &embed;
   if (part == STEP_HEAD) return &head;
+  if (part == STEP_FUSE) return &fuse;
+  if (part == STEP_JOIN) return &join;
   if (part < STEP_Q || l < 0 || l >= c.layers) return nullptr;
   Layer& y = layer[size_t(l)];
   if (part == STEP_ROUTER) return &y.router;
@@ -55,7 +57,7 @@ float** Model::norm(int l, int part, int& n) {
                            : c.width;
   if (part == STEP_SINKS) n = c.heads;
   if (part == STEP_NORM) return &last_norm;
-  if (part < STEP_NORM1 || part >= STEP_PARTS || part == STEP_ROUTER || l < 0 || l >= c.layers)
+  if (part < STEP_NORM1 || part > STEP_SINKS || part == STEP_ROUTER || l < 0 || l >= c.layers)
     return nullptr;
   Layer& y = layer[size_t(l)];
   float** const all[] = {&y.norm1,  &y.norm2,  &y.qnorm, &y.knorm,
@@ -621,6 +623,14 @@ int Model::check(const StepBatch& b, int& longest) const {
   return 0;
 }
 
+// Room for so many rows of at most `wide` numbers as inputs of linear layers.
+void Model::need_inputs(int rows, int wide, int threads) {
+  const size_t n = size_t(wide), row = n + n / BLOCK * std::max(size_t(BLOCK + SUMS), WHOLE_FLOATS);
+  act.need(size_t(rows) * row);
+  const int few = std::max(1, 32 / threads);
+  for (auto& o : own) o.need(size_t(std::min(rows, few)) * row);
+}
+
 static constexpr int ROWS_OF_HEAD = 16;  // of a unit of attention, at most
 
 int Model::run(const StepBatch& b) {
@@ -630,8 +640,7 @@ int Model::run(const StepBatch& b) {
   const size_t m = size_t(b.rows),
                wide = size_t(std::max({c.width, c.inner, c.expert_inner, c.heads * c.head})),
                H = size_t(c.heads);
-  const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads),
-               row = wide + wide / BLOCK * std::max(size_t(BLOCK + SUMS), WHOLE_FLOATS);
+  const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads);
   const int blocks = (longest + SPAN - 1) / SPAN, threads = pools.get().size();
   // Queries that share a load of keys take about two thirds of the time that they take apart, but
   // leave fewer units to share out.
@@ -661,10 +670,8 @@ int Model::run(const StepBatch& b) {
             o.need(part);
             memset(o.p, 0, part * 4);
           }
-    act.need(m * row);
+    need_inputs(b.rows, int(wide), threads);
     if (!j.tile) parts.need(m * H * size_t(blocks) * part);
-    const int few = std::max(1, 32 / threads);
-    for (auto& o : own) o.need(size_t(std::min(int(b.rows), few)) * row);
     if (compute != FLOAT32)
       for (auto& o : own_row) o.need(size_t(c.width));
     for (auto& o : own_att) o.need(4 * H * size_t(c.head));
@@ -680,6 +687,37 @@ int Model::run(const StepBatch& b) {
   deal(j);
   endless = false;
   j.pool.run([&](int t) { work(j, t); });
+  return endless ? 9 : 0;
+}
+
+// Rows through one matrix alone.
+int Model::through(const Mat& a, int rows, const float* in, float* out) {
+  std::lock_guard<std::mutex> one(busy);
+  if (!a.data) return 5;
+  const StepBatch none{};
+  const Job j{pools.get(), none, 0, 0, 0};
+  const int threads = j.pool.size();
+  const Mats only{{&a}, 1, 1};
+  try {
+    need_inputs(rows, a.k, threads);
+  } catch (const std::bad_alloc&) {
+    return 4;
+  }
+  for (int t = 0; t < threads; ++t)
+    share[size_t(t)].set(only.first(t, threads), only.first(t + 1, threads));
+  endless = false;
+  j.pool.run([&](int t) {
+    const Denormals count;
+    const Mat* const reader[] = {&a, nullptr};
+    int turn = 0;
+    const Act x = prepare(j, t, rows, a.k, in, nullptr, nullptr, reader);
+    linear(
+        j, t, turn, only, x, nullptr,
+        [&](int i, int n, const float* y, const float*) {
+          memcpy(out + size_t(i) * size_t(a.n) + n, y, LANES * 4);
+        },
+        nothing);
+  });
   return endless ? 9 : 0;
 }
 

@@ -150,10 +150,10 @@ struct Model {
   Compute compute = FLOAT32;  // what quantised matrices are multiplied in
   Kept kept = KEPT_F32;       // how keys and values are kept
   Pools pools;
-  std::mutex busy;
+  std::mutex busy, growing;
   Arena arena;
   std::vector<Layer> layer;
-  Mat embed, head;
+  Mat embed, head, fuse, join;  // the last two: of a drafter's layer (growth.cpp)
   float* last_norm = nullptr;
   std::vector<Rotary> rope;
   std::vector<int> turns;   // of each layer: which of them, -1: none
@@ -166,10 +166,13 @@ struct Model {
   Mat* matrix(int l, int part);
   float** norm(int l, int part, int& n);
   bool shape_of(int part, int& n, int& k) const;
+  bool fits(int part, int n, int k) const;     // of STEP_FUSE and STEP_JOIN
   int pack(Mat& a, const u8* data, int swap);  // 0 or the code of an error
   void look_up(int token, float* out) const;   // what enters the first layer
   uint64_t bytes() const;
   int run(const StepBatch& b);
+  int through(const Mat& a, int rows, const float* in, float* out);
+  int grow(StepGrowth& g);
 
  private:
   // Of one step: who works, on what, blocks of the longest sequence, query heads and rows of a unit
@@ -184,6 +187,7 @@ struct Model {
     int32_t at;
   };
   Buffer x, qkv, att, hid, act, parts, added, route;
+  Buffer entering, fusing, fused, joined, above, laws, states;  // of a tree that grows
   std::vector<std::vector<int32_t>> picked;  // of each expert: the rows that go through it
   std::vector<std::vector<float>> weighed;   // and what their results are multiplied by
   std::vector<Buffer> own, own_att, own_scores, own_row, own_sink;
@@ -223,6 +227,8 @@ struct Model {
   void linear(const Job& j, int t, int& turn, const Mats& mats, const Act& in, const Mat* then,
               Fn&& out, Done&& done);
   void deal(const Job& j);
+  void need_inputs(int rows, int wide, int threads);
+  int level(const StepCache* cache, void* rows, float* logits);
   int from(const StepBatch& b, int l, int i) const {
     const int w = window[size_t(l)];
     return w ? std::max(0, b.seen[i] - w) : 0;

@@ -256,20 +256,15 @@ class CpuStep:
         layers: tuple[int, ...],
         without: frozenset[int] = frozenset(),
     ) -> list[Answer]:
-        token, sequence, position, slot, seen, prefix = (list[int]() for _ in range(6))
-        start, tail, out, wants = list[int](), list[int](), list[int](), list[Reads]()
-        embeds, parts = list[tuple[Sequence[int], Tensor]](), list[Any]()
+        lists: list[list[int]] = [[] for _ in range(9)]
+        token, sequence, position, slot, seen, prefix, start, tail, out = lists
+        wants: list[Reads] = []
+        embeds: list[tuple[Sequence[int], Tensor]] = []
+        parts: list[Any] = []
         caches = (CacheOf * len(queries))()
         for s, q in enumerate(queries):
             n, row = len(q), len(token)
-            caches[s].kv, caches[s].capacity = q.cache.address, q.cache.capacity
-            if q.cache.shared:
-                parts.append(_parts(q.cache))
-                caches[s].start, caches[s].parts, caches[s].part = (
-                    q.cache.start,
-                    len(parts[-1]),
-                    C.addressof(parts[-1]),
-                )
+            parts.append(cache_of(caches[s], q.cache))
             if q.embed is None and self._widen is None:
                 token += q.token
             else:
@@ -278,9 +273,9 @@ class CpuStep:
                 if q.embed is not None:
                     embeds.append(([row + i for i in q.given], q.embed))
                 token += [-1] * n if self._widen is not None or not q.token else q.token
-            self._place(q, position, seen, prefix, start, tail)
+            self._place(q, n, position, seen, prefix, start, tail)
             sequence += [s] * n
-            slot += q.slots
+            slot += range(q.first, q.first + n) if q.at is None else q.at
             out += [row + r for r in q.rows]
             wants.append(max(q.want.law, q.want.base))
         if (need := max(position)) >= self._turned:
@@ -289,7 +284,8 @@ class CpuStep:
         m, R, W = len(token), len(out), self.config.width
         full = [w > Reads.ARGMAX for w in wants]
         k = R if all(full) else sum(len(q.rows) for q, f in zip(queries, full) if f)
-        depths, exit_at = list[int](), self._no_exit
+        depths: list[int] = []
+        exit_at = self._no_exit
         if R and any(q.want.exits for q in queries):
             depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
             exit_at = tuple(depths.index(i + 1) if i + 1 in depths else -1 for i in layers)
@@ -509,21 +505,17 @@ class CpuStep:
     def _place(
         self,
         q: Query,
+        n: int,
         position: list[int],
         seen: list[int],
         prefix: list[int],
         start: list[int],
         tail: list[int],
     ) -> None:
-        """Where the rows of a query stand and what they see."""
-        cache, n = q.cache, len(q)
+        """Where the n rows of a query stand and what they see."""
+        cache, stop = q.cache, q.first + n
         length, parent = cache.length, cache.parent
-        stop = q.first + n
-        chain = (
-            all(p == j - 1 for j, p in enumerate(parent[: stop - length]))
-            if stop > length
-            else True
-        )
+        chain = stop <= length or parent[: stop - length] == [*range(-1, stop - length - 1)]
         if not self.config.causal:
             position += self._depths(q) if not chain else q.slots
             block = self.config.block or cache.end
@@ -590,6 +582,16 @@ class CpuStep:
 def _experts(c: Config) -> tuple[int, int, int, bool]:
     x = c.experts
     return (0, 0, 0, False) if x is None else (x.count, x.used, x.inner, x.share_used)
+
+
+def cache_of(to: CacheOf, cache: Cache) -> Any:
+    """Tells the library where a cache's entries lie; what is returned must live as long as `to` is read."""
+    to.kv, to.capacity = cache.address, cache.capacity
+    if not cache.shared:
+        return None
+    parts = _parts(cache)
+    to.start, to.parts, to.part = cache.start, len(parts), C.addressof(parts)
+    return parts
 
 
 def _parts(cache: Cache) -> Any:

@@ -127,9 +127,14 @@ int step_weight(void* model, int layer, int part, int type, const void* data, ui
   Model& m = *static_cast<Model*>(model);
   Mat* a = m.matrix(layer, part);
   int want_n, want_k;
-  if (!a || !m.shape_of(part, want_n, want_k)) return 1;
-  if (n != want_n || k != want_k || (swap && (n % swap || swap % 2)) || type >= FILE_TYPES)
-    return 2;
+  if (!a) return 1;
+  if (part == STEP_FUSE || part == STEP_JOIN) {
+    if (!m.fits(part, n, k)) return 2;
+  } else {
+    if (!m.shape_of(part, want_n, want_k)) return 1;
+    if (n != want_n || k != want_k) return 2;
+  }
+  if ((swap && (n % swap || swap % 2)) || type >= FILE_TYPES) return 2;
   if (!shape(*a, m.compute != FLOAT32 && type == Q8_0 ? int(Q8_INT) : type, n, k)) return 2;
   if (!data || bytes != file_row(type, k) * uint64_t(n)) return 3;
   return m.pack(*a, static_cast<const u8*>(data), swap);
@@ -203,6 +208,20 @@ int step_sparse(void* model, const int32_t* sparse, uint64_t count) {
 }
 
 int step_run(void* model, const StepBatch* b) { return static_cast<Model*>(model)->run(*b); }
+
+int step_through(void* model, int part, int rows, const float* in, uint64_t count, float* out,
+                 uint64_t room) {
+  Model& m = *static_cast<Model*>(model);
+  if (part != STEP_FUSE && part != STEP_JOIN) return 1;
+  const Mat& a = *m.matrix(0, part);
+  if (!a.data) return 5;
+  if (rows < 1) return 6;
+  if (!in || !out || count != uint64_t(rows) * uint64_t(a.k) ||
+      room != uint64_t(rows) * uint64_t(a.n))
+    return 3;
+  return m.through(a, rows, in, out);
+}
+int step_grow(void* model, StepGrowth* g) { return static_cast<Model*>(model)->grow(*g); }
 
 int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top,
              uint64_t room) {

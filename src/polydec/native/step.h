@@ -68,6 +68,26 @@ struct StepBatch {
   float* exits;   // [.][outputs][width]: the same after the layers that `exit` names
 };
 
+// A tree that a network of one layer grows behind a sequence of another model's states (EAGLE-3's,
+// learned/kinds/eagle3.py). Its rows are a token's embedding beside a state, each divided by its
+// root mean square, joined to one of the network's width where there is STEP_JOIN. First it reads
+// `rows` true states, which stay in its cache: entries [length, length + rows). Then it expands at
+// each level the `width` likeliest paths, of which each names its `width` likeliest tokens; of all
+// that were named the `nodes` likeliest are answered (BestFirst, trees/best_first.py).
+struct StepGrowth {
+  const StepCache* cache;  // room for length + rows + width * (depth - 1) entries
+  int32_t length;          // entries that are there
+  int32_t rows, states;    // of true states; how many of them lie side by side for STEP_FUSE
+  int32_t depth, width, nodes;
+  int32_t found;  // nodes of the answer
+  const float *embed,
+      *state;               // [rows][S] and [rows][states * S]: tokens, and the states before them
+  const float* table;       // [outputs][S]: what the head's tokens are as embeddings
+  float *tip, *logits;      // [S], [outputs]: of the last true state; read where rows is 0
+  int32_t *token, *parent;  // [nodes]: a row of the head; the node above it, -1: the root
+  double* chance;           // [nodes]: of the token behind the one above it
+};
+
 enum StepPart {
   STEP_EMBED,
   STEP_HEAD,
@@ -87,6 +107,8 @@ enum StepPart {
   STEP_AFTER2,
   STEP_ROUTER,
   STEP_SINKS,
+  STEP_FUSE,  // of a drafter's layer: makes one state of several, side by side
+  STEP_JOIN,  // of a drafter's layer: makes one row of a token's embedding and a state
   STEP_PARTS  // and from here on gate, up and down of the first expert, of the second, ...
 };
 
@@ -122,6 +144,11 @@ int step_turns(void* model, const int32_t* ropes, uint64_t count);
 // this is called, if there are any.
 int step_sparse(void* model, const int32_t* sparse, uint64_t count);
 int step_run(void* model, const StepBatch* batch);
+// Rows through STEP_FUSE or STEP_JOIN alone: `in` [rows][what it reads] into `out` [rows][width].
+int step_through(void* model, int part, int rows, const float* in, uint64_t count, float* out,
+                 uint64_t room);
+// Grows a tree of guesses.
+int step_grow(void* model, StepGrowth* growth);
 // The k likeliest of each row of logits [rows][n] (`count` floats), likeliest first, into top
 // [rows][k] (`room` ids); k: at most n.
 int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top,

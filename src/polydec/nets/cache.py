@@ -20,17 +20,19 @@ GROWTH = 256
 
 
 class Storage:
-    """Slots in which one cache writes and others may read. start: the position of its first slot; leases: who reads."""
+    """Slots in which one cache writes and others may read. start: the position of its first slot; leases: who reads, None
+    where nobody ever did (every pass asks)."""
 
     __slots__ = ("kv", "leases", "start")
 
     def __init__(self, kv: Tensor, start: int = 0) -> None:
-        self.kv, self.start, self.leases = kv, start, WeakSet[Lease]()
+        self.kv, self.start = kv, start
+        self.leases: WeakSet[Lease] | None = None
 
     @property
     def sealed(self) -> int:
         """Slots below this position are somebody else's too, and may not be written."""
-        return max((lease.stop for lease in self.leases), default=0)
+        return max((lease.stop for lease in self.leases or ()), default=0)
 
 
 class Lease:
@@ -40,6 +42,8 @@ class Lease:
 
     def __init__(self, of: Storage, stop: int) -> None:
         self.of, self.stop = of, stop
+        if of.leases is None:
+            of.leases = WeakSet()
         of.leases.add(self)
 
 
@@ -129,8 +133,11 @@ class Cache:
             at = self.length - self.start + moved
             self.kv[..., at : at + len(index), :] = self.kv.index_select(-2, index)
         self.length += len(path)
-        new = {j: i for i, j in enumerate(stay)}
-        self.parent = [new.get(parent[j], -1) for j in stay] if stay else []
+        if stay:
+            new = {j: i for i, j in enumerate(stay)}
+            self.parent = [new.get(parent[j], -1) for j in stay]
+        else:
+            self.parent = []
 
     def truncate(self, length: int) -> None:
         """Forget what is staged and every committed slot from `length` on. 0 gives all memory back. Where entries that rows
@@ -160,7 +167,7 @@ class Cache:
             list(self.parent) if length is None else [],
             self.base if stop else 0,
         )
-        twin.packed = tuple(list(some) for some in self.packed)
+        twin.packed = tuple(list(layer) for layer in self.packed)
         twin._unpack(twin.length)
         twin.shared, twin.start = self._read(stop), stop
         twin.beside = self.beside
@@ -176,25 +183,25 @@ class Cache:
 
     def entries(self) -> Tensor:
         """All of them, committed and staged, side by side: a view where nothing is shared, else a copy."""
-        some = [t for _, t in self.pieces(self.base, self.end)]
-        return some[0] if len(some) == 1 else torch.cat([*some, self.kv[..., :0, :]], -2)
+        pieces = [t for _, t in self.pieces(self.base, self.end)]
+        return pieces[0] if len(pieces) == 1 else torch.cat([*pieces, self.kv[..., :0, :]], -2)
 
     def layer(self, i: int, stop: int) -> Tensor:
         """The entries below `stop` of one item of the first axis: a view where they lie in one storage, else a copy."""
-        some = [t[i] for _, t in self.pieces(0, stop)]
-        return some[0] if len(some) == 1 else torch.cat([*some, self.kv[i, ..., :0, :]], -2)
+        pieces = [t[i] for _, t in self.pieces(0, stop)]
+        return pieces[0] if len(pieces) == 1 else torch.cat([*pieces, self.kv[i, ..., :0, :]], -2)
 
     def chunk(self, layer: int, at: Chunk) -> Packed:
         """What is packed of a block of one layer; packed now where it was not yet."""
         k, path = at
         assert self.press is not None
-        some = self.packed[layer]
-        if k < len(some):
-            one = some[k]
-            assert one is not None, f"block {k} was given back"
-            return one
-        while not path and len(some) < k:
-            self.chunk(layer, (len(some), ()))
+        blocks = self.packed[layer]
+        if k < len(blocks):
+            packed = blocks[k]
+            assert packed is not None, f"block {k} was given back"
+            return packed
+        while not path and len(blocks) < k:
+            self.chunk(layer, (len(blocks), ()))
         size, length = self.press.block, self.length
         kv = self._block(layer, k * size, path)[:2]
         behind = self._block(layer, (k + 1) * size, path) if self.press.asks else None
@@ -204,25 +211,25 @@ class Cache:
             before = self.chunk(
                 layer, (k - 1, () if ready else path[: (k + self.press.asks) * size - length])
             )
-        one = self.press.pack(k, kv, behind, before)
+        packed = self.press.pack(k, kv, behind, before)
         if not path:
-            some.append(one)
-        return one
+            blocks.append(packed)
+        return packed
 
     def _block(self, layer: int, first: int, path: Sequence[int]) -> Tensor:
         """Entries of one layer at a block's positions, from `first` on; path: the slots of those that are staged."""
         assert self.press is not None
         stop = first + self.press.block
-        some = [t[layer] for _, t in self.pieces(first, min(stop, self.length))]
+        pieces = [t[layer] for _, t in self.pieces(first, min(stop, self.length))]
         if path and stop > self.length:
             staged = torch.cat([t[layer] for _, t in self.pieces(self.length, self.end)], -2)
             slots = path[max(0, first - self.length) : stop - self.length]
-            some.append(
+            pieces.append(
                 staged.index_select(
                     -2, torch.tensor([s - self.length for s in slots], device=self.kv.device)
                 )
             )
-        return some[0] if len(some) == 1 else torch.cat(some, -2)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -2)
 
     def shed(self, filled: int) -> None:
         """Give back old entries that every layer has packed, but for one block that a short rewind may ask for; filled: how
@@ -234,8 +241,8 @@ class Cache:
         if base <= self.base:
             return
         if not self.press.lasting:
-            for some in self.packed:
-                some[: count - 1] = [None] * (count - 1)
+            for layer in self.packed:
+                layer[: count - 1] = [None] * (count - 1)
         self.shared = tuple(lease for lease in self.shared if lease.stop > base)
         if self.start < base:
             left = self.kv[..., base - self.start : self.end - self.start, :]
@@ -254,8 +261,8 @@ class Cache:
 
     def _unpack(self, length: int) -> None:
         """Forget what was packed of entries from `length` on."""
-        for some in self.packed if self.press is not None else ():
-            del some[settled(length, self.press) :]  # pyright: ignore[reportArgumentType]
+        for layer in self.packed if self.press is not None else ():
+            del layer[settled(length, self.press) :]  # pyright: ignore[reportArgumentType]
 
     @property
     def nbytes(self) -> int:
@@ -311,7 +318,7 @@ def nbytes(caches: Iterable[Stored]) -> int:
     for cache in caches:
         if isinstance(cache, Cache):
             seen |= {id(s): s.kv.nbytes for s in cache.storage}
-            seen |= {id(p): p.nbytes for some in cache.packed for p in some if p is not None}
+            seen |= {id(p): p.nbytes for layer in cache.packed for p in layer if p is not None}
         else:
             total += cache.nbytes
     return total + sum(seen.values())

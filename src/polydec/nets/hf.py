@@ -183,7 +183,7 @@ def cache_keyword(model: nn.Module) -> str | None:
 
 
 class HF:
-    """A network of models/lm.py over a causal model of `transformers`. Queries of one pass run one after the other.
+    """A Network (nets/query.py) over a causal model of `transformers`. Queries of one pass run one after the other.
 
     Raises FileError where the model reads both ways, or its cache does not give what the plain forward pass gives.
     """
@@ -274,11 +274,11 @@ class HF:
     def _mixed(self, q: Query) -> Tensor:
         """Embeddings of a query's tokens, and its states among them."""
         assert q.embed is not None
-        given = q.embed.to(self._device, self._number)
+        states = q.embed.to(self._device, self._number)
         if not q.token:
-            return given
+            return states
         rows = self.embed([max(x, 0) for x in q.token]).clone()
-        rows[torch.tensor(q.given, device=self._device)] = given
+        rows[torch.tensor(q.given, device=self._device)] = states
         return rows
 
     @torch.inference_mode()
@@ -392,8 +392,8 @@ class _Trial:
     def __init__(self, network: HF) -> None:
         self._net = network
         draw = torch.Generator().manual_seed(0)
-        some = torch.randperm(network.size, generator=draw).tolist()
-        self._text, self._tree = (some * 12)[:6], (some * 12)[6:11]
+        tokens = torch.randperm(network.size, generator=draw).tolist()
+        self._text, self._tree = (tokens * 12)[:6], (tokens * 12)[6:11]
         with self._small_window():
             self._plain = [self._whole(p) for p in ((0,), (0, 1), (0, 2), (0, 1, 3), (0, 2, 4))]
             finite([float(w_V.max()) for w_V in self._plain])
@@ -468,8 +468,8 @@ ROOM = 256 << 20  # bytes beyond its files that a model may take: masks, tables 
 def _fits(path: str, config: Any, tensors: int | None) -> None:
     """What a config describes must be of the size of its files: told on torch's meta device, before there is room for anything.
     tensors: how many the files hold. Raises FileError."""
-    said = config.to_dict()
-    for part in (said, *(v for v in said.values() if isinstance(v, dict))):
+    declared = config.to_dict()
+    for part in (declared, *(v for v in declared.values() if isinstance(v, dict))):
         for key, value in part.items():
             most = max(tensors or 4096, 256)
             if (

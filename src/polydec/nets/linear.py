@@ -206,13 +206,13 @@ def steady(kernel: Kernel, shapes: Sequence[Shape]) -> bool:
 
 def sample(shapes: Sequence[Shape], budget: int = 24_000_000) -> list[Shape]:
     """The first layers of the model, large enough not to fit a cache where the model does not either."""
-    some, left = list[Shape](), budget
+    chosen, left = list[Shape](), budget
     for s in shapes:
         if left <= 0:
             break
-        some.append((min(s[0], max(1, left // s[1])), s[1]))
+        chosen.append((min(s[0], max(1, left // s[1])), s[1]))
         left -= s[0] * s[1]
-    return some
+    return chosen
 
 
 def cpu_name() -> str:
@@ -235,8 +235,8 @@ def profile_path() -> Path:
 
 def _read() -> dict[str, dict[str, str]]:
     try:
-        found = json.loads(profile_path().read_text())
-        return found if isinstance(found, dict) else {}
+        profile = json.loads(profile_path().read_text())
+        return profile if isinstance(profile, dict) else {}
     except (OSError, ValueError, RuntimeError):
         return {}
 

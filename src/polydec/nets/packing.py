@@ -85,8 +85,8 @@ class Unpack:
     def __call__(self) -> None:
         assert self.cache.press is not None
         if self.chunks:
-            some = [self.cache.chunk(self.layer, c) for c in self.chunks]
-            self.cache.press.fill(some, self.packed)
+            blocks = [self.cache.chunk(self.layer, c) for c in self.chunks]
+            self.cache.press.fill(blocks, self.packed)
         torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]
 
 
@@ -116,10 +116,10 @@ class Span:
             for first in range(
                 0, query.shape[2], LONG
             ):  # block by block: all scores at once would fill memory
-                some = slice(first, first + LONG)
-                w = _capped(torch.matmul(query[:, :, some], keys[:, None]), self.cap)
-                w = w if reach.mask is None else w.add_(reach.mask[some])
-                self.gathers[:, :, some].copy_(
+                rows = slice(first, first + LONG)
+                w = _capped(torch.matmul(query[:, :, rows], keys[:, None]), self.cap)
+                w = w if reach.mask is None else w.add_(reach.mask[rows])
+                self.gathers[:, :, rows].copy_(
                     _weights(w, None if sink is None else sink[..., None]) @ values[:, None]
                 )
             return
@@ -327,11 +327,11 @@ def _layers(
         seen = 0, masks.up_to_block(q.slots, size, block, kv)
     gather = list[Gather]()
     if cache.shared:  # every layer is gathered into the same place
-        one = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])
+        place = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])
         pieces = list(cache.pieces(0, size))
-        into = [one[..., at : at + piece.shape[-2], :] for at, piece in pieces]
+        into = [place[..., at : at + piece.shape[-2], :] for at, piece in pieces]
         gather = [Gather(into, [piece[i] for _, piece in pieces]) for i in layers]
-        kv = one.expand(len(windows), *one.shape)
+        kv = place.expand(len(windows), *place.shape)
     used, reaches = (
         dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], Reach]](),
         list[int | None](),
@@ -357,14 +357,14 @@ def _pressed(
     seen = view(cache.press, position, q.first, cache.length, cache.parent, kv)
     behind = seen.packed
     size = behind + stop - seen.first
-    one = kv.new_empty(2, *kv.shape[2:-2], size, kv.shape[-1])
+    place = kv.new_empty(2, *kv.shape[2:-2], size, kv.shape[-1])
     pieces = [(behind + at - seen.first, t[:, :2]) for at, t in cache.pieces(seen.first, stop)]
-    into = [one[..., at : at + t.shape[-2], :] for at, t in pieces]
+    into = [place[..., at : at + t.shape[-2], :] for at, t in pieces]
     unpack = [
-        Unpack(cache, i, seen.chunks, one[..., :behind, :], into, [t[i] for _, t in pieces])
+        Unpack(cache, i, seen.chunks, place[..., :behind, :], into, [t[i] for _, t in pieces])
         for i in layers
     ]
-    mask, keys = seen.mask, one[0] if m == 1 else one[0].transpose(-1, -2)
+    mask, keys = seen.mask, place[0] if m == 1 else place[0].transpose(-1, -2)
     if m >= LONG:
         reach = Reach(0, None, None, mask)
     elif m == 1:
@@ -373,7 +373,7 @@ def _pressed(
     else:
         scores = kv.new_empty(heads.kv, heads.group * m, size)
         reach = Reach(0, scores, scores.view(heads.kv, heads.group, m, -1), mask)
-    return [(keys, one[1], reach) for _ in layers], unpack
+    return [(keys, place[1], reach) for _ in layers], unpack
 
 
 def _reach(

@@ -22,12 +22,12 @@ def regions() -> list[Region]:
         lines = [x.split() for x in Path("/proc/self/maps").read_text().splitlines()]
     except OSError:
         return []
-    found = [
+    bounds = [
         x[0].split("-")
         for x in lines
         if x[1].startswith("rw") and (len(x) == 5 or x[5] == "[heap]")
     ]
-    return [(int(a, 16), int(b, 16)) for a, b in found]
+    return [(int(a, 16), int(b, 16)) for a, b in bounds]
 
 
 def mapped(ending: str) -> list[Region]:
@@ -36,24 +36,24 @@ def mapped(ending: str) -> list[Region]:
         lines = [x.split(maxsplit=5) for x in Path("/proc/self/maps").read_text().splitlines()]
     except OSError:
         return []
-    found = [
+    bounds = [
         x[0].split("-")
         for x in lines
         if len(x) == 6 and x[1].endswith("p") and x[5].endswith(ending)
     ]
-    return [(int(a, 16), int(b, 16)) for a, b in found]
+    return [(int(a, 16), int(b, 16)) for a, b in bounds]
 
 
-def release(some: Iterable[Region]) -> None:
+def release(areas: Iterable[Region]) -> None:
     """Give back the pages of mapped files that nobody writes to: reading them again reads the file again."""
     if (call := _madvise()) is not None:
-        for a, b in some:
+        for a, b in areas:
             call(a, b - a, DROP)
 
 
-def without(some: Iterable[Region], others: Iterable[Region]) -> list[Region]:
-    """What of `some` lies in none of `others`."""
-    out = list(some)
+def without(areas: Iterable[Region], others: Iterable[Region]) -> list[Region]:
+    """What of these areas lies in none of the others."""
+    out = list(areas)
     for a, b in others:
         out = [(x, y) for p, q in out for x, y in ((p, min(q, a)), (max(p, b), q)) if x < y]
     return out
@@ -84,11 +84,11 @@ def _madvise() -> Callable[[int, int, int], int] | None:
     return call
 
 
-def collapse(some: Iterable[Region], seconds: float = 0.4, threads: int = 2) -> int:
+def collapse(areas: Iterable[Region], seconds: float = 0.4, threads: int = 2) -> int:
     """Move these regions to huge pages, the largest first, until time is up: the bytes that were moved. Does nothing where
     the system cannot."""
     whole = sorted(
-        ((-(-a // HUGE) * HUGE, b // HUGE * HUGE) for a, b in some), key=lambda r: r[0] - r[1]
+        ((-(-a // HUGE) * HUGE, b // HUGE * HUGE) for a, b in areas), key=lambda r: r[0] - r[1]
     )
     parts = [(x, min(x + 8 * HUGE, b)) for a, b in whole for x in range(a, b, 8 * HUGE)]
     madvise = _madvise()

@@ -51,7 +51,7 @@ class Press(Protocol):
         that does not last."""
         ...
 
-    def fill(self, some: Sequence[Any], into: Tensor) -> None:
+    def fill(self, blocks: Sequence[Any], into: Tensor) -> None:
         """Keys and values of several blocks side by side, [2, kv heads, their sizes' sum, head]."""
         ...
 
@@ -107,7 +107,7 @@ def view(
                 for k in range(0 if press.lasting else max(0, blocks - 1), blocks)
             )
         )
-    chunks = tuple(dict.fromkeys(c for some in seen for c in some))
+    chunks = tuple(dict.fromkeys(c for chunks_of_row in seen for c in chunks_of_row))
     sizes = tuple(press.size(k) for k, _ in chunks)
     first = min(sealed(p, press) for p in position) * press.block
     if len(position) == 1 and masks.is_chain(parent[: max(0, stop - length)]):
@@ -155,8 +155,8 @@ def _mask(
     mask[:, packed:].masked_fill_(slots < from_[:, None], masks.NEG_INF)
     if packed:
         hidden = torch.ones(len(position), len(chunks), dtype=torch.bool)
-        for row, some in enumerate(seen):
-            hidden[row, [at[c] for c in some]] = False
+        for row, visible in enumerate(seen):
+            hidden[row, [at[c] for c in visible]] = False
         wide = hidden.repeat_interleave(torch.tensor(sizes), 1).to(device)
         mask[:, :packed].masked_fill_(wide, masks.NEG_INF)
     return mask

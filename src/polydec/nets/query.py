@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from polydec.base.values import value
 from polydec.core.types import Want
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False, slots=True)
 class Query:
     """Feed `token` (or `embed`, MH) into slots [first, first + M) of `cache`, which has them staged or committed.
 
@@ -65,9 +66,11 @@ class Query:
 
     def part(self, start: int, stop: int) -> Query:
         """The tokens [start, stop) of it."""
-        given = [k for k, i in enumerate(self.given) if start <= i < stop]
+        carried = [k for k, i in enumerate(self.given) if start <= i < stop]
         rows = [r - start for r in self.rows if start <= r < stop]
-        embed = None if self.embed is None or not given else self.embed[given[0] : given[-1] + 1]
+        embed = (
+            None if self.embed is None or not carried else self.embed[carried[0] : carried[-1] + 1]
+        )
         gated = tuple(i - start for i in self.gated if start <= i < stop)
         return replace(
             self,
@@ -93,7 +96,7 @@ def groups(queries: Sequence[Query], every: tuple[int, ...]) -> dict[Run, list[i
     return by
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False, slots=True)
 class Answer:
     """logits_RV of the rows asked for (None where want.law is NOTHING); hidden_RH: after the last layer that ran, before the
     final norm, where wanted; exits: the same after each depth of want.exits that this pass reached. A network that finds
@@ -115,33 +118,33 @@ def bounded(
     if all(len(q) <= limit for q in queries):
         return forward(queries)
     parts = [[q.part(i, min(i + limit, len(q))) for i in range(0, len(q), limit)] for q in queries]
-    answers = iter(forward([p for some in parts for p in some]))
-    return [_joined([(next(answers), len(p.rows)) for p in some]) for some in parts]
+    answers = iter(forward([p for pieces in parts for p in pieces]))
+    return [_joined([(next(answers), len(p.rows)) for p in pieces]) for pieces in parts]
 
 
 def _joined(parts: Sequence[tuple[Answer, int]]) -> Answer:
-    some = [a for a, rows in parts if rows] or [parts[0][0]]
-    if len(some) == 1:
-        return some[0]
-    law = all(a.logits_RV is not None for a in some)
-    waits = not law and all(a.logits_RV is not None or a.later is not None for a in some)
-    exits = some[0].exits and {
-        d: torch.cat([a.exits[d] for a in some if a.exits]) for d in some[0].exits
+    answers = [a for a, rows in parts if rows] or [parts[0][0]]
+    if len(answers) == 1:
+        return answers[0]
+    law = all(a.logits_RV is not None for a in answers)
+    waits = not law and all(a.logits_RV is not None or a.later is not None for a in answers)
+    exits = answers[0].exits and {
+        d: torch.cat([a.exits[d] for a in answers if a.exits]) for d in answers[0].exits
     }
 
     def logits() -> Tensor:
-        rows = [a.logits_RV if a.logits_RV is not None else a.later and a.later() for a in some]
+        rows = [a.logits_RV if a.logits_RV is not None else a.later and a.later() for a in answers]
         return torch.cat([r for r in rows if r is not None])
 
     return Answer(
         logits() if law else None,
         None
-        if some[0].hidden_RH is None
-        else torch.cat([a.hidden_RH for a in some if a.hidden_RH is not None]),
-        None if some[0].argmax is None else [x for a in some for x in a.argmax or ()],
+        if answers[0].hidden_RH is None
+        else torch.cat([a.hidden_RH for a in answers if a.hidden_RH is not None]),
+        None if answers[0].argmax is None else [x for a in answers for x in a.argmax or ()],
         logits if waits else None,
         exits,
-        some[0].top,
+        answers[0].top,
     )
 
 

@@ -79,15 +79,15 @@ class LogitScores:
 
     def argmax(self, i: int) -> int:
         k, row = (0, i) if len(self._answers) == 1 else self._place(i)
-        found = self._answers[k].argmax
-        if found is None:
+        tokens = self._answers[k].argmax
+        if tokens is None:
             if k not in self._argmax:
                 logits_RV = self._all(k)
                 token_R = logits_RV.argmax(-1)
                 finite(logits_RV.gather(-1, token_R[:, None])[:, 0].tolist())
                 self._argmax[k] = token_R.tolist()
-            found = self._argmax[k]
-        return found[row]
+            tokens = self._argmax[k]
+        return tokens[row]
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         row_V = self.row(i)
@@ -109,8 +109,8 @@ class LogitScores:
 
     @property
     def hidden_NH(self) -> Tensor | None:
-        some = [a.hidden_RH for a in self._answers if a.hidden_RH is not None]
-        return torch.cat(some) if some and len(some) == len(self._answers) else None
+        states = [a.hidden_RH for a in self._answers if a.hidden_RH is not None]
+        return torch.cat(states) if states and len(states) == len(self._answers) else None
 
     def exit(self, depth: int, nodes: Sequence[int]) -> LogitScores:
         if self._exits is None:

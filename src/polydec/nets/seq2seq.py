@@ -178,14 +178,14 @@ class Encoder:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[tuple[int, ...]]) -> list[Tensor]:
-        some = list(dict.fromkeys(queries))
+        sources = list(dict.fromkeys(queries))
         self.passes += 1
         p, tower, rows, at = self._parts, self._tower, list[slice](), 0
-        for ids in some:
+        for ids in sources:
             rows.append(slice(at, at + len(ids)))
             at += len(ids)
-        places = [torch.arange(len(ids), device=p.device) for ids in some]
-        x = p.enter(tower, p.embed([t for ids in some for t in ids]), torch.cat(places))
+        places = [torch.arange(len(ids), device=p.device) for ids in sources]
+        x = p.enter(tower, p.embed([t for ids in sources for t in ids]), torch.cat(places))
         apart = [p.apart(tower, place, place, True) for place in places]
         for block in tower.blocks:
 
@@ -200,12 +200,12 @@ class Encoder:
             x = tower.leave(x)
         both = [torch.stack([p.heads(c.key(x)), p.heads(c.value(x))]) for c in self._crosses]
         kv = torch.stack(both)
-        found = {ids: kv[:, :, :, r].clone() for ids, r in zip(some, rows)}
-        return [found[ids] for ids in queries]
+        read = {ids: kv[:, :, :, r].clone() for ids, r in zip(sources, rows)}
+        return [read[ids] for ids in queries]
 
 
 class Decoder:
-    """A network of models/lm.py. A cache's `beside` is what its text is written from: it has `kv`, as the encoder left it."""
+    """A Network (nets/query.py). A cache's `beside` is what its text is written from: it has `kv`, as the encoder left it."""
 
     tree = rollback = True
     partial = False
@@ -313,8 +313,12 @@ class Decoder:
 
 
 def _matrices(block: Block) -> list[Matrix]:
-    some = [block.own] if block.cross is None else [block.own, block.cross]
-    return [*(m for a in some for m in (a.query, a.key, a.value, a.out)), *block.into, block.out]
+    attentions = [block.own] if block.cross is None else [block.own, block.cross]
+    return [
+        *(m for a in attentions for m in (a.query, a.key, a.value, a.out)),
+        *block.into,
+        block.out,
+    ]
 
 
 def build(
@@ -372,8 +376,8 @@ class _Loader:
             raise FileError(
                 f"weights lack {name}: the checkpoint is not complete, or of another architecture"
             )
-        if (found := tuple(shape_of(self.weights, name))) != shape:
-            raise FileError(f"{name} has shape {found}: the config asks for {shape}")
+        if (stored := tuple(shape_of(self.weights, name))) != shape:
+            raise FileError(f"{name} has shape {stored}: the config asks for {shape}")
         t = self.weights[name].to(self.device, self.number)
         if not t.isfinite().all():
             raise FileError(f"{name}: a number in it is NaN or infinite")

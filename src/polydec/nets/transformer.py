@@ -95,17 +95,17 @@ class _Loader:
     def bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
         if not any(n in self._weights for n in names):
             return None
-        some = [
+        biases = [
             self.get(n, (s,))
             if n in self._weights
             else torch.zeros(s, dtype=self._number, device=self._device)
             for n, s in zip(names, sizes)
         ]
-        return torch.cat(some)
+        return torch.cat(biases)
 
 
 class Transformer:
-    """A network of models/lm.py. Made by `build`.
+    """A Network (nets/query.py). Made by `build`.
 
     kernel: name of the linear kernel; dtype: what the weights are held in; context: the longest sequence, in positions.
     """
@@ -367,11 +367,11 @@ class Transformer:
                 x.add_(ahead.pop(i) if i in ahead else attended(at, i))
             if 2 * i + 1 not in p.without:
                 enter(c.norms.mlp)
-                down, some = layer.down, [(gate, i) for gate in gates]
+                down, gated = layer.down, [(gate, i) for gate in gates]
                 y = (
                     self._mix(layer, h, len(p))
                     if down is None
-                    else self._mlp(layer.gate_up, down, h, some)
+                    else self._mlp(layer.gate_up, down, h, gated)
                 )
                 x.add_(self._normed(y, layer.mlped))
             if i + 1 in taps:
@@ -382,8 +382,8 @@ class Transformer:
         self, gate_up: Linear, down: Linear, h: Tensor, gates: Sequence[tuple[Gate, int]] = ()
     ) -> Tensor:
         both = gate_up(h)
-        for one, i in gates:
-            one.add(i, "gate_up", h, both)
+        for adapted, i in gates:
+            adapted.add(i, "gate_up", h, both)
         gate, up = both.chunk(2, -1)
         inner = (
             _clamped(gate, up, *self.config.clamp)
@@ -391,8 +391,8 @@ class Transformer:
             else self._act(gate).mul_(up)
         )
         y = down(inner)
-        for one, i in gates:
-            one.add(i, "down", inner, y)
+        for adapted, i in gates:
+            adapted.add(i, "down", inner, y)
         return y
 
     def _gates(self, p: Packed) -> list[Gate]:
@@ -402,8 +402,8 @@ class Transformer:
             if q.gated:
                 rows.setdefault(q.adapter, []).extend(begin + i for i in q.gated)
         return [
-            Gate(self._adapted(a), torch.tensor(some, device=self._device))
-            for a, some in rows.items()
+            Gate(self._adapted(a), torch.tensor(numbers, device=self._device))
+            for a, numbers in rows.items()
         ]
 
     def _adapted(self, adapter: Adapter) -> Adapter:
@@ -417,8 +417,8 @@ class Transformer:
                 or c.norms.mlp is None
                 or any(
                     x is not None
-                    for one in self._layers
-                    for x in (one.qk_norm, one.attended, one.mlped)
+                    for layer in self._layers
+                    for x in (layer.qk_norm, layer.attended, layer.mlped)
                 )
             ):
                 raise FileError(
@@ -501,10 +501,10 @@ class Transformer:
         )
         logits: Sequence[Tensor | None] = [None] * len(asked)
         if any(laws):
-            some = full
+            states = full
             if laws != asked:
-                some = torch.cat([t for t, n in zip(full.split(asked), laws) if n])
-            w = self._logits(some)
+                states = torch.cat([t for t, n in zip(full.split(asked), laws) if n])
+            w = self._logits(states)
             pieces = iter(w.split([n for n in laws if n]))
             logits = [next(pieces) if n else None for n in laws]
         hidden = full[:, :-1].split(asked)

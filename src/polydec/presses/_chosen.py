@@ -26,9 +26,9 @@ class Chosen:
         return self.kv.nbytes + (0 if self.mass is None else self.mass.nbytes)
 
 
-def side_by_side(some: Sequence[Chosen], into: Tensor) -> None:
+def side_by_side(blocks: Sequence[Chosen], into: Tensor) -> None:
     """All of them, one behind another."""
-    into.copy_(torch.cat([c.kv for c in some], -2))
+    into.copy_(torch.cat([c.kv for c in blocks], -2))
 
 
 def taken(kv: Tensor, index: Tensor) -> Tensor:
@@ -64,8 +64,8 @@ class Window:
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> Chosen:
         return Chosen(kv[..., : self.size(k), :].clone())
 
-    def fill(self, some: Sequence[Chosen], into: Tensor) -> None:
-        side_by_side(some, into)
+    def fill(self, blocks: Sequence[Chosen], into: Tensor) -> None:
+        side_by_side(blocks, into)
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class Watched:
             mass[:, : self.sinks] = inf
         return Chosen(taken(kv, mass.topk(self.size(k), -1).indices.sort(-1).values))
 
-    def fill(self, some: Sequence[Chosen], into: Tensor) -> None:
-        side_by_side(some, into)
+    def fill(self, blocks: Sequence[Chosen], into: Tensor) -> None:
+        side_by_side(blocks, into)
 
 
 @dataclass(frozen=True)
@@ -130,5 +130,5 @@ class Hitters:
         index = mass.topk(self.size(k), -1).indices.sort(-1).values
         return Chosen(taken(known, index), mass.gather(-1, index))
 
-    def fill(self, some: Sequence[Chosen], into: Tensor) -> None:
-        side_by_side(some, into)
+    def fill(self, blocks: Sequence[Chosen], into: Tensor) -> None:
+        side_by_side(blocks, into)

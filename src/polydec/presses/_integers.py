@@ -57,12 +57,12 @@ def rounded(x: Tensor, bits: int, group: int) -> Integers:
     return Integers(bits, size, codes, scale, low)
 
 
-def stacked(some: Sequence[Integers]) -> Integers:
+def stacked(parts: Sequence[Integers]) -> Integers:
     """Several of one shape along a new first axis."""
     return Integers(
-        some[0].bits,
-        some[0].size,
-        torch.stack([x.codes for x in some]),
-        torch.stack([x.scale for x in some]),
-        torch.stack([x.low for x in some]),
+        parts[0].bits,
+        parts[0].size,
+        torch.stack([x.codes for x in parts]),
+        torch.stack([x.scale for x in parts]),
+        torch.stack([x.low for x in parts]),
     )

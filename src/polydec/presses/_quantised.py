@@ -44,8 +44,8 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        some = (self.keys, self.values, self.whole)
-        return sum(x.nbytes for x in some if x is not None)
+        parts = (self.keys, self.values, self.whole)
+        return sum(x.nbytes for x in parts if x is not None)
 
 
 @dataclass(frozen=True)
@@ -102,38 +102,38 @@ class Quantised:
         left, right = directions(exact - back(_read([half])[0]).to(exact.dtype), self.rank)
         return Half(integers, where, what, left.half(), right.half())
 
-    def fill(self, some: Sequence[Block], into: Tensor) -> None:
-        blocks = into.unflatten(-2, (len(some), -1)).transpose(
+    def fill(self, blocks: Sequence[Block], into: Tensor) -> None:
+        places = into.unflatten(-2, (len(blocks), -1)).transpose(
             1, 2
         )  # [2, n, kv heads, block, head]
-        if some[0].whole is not None:
-            blocks.copy_(torch.stack([b.whole for b in some if b.whole is not None], 1))
+        if blocks[0].whole is not None:
+            places.copy_(torch.stack([b.whole for b in blocks if b.whole is not None], 1))
             return
-        keys = [b.keys for b in some if b.keys is not None]
-        values = [b.values for b in some if b.values is not None]
-        blocks[0].copy_(_read(keys).transpose(-1, -2))
-        blocks[1].copy_(_by_head(_read(values), into.shape[1]))
+        keys = [b.keys for b in blocks if b.keys is not None]
+        values = [b.values for b in blocks if b.values is not None]
+        places[0].copy_(_read(keys).transpose(-1, -2))
+        places[1].copy_(_by_head(_read(values), into.shape[1]))
         for which, halves in enumerate((keys, values)):
             if (made := _lost(halves)) is not None:
-                blocks[which].add_(made)
+                places[which].add_(made)
 
 
-def _read(some: Sequence[Half]) -> Tensor:
+def _read(halves: Sequence[Half]) -> Tensor:
     """What was rounded, with outliers where they belong, [n, ...]."""
-    x = stacked([h.integers for h in some]).read()
-    if some[0].where is None:
+    x = stacked([h.integers for h in halves]).read()
+    if halves[0].where is None:
         return x
-    where = torch.stack([h.where for h in some if h.where is not None]).long()
-    what = torch.stack([h.what for h in some if h.what is not None])
+    where = torch.stack([h.where for h in halves if h.where is not None]).long()
+    what = torch.stack([h.what for h in halves if h.what is not None])
     return x.scatter_(-1, where, what.float())
 
 
-def _lost(some: Sequence[Half]) -> Tensor | None:
+def _lost(halves: Sequence[Half]) -> Tensor | None:
     """What the directions add, [n, kv heads, block, head]."""
-    if some[0].left is None:
+    if halves[0].left is None:
         return None
-    left = torch.stack([h.left for h in some if h.left is not None])
-    right = torch.stack([h.right for h in some if h.right is not None])
+    left = torch.stack([h.left for h in halves if h.left is not None])
+    right = torch.stack([h.right for h in halves if h.right is not None])
     return left.float() @ right.float().transpose(-1, -2)
 
 

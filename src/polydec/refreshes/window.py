@@ -38,8 +38,8 @@ class Window:
         return sorted({*new, *now, *near})
 
 
-def around(at: int, some: Sequence[int]) -> list[int]:
+def around(at: int, positions: Sequence[int]) -> list[int]:
     """The other ones of these ascending positions, one at the left and one at the right by turns, the nearest first."""
-    before = [p for p in reversed(some) if p < at]
-    behind = [p for p in some if p > at]
+    before = [p for p in reversed(positions) if p < at]
+    behind = [p for p in positions if p > at]
     return [p for p in chain(*zip_longest(before, behind)) if p is not None]

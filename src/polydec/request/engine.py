@@ -166,7 +166,8 @@ class Watch:
             self.edits.append(event)
         elif isinstance(event, Opened) and not self.opened:
             self.opened = self.last = time.perf_counter()
-        self.on(event)
+        if self.on is not ignore:
+            self.on(event)
 
     def pieces(self) -> list[Piece]:
         """What became final since this was last asked."""
@@ -375,10 +376,15 @@ class Engine:
     def step(self) -> bool:
         """One tick for all requests; False when none is left."""
         with self._lock:
-            self._admit()
+            if self._waiting or self._held:
+                self._admit()
             more = self._scheduler.step()
-            self._forget_done()
-            self._make_room()
+            for ticket in (*self._running, *self._held):
+                if ticket.done:
+                    self._forget_done()
+                    break
+            if self.max_cache_bytes is not None:  # else nobody is ever put on hold
+                self._make_room()
             return more or bool(self._waiting or self._held)
 
     def _admit(self) -> None:
@@ -415,8 +421,6 @@ class Engine:
     def _make_room(self) -> None:
         """While the caches are over the limit, ask the youngest request to stop; those that have stopped give their caches
         back."""
-        if self.max_cache_bytes is None:  # nobody is ever asked to
-            return
         for ticket in [
             t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)
         ]:

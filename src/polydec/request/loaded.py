@@ -128,11 +128,12 @@ class LM:
     def embed(self, texts: Texts, **how: Any) -> torch.Tensor:
         """A vector for each of the texts, [n, width], float32.
 
-        how: the fields of `Reading` (request/embedding.py): `pool`, "last" or "mean"; `layer`, behind which it is read;
+        how: the fields of `Reading` (request/reading.py): `pool`, "last" or "mean"; `layer`, behind which it is read;
         `normalised`; `template`; `prepend_from` and `prepend_to`. Raises RequestError for what cannot be honoured, TypeError
         for an unknown field.
         """
-        from polydec.request.embedding import Reading, embed
+        from polydec.request.embedding import embed
+        from polydec.request.reading import Reading
 
         return embed(self, texts, Reading(**how))
 

@@ -1,4 +1,4 @@
-"""What machine a figure was measured on."""
+"""What machine a figure was measured on. Commands ask whether it is busy before anything computes, so torch is loaded later."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-import polydec
-from polydec.nets.linear import cpu_name
-
 
 def cpu_flags() -> list[str]:
     """Those instruction sets that decide which kernel is fast."""
@@ -20,6 +14,8 @@ def cpu_flags() -> list[str]:
         lines = Path("/proc/cpuinfo").read_text().split("\n")
         have = set(next(line for line in lines if line.startswith("flags")).split())
     except (OSError, StopIteration):
+        import torch
+
         return [torch.backends.cpu.get_cpu_capability()]
     return [
         f for f in ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f in have
@@ -28,6 +24,10 @@ def cpu_flags() -> list[str]:
 
 def describe(network: Any = None) -> str:
     """One line: processor, cores used (by this network, else by torch), instruction sets, versions."""
+    import torch
+
+    from polydec.nets.linear import cpu_name
+
     threads = getattr(network, "threads", None) or torch.get_num_threads()
     return (
         f"{cpu_name()}, {threads} threads of {os.cpu_count()} cores ({' '.join(cpu_flags())}), "
@@ -37,6 +37,11 @@ def describe(network: Any = None) -> str:
 
 def versions() -> dict[str, str]:
     """Of what figures and texts may depend on beside the machine."""
+    import numpy as np
+    import torch
+
+    import polydec
+
     return {
         "polydec": polydec.__version__,
         "python": platform.python_version(),

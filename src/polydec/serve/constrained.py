@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from polydec.api import LM
+from polydec.base.apart import Busy, few_waiting
 from polydec.base.errors import PolydecError
 from polydec.base.options import shown
 from polydec.constraints.asked import one
 from polydec.constraints.gbnf import lark_of
-from polydec.constraints.protocols import Constraint
+from polydec.constraints.protocols import Constraint, Language
+from polydec.core.types import Vocab
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
 
@@ -36,6 +39,12 @@ FIELDS = {
 }
 """The fields that constrain an answer, of which a request has one, and what each holds."""
 
+WAITING = 8
+"""Requests that wait for the one process that compiles constraints: half of those that are read at once, so that others go
+on."""
+SOON = 5
+"""Seconds after which one that was refused for that may ask again: what one constraint may take."""
+
 STRUCTURED = {
     "json": "json_schema",
     "regex": "regex",
@@ -44,6 +53,22 @@ STRUCTURED = {
     "json_object": "json_object",
 }
 """Our names of what vLLM's `structured_outputs` holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A constraint with the language that was made of it when it was read: who plans the request, for whom all others wait,
+    need not make it again. vocab, ends: for which; others are made anew."""
+
+    constraint: Constraint
+    vocab: Vocab
+    ends: frozenset[int]
+    made: Language[Any]
+
+    def language(self, vocab: Vocab, ends: frozenset[int]) -> Language[Any]:
+        if vocab is self.vocab and ends == self.ends:
+            return self.made
+        return self.constraint.language(vocab, ends)
 
 
 def constraint(body: Body, model: LM) -> Constraint | None:
@@ -69,9 +94,14 @@ def checked(name: str, make: Callable[[], Constraint | None], model: LM) -> Cons
     vocab = model.checkpoint.lm.vocab
     try:
         found = make()
-        if found is not None and vocab.eos:
-            found.language(vocab, vocab.eos)
-        return found
+        if found is None or not vocab.eos:
+            return found
+        with few_waiting(WAITING):
+            return Made(found, vocab, vocab.eos, found.language(vocab, vocab.eos))
+    except Busy as error:
+        raise Refusal(
+            f"{name}: {error}", status=503, param=name, code="queue_full", retry=SOON
+        ) from None
     except PolydecError as error:
         raise Refusal(f"{name}: {error}", param=name) from None
 

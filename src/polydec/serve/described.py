@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.base.options import Option
-from polydec.request.embedding import declared as readings
 from polydec.request.fields import OWN, declared
+from polydec.request.reading import declared as readings
 from polydec.serve.body import ASKED
 from polydec.serve.constrained import FIELDS as CONSTRAINTS
 from polydec.serve.shapes import USUAL

@@ -13,7 +13,8 @@ from torch.nn.functional import normalize
 
 from polydec.api import LM
 from polydec.base.options import shown
-from polydec.request.embedding import Prepared, Reading, declared, prepared
+from polydec.request.embedding import Prepared, prepared
+from polydec.request.reading import Reading, declared
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits

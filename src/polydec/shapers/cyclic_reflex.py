@@ -93,7 +93,7 @@ def spelled(words: Words | None, wanted: Sequence[str]) -> tuple[int, ...]:
     """Ids of the words that are one token, bare or behind a space; none without a tokenizer. What counts is how a token reads,
     not what was encoded: where a tokenizer puts a space before every text, the token of a bare word has one, and the bare word
     itself is found behind a line's end."""
-    found = dict[int, None]()
+    ids = dict[int, None]()
     if words is None:
         return ()
     for word in wanted:
@@ -103,17 +103,17 @@ def spelled(words: Words | None, wanted: Sequence[str]) -> tuple[int, ...]:
                 last = words.encode(text, special=False)[-1:]
             except PolydecError:  # this tokenizer cannot spell it
                 continue
-            found |= {x: None for x in last if words.pieces[x] in reads}
-    return tuple(found)
+            ids |= {x: None for x in last if words.pieces[x] in reads}
+    return tuple(ids)
 
 
 def ending(words: Words | None) -> tuple[int, ...]:
     """The id of </think>, where that is one token."""
     try:
-        one = () if words is None else words.encode(END, special=False)
+        tokens = () if words is None else words.encode(END, special=False)
     except PolydecError:
         return ()
-    return tuple(one) if len(one) == 1 else ()
+    return tuple(tokens) if len(tokens) == 1 else ()
 
 
 def has_words(shaper: CyclicReflex, setting: Setting) -> None:

@@ -18,11 +18,11 @@ def declared() -> Mapping[str, Option]:
     return {option.name: option for option in read(Declared)}
 
 
-def check_fields(given: Mapping[str, Any]) -> None:
+def check_fields(values: Mapping[str, Any]) -> None:
     """Raise RequestError for a field that no rule has, or a value out of its range. Fields of other packages' rules are left to
     `Sampling`, which loads those."""
     known = declared()
-    for name, value in given.items():
+    for name, value in values.items():
         if name in known:
             known[name].convert(value)
         elif not plugins.brings("shapers"):

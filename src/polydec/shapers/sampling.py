@@ -32,16 +32,16 @@ from polydec.shapers.temperature import GREEDY_BELOW
 def rules() -> Mapping[str, Rule]:
     """Every rule of this folder and of other packages (`plugins.py`) by its name, in the order of vLLM. Raises TypeError where
     two have one name or field."""
-    found = list(rules_here().values())
-    taken = {rule.name for rule in found}
-    found += plugins.found("shapers", taken, plugins.with_rule, "RULE of that name").values()
-    names = [rule.name for rule in found] + [
-        o.name for rule in found for o in rule.fields if o.name != rule.name
+    known = list(rules_here().values())
+    taken = {rule.name for rule in known}
+    known += plugins.found("shapers", taken, plugins.with_rule, "RULE of that name").values()
+    names = [rule.name for rule in known] + [
+        o.name for rule in known for o in rule.fields if o.name != rule.name
     ]
     twice = next((x for x in names if names.count(x) > 1), None)
     if twice is not None:
         raise TypeError(f"two rules of sampling are called {twice}, or have a field of that name")
-    return _in_order(found)
+    return _in_order(known)
 
 
 @cache
@@ -60,9 +60,9 @@ def rules_here() -> Mapping[str, Rule]:
     )
 
 
-def _in_order(found: Iterable[Rule]) -> Mapping[str, Rule]:
+def _in_order(known: Iterable[Rule]) -> Mapping[str, Rule]:
     return MappingProxyType(
-        {rule.name: rule for rule in sorted(found, key=lambda r: (r.place["vllm"], r.name))}
+        {rule.name: rule for rule in sorted(known, key=lambda r: (r.place["vllm"], r.name))}
     )
 
 

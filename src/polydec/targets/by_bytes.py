@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.delegating import Closed
+from polydec.core.protocols import Scores
 from polydec.core.types import Draft, Reads, Vocab, Want, Words
 from polydec.models.geometry import Geometry
 from polydec.targets.contrast import MadeScores
@@ -121,8 +122,8 @@ class ByBytes:
     def fixed(self, prompt: Sequence[int]) -> Head:
         """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or that no token spells."""
         head, known = self._split(self._written(prompt)), self.alphabet.spelling.known
-        some = (x for x in head.left if x < BYTES and x not in known)
-        if (bad := next(some, None)) is not None:
+        unspelled = (x for x in head.left if x < BYTES and x not in known)
+        if (bad := next(unspelled, None)) is not None:
             raise RequestError(
                 f"prompt holds byte {bad} ({bytes([bad])!r}): no token of this model spells it"
             )
@@ -217,14 +218,14 @@ class ByBytes:
         """What a text begins with: what is read first, how many of its symbols that stands for, and whether the text's last
         symbol, its root, is among them."""
         if self.instead is not None:
-            given, head = self.instead
-            if tuple(prompt[: len(given)]) == given:
-                return head, len(given), len(prompt) == len(given)
+            known, head = self.instead
+            if tuple(prompt[: len(known)]) == known:
+                return head, len(known), len(prompt) == len(known)
         head = self.fixed(prompt)
         return replace(head, left=()), len(prompt) - len(head.left), not head.left
 
 
-class ByBytesSession:
+class ByBytesSession(Closed):
     """The session of the inner law stands at the last token that all covers of the text have in common; the sequences in which
     they differ, and those of a draft, are its staged tree.
 
@@ -256,10 +257,6 @@ class ByBytesSession:
         self._draft: Draft | None = None
         self._begun: Covers = ()
         self._covers: list[Covers] = []
-
-    @property
-    def peers(self) -> int:
-        return self._inner.peers
 
     async def prefill(self, want: Want) -> Scores:
         if want.prompt and self._text:
@@ -391,20 +388,8 @@ class ByBytesSession:
         self._inner.close()
         self._open((self._head, self._fixed, False), (*text, 0))  # a root, whichever it is
 
-    def evict(self) -> None:
-        self._inner.evict()
-
-    def states(self, hidden_NH: Tensor) -> Scores:
-        raise _of_tokens("states")
-
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        raise _of_tokens("states")
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise _of_tokens("embeddings")
-
-    def memory(self) -> tuple[Tensor, Tensor]:
-        raise _of_tokens("keys")
+    def _refusal(self, what: str) -> RequestError:
+        return _of_tokens(what)
 
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return scores
@@ -423,14 +408,6 @@ class ByBytesSession:
         twin._text = list(self._text)
         twin._draft, twin._begun, twin._covers = self._draft, self._begun, list(self._covers)
         return twin
-
-    def part(
-        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
-    ) -> Session:
-        raise RequestError("layers cannot run alone under a law of bytes")
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def _of_tokens(what: str) -> RequestError:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import exp, inf
 
 from polydec.base.errors import RequestError
+from polydec.core.delegating import Delegating
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.targets.delegating import Delegating
 from polydec.targets.switch import SwitchScores
 
 

@@ -9,11 +9,11 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from polydec.base.errors import RequestError
+from polydec.core.delegating import Delegating
 from polydec.core.effects import gather
 from polydec.core.law import normalise
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.targets.delegating import Delegating
 
 SILENT, ROW = Want(law=Reads.NOTHING), Want()
 

@@ -80,9 +80,9 @@ class Alphabet:
     @cached_property
     def _marked(self) -> tuple[Tensor, Tensor]:
         """The tokens of all marks, and the symbol of each."""
-        some = [(x, BYTES + k) for k, tokens in enumerate(self.marks) for x in tokens]
-        return torch.tensor([x for x, _ in some], dtype=torch.long), torch.tensor(
-            [k for _, k in some], dtype=torch.long
+        pairs = [(x, BYTES + k) for k, tokens in enumerate(self.marks) for x in tokens]
+        return torch.tensor([x for x, _ in pairs], dtype=torch.long), torch.tensor(
+            [k for _, k in pairs], dtype=torch.long
         )
 
     def whole(self, tip: Tip) -> Cover:
@@ -104,10 +104,10 @@ class Alphabet:
                     add(token, c.tip, False)
         else:
             for c in covers:
-                found = spelling.run(c.lo, c.hi, c.depth).ends.get(symbol)
-                if found is None:
+                entry = spelling.run(c.lo, c.hi, c.depth).ends.get(symbol)
+                if entry is None:
                     continue
-                lo, ended, hi = found
+                lo, ended, hi = entry
                 for token in spelling.id[lo:ended]:
                     add(token, c.tip, not spelling.usual(c.tip.token, token))
                 if hi > ended:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from polydec.base.errors import RequestError
+from polydec.core.delegating import Delegating
 from polydec.core.law import divergence
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.targets.contrast import Contrasting, MadeScores, places
-from polydec.targets.delegating import Delegating
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.core.delegating import Delegating
 from polydec.core.law import NEG_INF, normalise, one_hot
 from polydec.core.protocols import Scores, Session, Shaper, Target, of_choice
 from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.targets.delegating import Delegating
 
 Shapers = tuple[Shaper[Any], ...]
 KEEP = 32  # of the committed text, every 32nd node keeps its states: a rewind derives at most 31 of them again
@@ -287,9 +287,9 @@ class ShapedScores:
         return [self.weights(i).topk(min(k, len(self.weights(i)))).indices.tolist() for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        one = self.certain(i)
-        if one is not None:
-            return tuple(0.0 if x == one else NEG_INF for x in tokens)
+        only = self.certain(i)
+        if only is not None:
+            return tuple(0.0 if x == only else NEG_INF for x in tokens)
         row_V = self.row(i)
         return tuple(float(row_V[x]) for x in tokens)
 

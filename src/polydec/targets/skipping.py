@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
+from polydec.core.delegating import Delegating
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.targets.delegating import Delegating
 
 
 @dataclass(frozen=True)

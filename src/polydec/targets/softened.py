@@ -9,8 +9,8 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session, Target
-from polydec.core.types import Draft, Vocab, Want
-from polydec.targets.delegating import Delegating
+from polydec.core.types import Vocab, Want
+from polydec.targets.behind import Behind
 
 
 @dataclass(frozen=True)
@@ -57,50 +57,24 @@ class Softened:
             return self.target.open(prompt)
         more = range(len(self.instead) - 1, len(self.instead) - 1 + len(prompt) - n)
         inner = self.target.open((*self.instead, *prompt[n:]))
-        return SoftenedSession(inner, (*self.rows, *more), 0)
+        return SoftenedSession(inner, prompt[-1], (*self.rows, *more))
 
 
-class SoftenedSession(Delegating):
-    """rows: of `Softened`; done: tokens committed since the prompt, which alone may be taken back."""
+class SoftenedSession(Behind):
+    """root: the last token of the prompt, which both end with; rows: of `Softened`."""
 
-    def __init__(self, inner: Session, rows: tuple[int, ...], done: int) -> None:
-        self._inner, self._rows, self._done = inner, rows, done
-        self._draft: Draft | None = None
+    prompt = "a prompt with vectors"
+
+    def __init__(self, inner: Session, root: int, rows: tuple[int, ...], done: int = 0) -> None:
+        super().__init__(inner, (root, root), done)
+        self._rows = rows
 
     async def prefill(self, want: Want) -> Scores:
         scores = await self._inner.prefill(want)
         return ScoresAt(scores, self._rows) if want.prompt else scores
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
-        self._draft = draft
-        return await self._inner.score(draft, want)
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._inner.commit(tokens)
-        self._done += len(tokens)
-        self._draft = None
-
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        left, draft = self._inner.keep(nodes, root), self._draft
-        assert draft is not None, "the inner session keeps what it never scored"
-        self._done += draft.depth[root]
-        self._draft = left
-        return left
-
-    def rewind(self, n: int) -> None:
-        if not 0 <= n <= self._done:
-            raise RequestError(
-                f"n is {n}: it must lie in 0 to {self._done}, the tokens since a prompt with vectors"
-            )
-        self._inner.rewind(n)
-        self._done -= n
-        self._draft = None
-
-    def memory(self) -> tuple[Tensor, Tensor]:
-        raise RequestError("keys of a prompt with vectors stand at other places than its tokens")
-
     def fork(self, choice: int | None = None) -> SoftenedSession:
-        twin = SoftenedSession(self._inner.fork(choice), self._rows, self._done)
+        twin = SoftenedSession(self._inner.fork(choice), self._roots[0], self._rows, self._done)
         twin._draft = self._draft
         return twin
 

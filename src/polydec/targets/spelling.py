@@ -88,11 +88,11 @@ class Spelling:
             return True
         tokens = (b,) if first is None else (a, b)
         try:
-            said = ((first or b"") + second).decode()
-            if self.words.encode(said, special=False) == tokens:
+            text = ((first or b"") + second).decode()
+            if self.words.encode(text, special=False) == tokens:
                 return True
             before = self.words.encode("\n", special=False)  # some put a space before every text
-            return self.words.encode("\n" + said, special=False) == (*before, *tokens)
+            return self.words.encode("\n" + text, special=False) == (*before, *tokens)
         except (UnicodeDecodeError, PolydecError):  # half a character, or nothing that it can spell
             return False
 

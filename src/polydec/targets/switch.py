@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
+from polydec.core.delegating import Closed
 from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
@@ -158,26 +159,24 @@ class Switch:
         )
 
 
-class SwitchSession:
-    """states: of every token from the prompt's last one on, the coming root included. What was committed without a score
-    waits in `_unread` until it is known who would have spoken there."""
+class SwitchSession(Closed):
+    """both: the small model's session (False) and the large one's (True). What is asked of one session, that one answers whose
+    turn it is. states: of every token from the prompt's last one on, the coming root included. What was committed without a
+    score waits in `_unread` until it is known who would have spoken there."""
 
-    def __init__(self, rule: Rule[Any], inner: dict[bool, Session], states: list[Any]) -> None:
-        self._rule, self._inner, self._states = rule, inner, states
+    def __init__(self, rule: Rule[Any], both: dict[bool, Session], states: list[Any]) -> None:
+        self._rule, self._both = rule, both
+        self._turn(states)
         self._unread: list[int] = []
         self._scored: tuple[Draft, SwitchScores, list[Any]] | None = None
 
-    @property
-    def peers(self) -> int:
-        return self._now.peers
-
-    @property
-    def _now(self) -> Session:
-        """Whose turn it is."""
-        return self._inner[self._rule.large(self._states[-1])]
+    def _turn(self, states: list[Any]) -> None:
+        """These are the states now, and the last one says whose turn it is."""
+        self._states = states
+        self._inner = self._both[self._rule.large(states[-1])]
 
     async def prefill(self, want: Want) -> Scores:
-        return await self._inner[self._rule.large(self._states[0])].prefill(want)
+        return await self._both[self._rule.large(self._states[0])].prefill(want)
 
     async def score(self, draft: Draft, want: Want) -> SwitchScores:
         if want.exits:
@@ -201,7 +200,7 @@ class SwitchSession:
             states.append(self._states[-1] if p < 0 else self._next(states[p], scores[turn[p]], p))
             turn.append(self._rule.large(states[-1]))
             if turn[-1] not in scores:
-                session = self._inner[turn[-1]]
+                session = self._both[turn[-1]]
                 await session.prefill(Want(law=Reads.NOTHING))  # in chunks, where much was missed
                 scores[turn[-1]] = await session.score(draft, want)
         return draft, SwitchScores.by_node([scores[t] for t in turn]), states
@@ -216,7 +215,7 @@ class SwitchSession:
         if self._scored is not None and not self._unread:
             path = self._scored[0].nodes_of(tokens)
             self._step(path)
-            for session in self._inner.values():
+            for session in self._both.values():
                 session.commit(tokens[: len(path)])
         self._scored = None
         self._unread += tokens[len(path) :]
@@ -225,7 +224,7 @@ class SwitchSession:
         """The states that follow the nodes of a scored path."""
         if self._scored is not None:
             _, scores, states = self._scored
-            self._states += [self._next(states[i], scores, i) for i in path]
+            self._turn([*self._states, *(self._next(states[i], scores, i) for i in path)])
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
         if self._scored is None:
@@ -236,7 +235,7 @@ class SwitchSession:
         path, stay, left = draft.below(root, nodes)
         self._step(path)
         asked = {self._rule.large(s) for s in states}
-        for turn, session in self._inner.items():
+        for turn, session in self._both.items():
             if turn in asked:
                 session.keep(nodes, root)
             else:
@@ -249,55 +248,31 @@ class SwitchSession:
         return left
 
     def evict(self) -> None:
-        for session in self._inner.values():
+        for session in self._both.values():
             session.evict()
 
-    def states(self, hidden_NH: Tensor) -> Scores:
-        raise RequestError(
-            "hidden_NH cannot be read where two models take turns: they have no state in common"
+    def _refusal(self, what: str) -> RequestError:
+        return RequestError(
+            f"{what} cannot be read where two models take turns: they have none in common"
         )
-
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        raise RequestError(
-            "hidden_NH cannot be read where two models take turns: they have no state in common"
-        )
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise RequestError(
-            "tokens cannot be embedded where two models take turns: they have no table in common"
-        )
-
-    def memory(self) -> tuple[Tensor, Tensor]:
-        raise RequestError(
-            "keys cannot be read where two models take turns: they have no layer in common"
-        )
-
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
-        """Shaped as the model shapes whose turn it is at the root."""
-        return self._now.bend(draft, scores)
 
     def rewind(self, n: int) -> None:
         self._scored = None
         waiting = min(n, len(self._unread))
         del self._unread[len(self._unread) - waiting :]
-        for session in self._inner.values():
+        for session in self._both.values():
             session.rewind(n - waiting)
-        del self._states[max(1, len(self._states) - (n - waiting)) :]
+        self._turn(self._states[: max(1, len(self._states) - (n - waiting))])
 
     def fork(self, choice: int | None = None) -> SwitchSession:
         twin = SwitchSession(
-            self._rule, {t: s.fork(choice) for t, s in self._inner.items()}, list(self._states)
+            self._rule, {t: s.fork(choice) for t, s in self._both.items()}, list(self._states)
         )
         twin._unread, twin._scored = list(self._unread), self._scored
         return twin
 
-    def part(
-        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
-    ) -> Session:
-        raise RequestError("layers cannot run alone where two models take turns")
-
     def close(self) -> None:
-        for session in self._inner.values():
+        for session in self._both.values():
             session.close()
 
 

@@ -20,6 +20,14 @@ R = TypeVar("R")
 Law = dict[tuple[int, ...], float]
 
 
+class DrawnTwice(RuntimeError):
+    """One name of randomness was drawn from twice in an execution."""
+
+
+class NoiseSize(ValueError):
+    """Noise was asked for over a number of tokens for which it cannot be enumerated."""
+
+
 class Script:
     """One execution's choices; `advance` moves to the next execution that differs from it."""
 
@@ -68,15 +76,15 @@ class EnumeratingRng:
 
     def _take(self) -> None:
         if self._name in self._used:
-            raise RuntimeError(f"drawn twice under one name: {self._name}")
+            raise DrawnTwice(f"drawn twice under one name: {self._name}")
         self._used[self._name] = None
 
     def noise(self, size: int) -> SimplexNoise:
         if size != 3:
-            raise ValueError(f"size is {size}: noise is enumerated for 3 tokens only")
+            raise NoiseSize(f"size is {size}: noise is enumerated for 3 tokens only")
         noise = self._used.setdefault(self._name, SimplexNoise(self._script))
         if noise is None:
-            raise RuntimeError(f"noise under a name that was drawn from: {self._name}")
+            raise DrawnTwice(f"noise under a name that was drawn from: {self._name}")
         return noise
 
     def uniform(self) -> float:

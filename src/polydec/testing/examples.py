@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_type_hints
 
@@ -82,12 +82,17 @@ def artefacts(vocab: Vocab, width: int = 4, draft_width: int | None = None) -> t
     return tuple(one for module in MODULES.values() for one in module.examples(vocab, width, wide))
 
 
-def decoder(name: str, target: Target, draft: Target | None = None) -> Decoder:
-    """A recipe with what it needs, its options at their defaults; in the place of a draft model one that fills canvases, where
-    it needs such a one."""
+def decoder(
+    name: str,
+    target: Target,
+    draft: Target | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Decoder:
+    """A recipe with what it needs, its options at their defaults unless given; in the place of a draft model one that fills
+    canvases, where it needs such a one."""
     if MASKED_DRAFT in registry.get(name).CARD.needs:
         draft = masked_draft(target.vocab)
-    return build(name, target, draft, artefacts=artefacts(target.vocab))[0]
+    return build(name, target, draft, options, artefacts=artefacts(target.vocab))[0]
 
 
 def masked_draft(vocab: Vocab) -> Any:

@@ -9,7 +9,8 @@ import torch
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Reads, Vocab
-from polydec.models.lm import LM, Answer, Query
+from polydec.models.lm import LM
+from polydec.nets.query import Answer, Query
 
 State = tuple[int, int, int, int]
 

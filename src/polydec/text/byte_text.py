@@ -100,5 +100,5 @@ def start_of(text: Text) -> tuple[int, ...]:
     """A token to read before a text that begins with nothing: what the tokenizer calls its beginning, or what ends a text."""
     named = text.names.get("bos_token")
     begin = None if named is None else text.tokenizer.token_to_id(named)
-    some = begin if begin is not None else min(text.eos, default=None)
-    return () if some is None else (some,)
+    token = begin if begin is not None else min(text.eos, default=None)
+    return () if token is None else (token,)

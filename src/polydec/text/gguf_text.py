@@ -77,7 +77,7 @@ _SAMPLING = {
 def read_text(file: GGUF) -> Text:
     """Raises FileError where the file has no tokenizer, or one of an unknown kind."""
     prefix = "tokenizer.ggml."
-    said = {
+    described = {
         key.removeprefix(prefix): value
         for key, value in file.fields.items()
         if key.startswith(prefix)
@@ -86,7 +86,7 @@ def read_text(file: GGUF) -> Text:
         file.field(prefix + needed)
     check(
         GGUFText,
-        {**said, "chat_template": file.fields.get("tokenizer.chat_template")},
+        {**described, "chat_template": file.fields.get("tokenizer.chat_template")},
         f"{file.path}: tokenizer.ggml",
     )
     tokens, types = _tokens(file)
@@ -129,6 +129,8 @@ def read_text(file: GGUF) -> Text:
         eos=_eos(file, tokens, types),
         template=file.fields.get("tokenizer.chat_template"),
         names=names,
+        # as many as the file's: each has its place for an id, none is left out and none there twice
+        tokens=tokens if tokenizer.get_vocab_size() == len(tokens) else None,
     )
 
 

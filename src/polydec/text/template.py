@@ -43,8 +43,8 @@ class Template:
         """values: names that the template may use; numbers, texts, lists and dicts as JSON has them. Raises RequestError where
         the template is malformed, refuses the messages, or goes beyond the limits above."""
         try:
-            given = {"source": self.source, "values": dict(values), "most": MOST}
-            request = json.dumps(given).encode() + b"\n"
+            question = {"source": self.source, "values": dict(values), "most": MOST}
+            request = json.dumps(question).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as e:
             raise RequestError(
                 sentence(f"the chat's messages and names must be what JSON can hold: {e}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import json
+from codecs import utf_8_decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -29,7 +29,8 @@ class Text:
     """One tokenizer.
 
     tokenizer: of the `tokenizers` library; eos: ids that end an answer; template: a chat template in Jinja, as Hugging
-    Face writes them; names: special tokens by role ("bos_token": "<s>"), which templates refer to.
+    Face writes them; names: special tokens by role ("bos_token": "<s>"), which templates refer to; tokens: all of them in the
+    order of their ids, where somebody has them so: to read them back takes a tenth of a second.
     """
 
     def __init__(
@@ -39,11 +40,12 @@ class Text:
         eos: Iterable[int] = (),
         template: str | None = None,
         names: Mapping[str, str] | None = None,
+        tokens: Sequence[str] | None = None,
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.tokenizer, self.eos = tokenizer, frozenset(eos)
-        self.names = dict(names or {})
+        self.names, self._in_order = dict(names or {}), tokens
         self.template = None if template is None else Template(template)
         self.rows: int | None = (
             None  # how many tokens the model behind it knows, where that is known
@@ -105,7 +107,10 @@ class Text:
     @cached_property
     def fingerprint(self) -> str:
         """The same for tokenizers whose ids mean the same: a hash of the token table."""
-        table = sorted((i, token) for token, i in self.tokenizer.get_vocab().items())
+        if self._in_order is not None:
+            table = list(enumerate(self._in_order))
+        else:
+            table = sorted((i, token) for token, i in self.tokenizer.get_vocab().items())
         return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
@@ -157,7 +162,7 @@ class Text:
 
     @cached_property
     def _pieces(self) -> tuple[bytes | None, ...]:
-        return tuple(None if self._rule is None else self._bytes(x) for x in range(self.size))
+        return tuple(None if self._rule is None else self._bytes[x] for x in range(self.size))
 
     @property
     def has_chat(self) -> bool:
@@ -213,7 +218,7 @@ class Text:
     def _speller(self, after: Sequence[int]) -> Speller:
         if self._rule is None:
             return WindowSpeller(self.tokenizer, list(after))
-        return ByteSpeller(self._bytes, self._rule, any(self._bytes(x) is not None for x in after))
+        return ByteSpeller(self._bytes, self._rule, any(self._bytes[x] is not None for x in after))
 
     @cached_property
     def _rule(self) -> Rule | None:
@@ -221,17 +226,25 @@ class Text:
         return None if decoder is None else read_rule(json.loads(decoder.__getstate__()))
 
     @cached_property
-    def _table(self) -> dict[int, bytes | None]:
-        return {}
+    def _bytes(self) -> Spellings:
+        return Spellings(self._spelled)
 
-    def _bytes(self, token: int) -> bytes | None:
-        """What a token stands for; None: nothing is written for it."""
-        if token not in self._table:
-            name = None if token in self._skipped else self.tokenizer.id_to_token(token)
-            self._table[token] = (
-                None if name is None or self._rule is None else self._rule.spell(name)
-            )
-        return self._table[token]
+    def _spelled(self, token: int) -> bytes | None:
+        name = None if token in self._skipped else self.tokenizer.id_to_token(token)
+        return None if name is None or self._rule is None else self._rule.spell(name)
+
+
+class Spellings(dict[int, bytes | None]):
+    """What each token stands for, found when it is first asked for; None: nothing is written for it."""
+
+    __slots__ = ("_find",)
+
+    def __init__(self, find: Callable[[int], bytes | None]) -> None:
+        self._find = find
+
+    def __missing__(self, token: int) -> bytes | None:
+        self[token] = piece = self._find(token)
+        return piece
 
 
 def _refusal(what: str, e: BaseException) -> BaseException:
@@ -348,28 +361,29 @@ def read_rule(decoder: Mapping[str, Any]) -> Rule | None:
 class ByteSpeller:
     """Bytes of one token after another; a character is written when its last byte has come."""
 
-    def __init__(self, spell: Callable[[int], bytes | None], rule: Rule, inside: bool) -> None:
-        self._spell, self._decoder = spell, codecs.getincrementaldecoder("utf-8")("replace")
+    def __init__(self, bytes_of: Spellings, rule: Rule, inside: bool) -> None:
+        self._bytes_of, self._begun = bytes_of, b""  # begun: the first bytes of a character
         self._strip, self._marks = (0, False) if inside else (rule.strip, rule.marks)
 
     def feed(self, token: int) -> str:
-        piece = self._spell(token)
+        piece = self._bytes_of[token]
         if piece is None:
             return ""
         if self._marks:
             piece, self._marks = piece.replace(b" ", b""), False
         while self._strip and piece:
             piece, self._strip = (piece[1:], self._strip - 1) if piece[:1] == b" " else (piece, 0)
-        return self._decoder.decode(piece)
+        data = self._begun + piece
+        text, used = utf_8_decode(data, "replace", False)
+        self._begun = data[used:]
+        return text
 
     def end(self) -> str:
-        return self._decoder.decode(b"", True)
+        begun, self._begun = self._begun, b""
+        return utf_8_decode(begun, "replace", True)[0]
 
     def fork(self) -> ByteSpeller:
-        twin = copy(self)
-        twin._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        twin._decoder.setstate(self._decoder.getstate())
-        return twin
+        return copy(self)
 
 
 class WindowSpeller:
@@ -404,18 +418,21 @@ class StopWriter:
 
     def __init__(self, speller: Speller, stop: tuple[str, ...], include_stop: bool) -> None:
         self._speller, self._stop, self._include = speller, stop, include_stop
-        self._held = ""
+        self._withheld = ""
         self.stopped = False
 
     def push(self, token: int) -> str:
-        return "" if self.stopped else self._take(self._speller.feed(token))
+        if self.stopped:
+            return ""
+        piece = self._speller.feed(token)
+        return self._take(piece) if self._stop else piece
 
     def end(self) -> str:
         if self.stopped:
             return ""
         piece = self._take(self._speller.end())
-        held, self._held = self._held, ""
-        return piece + held
+        withheld, self._withheld = self._withheld, ""
+        return piece + withheld
 
     def fork(self) -> StopWriter:
         twin = copy(self)
@@ -425,14 +442,14 @@ class StopWriter:
     def _take(self, piece: str) -> str:
         if not self._stop or not piece:
             return piece
-        text = self._held + piece
-        found = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
-        if found:
-            stop, start = min(found)
-            self._held, self.stopped = "", True
+        text = self._withheld + piece
+        stops = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
+        if stops:
+            stop, start = min(stops)
+            self._withheld, self.stopped = "", True
             return text[: stop if self._include else start]
         keep = max(_overlap(text, s) for s in self._stop)
-        self._held = text[len(text) - keep :]
+        self._withheld = text[len(text) - keep :]
         return text[: len(text) - keep]
 
 

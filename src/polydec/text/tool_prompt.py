@@ -27,22 +27,22 @@ Message = Mapping[str, Any]
 def render(text: Text, messages: Sequence[Message], tools: Sequence[Message], **values: Any) -> str:
     """The text of a chat with tools. The prompt stands at the end of the system message; in front of the first message of a
     user where the template takes no system message or does not show it. values: further names that the template is told."""
-    told, said = prompt(tools), as_texts(messages)
-    own = [m["content"] for m in said if m["role"] == "system"][:1]
+    told, spoken = prompt(tools), as_texts(messages)
+    own = [m["content"] for m in spoken if m["role"] == "system"][:1]
     system = {"role": "system", "content": "\n\n".join([*(x for x in own if x), told])}
-    rest = list(said)
+    rest = list(spoken)
     if own:
-        rest.remove(next(m for m in said if m["role"] == "system"))
+        rest.remove(next(m for m in spoken if m["role"] == "system"))
     try:
         shown = text.render([system, *rest], **values)
         if told in shown:
             return shown
     except PolydecError:
-        if not any(m["role"] == "user" for m in said):
+        if not any(m["role"] == "user" for m in spoken):
             raise
-    first = next((at for at, m in enumerate(said) if m["role"] == "user"), 0)
-    asked = {**said[first], "content": f"{told}\n\n{said[first]['content']}"}
-    return text.render([*said[:first], asked, *said[first + 1 :]], **values)
+    first = next((at for at, m in enumerate(spoken) if m["role"] == "user"), 0)
+    asked = {**spoken[first], "content": f"{told}\n\n{spoken[first]['content']}"}
+    return text.render([*spoken[:first], asked, *spoken[first + 1 :]], **values)
 
 
 def prompt(tools: Sequence[Message]) -> str:
@@ -54,17 +54,17 @@ def prompt(tools: Sequence[Message]) -> str:
 def as_texts(messages: Sequence[Message]) -> list[Message]:
     """Messages with calls, and with what they gave, as messages of an assistant and a user. What several calls gave is one
     message."""
-    out, given = list[Message](), False
+    out, after_result = list[Message](), False
     for message in messages:
         if message["role"] == "tool":
             result = f"<tool_response>\n{message['content']}\n</tool_response>"
-            if given:
+            if after_result:
                 out[-1] = {"role": "user", "content": f"{out[-1]['content']}\n{result}"}
             else:
                 out.append({"role": "user", "content": result})
-            given = True
+            after_result = True
             continue
-        given = False
+        after_result = False
         calls = [_call(call) for call in message.get("tool_calls") or ()]
         more = {"content": "\n".join(x for x in (message["content"], *calls) if x)} if calls else {}
         out.append({k: v for k, v in {**message, **more}.items() if k != "tool_calls"})

@@ -25,7 +25,7 @@ def likeliest(scores: Scores, at: int, k: int, budget: Budget) -> list[tuple[int
     else:
         tokens = (only, *[x for x in scores.base.topk(at, k)[0] if x != only])[:k]
         logp = scores.base.logp(at, tokens)
-    chances = [exp(one) for one in logp]
+    chances = [exp(logp_x) for logp_x in logp]
     return [
         (x, q, q if only is None or budget.graded else 1.0)
         for x, q in zip(tokens, chances, strict=True)

@@ -34,8 +34,13 @@ class BestFirst:
     def __post_init__(self) -> None:
         check_width(self.width)
 
+    @property
+    def expands(self) -> int:
+        """The width, for who grows this very tree by other means (drafters/_states.py)."""
+        return self.width
+
     async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        fed, tips, found = Draft.chain(root), [(0, (1.0, (), 1.0))], list[Node]()
+        fed, tips, nodes = Draft.chain(root), [(0, (1.0, (), 1.0))], list[Node]()
         for depth in range(1, budget.depth + 1):
             if not tips or not budget.nodes:
                 break
@@ -46,14 +51,14 @@ class BestFirst:
                 for node, on in self._below(scores, at, above, depth, budget)
             ]
             level.sort(key=lambda item: -item[0][0])
-            found += [item[0] for item in level]
+            nodes += [item[0] for item in level]
             tips = []
             for node, _, at, on in level[: self.width]:
                 if on:
                     tips.append((len(fed), node))
                     fed = fed.grown(node[1][-1], at, Draw.CERTAIN, None)
-        found.sort(key=lambda node: (-node[0], len(node[1])))
-        return _tree(root, found[: budget.nodes])
+        nodes.sort(key=lambda node: (-node[0], len(node[1])))
+        return _tree(root, nodes[: budget.nodes])
 
     def _below(
         self, scores: Scores, at: int, above: Node, depth: int, budget: Budget

@@ -50,7 +50,7 @@ class Nucleus:
                 for at, path in tips
                 for token, q, graded in self._candidates(scores, at, left, budget)
             ]
-            level.sort(key=lambda one: -one[0])
+            level.sort(key=lambda candidate: -candidate[0])
             tips = []
             for path, q, token, at, on in level[:left]:
                 if on:

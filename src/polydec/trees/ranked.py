@@ -45,15 +45,15 @@ class Ranked:
         have the last ones (None: as many as have rates)."""
         if levels is not None:
             rates = (*rates, *[rates[-1]] * levels)[:levels]
-        found, tips = list[Path](), {(r,): rate for r, rate in enumerate(rates[0])}
-        while tips and len(found) < nodes:
+        paths, tips = list[Path](), {(r,): rate for r, rate in enumerate(rates[0])}
+        while tips and len(paths) < nodes:
             path = max(
                 tips, key=tips.__getitem__
             )  # a path is never right more often than its beginnings
             value, below = tips.pop(path), rates[len(path)] if len(path) < len(rates) else ()
-            found.append(path)
+            paths.append(path)
             tips |= {(*path, r): value * rate for r, rate in enumerate(below)}
-        return Ranked(tuple(sorted(found, key=lambda p: (len(p), p))))
+        return Ranked(tuple(sorted(paths, key=lambda p: (len(p), p))))
 
     async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         tree, fed = TreeBuilder(root), Draft.chain(root)

@@ -87,8 +87,8 @@ def factor(p_V: Tensor, q_V: Tensor, k: int) -> float:
     p; rounded up."""
     if k == 1:
         return 1.0
-    some = (p_V > 0.0) & (q_V > 0.0)
-    p, q = p_V[some], q_V[some]
+    both = (p_V > 0.0) & (q_V > 0.0)
+    p, q = p_V[both], q_V[both]
     low, high, whole, part = (
         1.0,
         float(k),

@@ -59,14 +59,16 @@ class Pearl:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Decode all choices; both models read the prompt once. Stats count as drafted what was tested."""
         texts = [into.open(choice) for choice in request.choices]
-        held = [self.target.open(request.prompt)]
+        sessions = [self.target.open(request.prompt)]
         try:
-            held.append(self.draft.open(request.prompt))
-            await gather(*(s.prefill(Want(law=Reads.NOTHING, last=request.n > 1)) for s in held))
-            pairs = [(held[0], held[1])]
+            sessions.append(self.draft.open(request.prompt))
+            await gather(
+                *(s.prefill(Want(law=Reads.NOTHING, last=request.n > 1)) for s in sessions)
+            )
+            pairs = [(sessions[0], sessions[1])]
             for choice in request.choices[1:]:
-                pairs.append((held[0].fork(choice), held[1].fork(choice)))
-                held += pairs[-1]
+                pairs.append((sessions[0].fork(choice), sessions[1].fork(choice)))
+                sessions += pairs[-1]
             return await gather(
                 *(
                     self._write(big, small, text, rng(choice), into)
@@ -76,26 +78,31 @@ class Pearl:
                 )
             )
         finally:
-            for session in held:
+            for session in sessions:
                 session.close()
 
     async def _write(
         self, big: Session, small: Session, text: Text, rng: Rng, into: Transcript
     ) -> Result:
         choice, asked, counted = text.choice or 0, into.request.logprobs, DraftCount()
+        told, words = into.told(Proposed), self.vocab.words
         want = Want(law=Reads.ROW, base=Reads.NOTHING if asked is None else Reads.ROW)
         pending = line = Draft.chain(into.request.prompt[-1])
         # pending: the root and what waits for the target; line: what the draft has staged
         while True:
-            n, held, known = text.position, len(pending) - 1, len(line)
+            n, waiting, known = text.position, len(pending) - 1, len(line)
             more = (
-                0 if held and pending.token[-1] in text.ends else min(self.gamma, text.room - held)
+                0
+                if waiting and pending.token[-1] in text.ends
+                else min(self.gamma, text.room - waiting)
             )
             line, scores = await gather(
                 self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want)
             )
             tested = _lengthen(pending, line, known, known + 1)
-            into.on(Proposed(choice, n, tested.token, tested.parent))
+            if told:
+                piece = () if words is None else tuple(words.decode([x]) for x in tested.token)
+                into.on(Proposed(choice, n, tested.token, tested.parent, piece))
             verdict = self.verifier.verify(tested, Until(scores, len(tested) - 1), rng, n)
             got = len(verdict.path)
             new = tested.token[1 : got + 1]
@@ -112,7 +119,7 @@ class Pearl:
                 pending = _lengthen(Draft.chain(new[-1]), line, known + 1, len(line))
             else:
                 big.commit(tested.token[: got + 1])
-                small.commit(line.token[: known - held + got])
+                small.commit(line.token[: known - waiting + got])
                 pending = line = Draft.chain(new[-1])
 
     async def _ahead(

@@ -72,7 +72,7 @@ async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript, words: Word
             into.on(Proposed(choice, r.position, r.draft.token, r.draft.parent, piece))
             into.on(Verified(choice, r.position, r.verdict.path, r.verdict.bonus))
         notes = () if asked is None else logprobs(r.scores, r.nodes, r.tokens, asked)
-        before = text.guarded
+        before = None if guard is None else text.guarded
         new = text.write(r.tokens, notes, len(r.verdict.path))
         count.see(r.draft, r.verdict, new)
         if guard is not None:

@@ -108,7 +108,8 @@ class DraftCount:
         self._passes += 1
         if len(draft.token) == 1:
             return
-        nodes, got = [i for below in draft.children for i in below], len(verdict.path)
+        probe, got = draft.probe, len(verdict.path)
+        nodes = [i for i in range(1, len(draft.token)) if probe is None or not probe[i]]
         deepest = max((draft.depth[i] for i in nodes), default=0)
         self._drafts += bool(nodes)
         self._drafted += len(nodes)

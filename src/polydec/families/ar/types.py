@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from polydec.base.values import value
 from polydec.core.types import Draft
 
 
-@dataclass(frozen=True)
+@value()
 class Verdict:
     """The accepted nodes (root left out, top down), the token that follows them, and an importance weight. `prompt`: it
     is the prompt that stands here, for drafters that want its rows; who holds drafters passes it on to those alone. judged:
@@ -22,7 +23,7 @@ class Verdict:
 
     def accepted(self, draft: Draft) -> tuple[int, ...]:
         """The tokens of the accepted nodes."""
-        return tuple(draft.token[i] for i in self.path)
+        return tuple([draft.token[i] for i in self.path]) if self.path else ()
 
     def tokens(self, draft: Draft) -> tuple[int, ...]:
         """What the round has written: the accepted tokens and the one that follows them."""
@@ -38,7 +39,7 @@ def always(depth: int, q: float) -> bool:
     return True
 
 
-@dataclass(frozen=True)
+@value()
 class Budget:
     """How much to guess: levels, nodes in all (root left out), siblings, and whether to go on below a draw of
     probability q at a depth (1 is the first): stop after a draw, never un-draw it. q of a certain draw is 1, or where
@@ -54,10 +55,11 @@ class Budget:
 
 def follow(draft: Draft, pick: Callable[[int, int], int]) -> Verdict:
     """Walk down from the root: pick(node, its depth) is the token after a node; stop where no child has it."""
-    node, path = 0, list[int]()
+    node, last = 0, len(draft.token) - 1
+    path: list[int] = []
     while True:
         token = pick(node, len(path))
-        child = draft.child(node, token)
+        child = draft.child(node, token) if node < last else None
         if child is None:
             return Verdict(tuple(path), token)
         path.append(child)

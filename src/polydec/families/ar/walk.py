@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from polydec.base.errors import RequestError
+from polydec.base.values import value
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads
@@ -31,7 +32,7 @@ class Method(Protocol):
     def policy(self) -> Policy[Any]: ...
 
 
-@dataclass(frozen=True, eq=False)
+@value(eq=False, slots=True)
 class Round:
     """What one pass of the target gave. position: of the first new token; tokens: those that may stand, the accepted ones
     first; scores: the laws at the nodes of the draft."""

@@ -73,8 +73,8 @@ class Denoising:
 
     def start(self, request: Request, ends: frozenset[int]) -> Spot:
         """Before the first pass."""
-        given = request.given or (None,) * request.max_tokens
-        canvas: Canvas = (*request.prompt, *given)
+        answer = request.given or (None,) * request.max_tokens
+        canvas: Canvas = (*request.prompt, *answer)
         return self._at(canvas, self.unmasker.start(canvas), None, 0, len(request.prompt), ends)
 
     def after(self, spot: Spot, edit: Edit, state: Any, last: int | None = None) -> Spot:

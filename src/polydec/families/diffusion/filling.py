@@ -84,28 +84,28 @@ async def fill(
     start: where an answer begins; begin: its passes, with its randomness. They are closed however that ends, those of an
     answer that is whole at once: what they hold is free for those that go on.
     """
-    held = dict[int, Passes]()
+    unfinished = dict[int, Passes]()
 
     async def write(text: Text, choice: int) -> Result:
         try:
-            return await _filled(vocab, start(request, text.ends), held[choice], text, into)
+            return await _filled(vocab, start(request, text.ends), unfinished[choice], text, into)
         finally:
-            held.pop(choice).close()
+            unfinished.pop(choice).close()
 
     try:
         texts = {choice: into.open(choice) for choice in request.choices}
         for choice in texts:
-            held[choice] = begin(request, rng(choice))
+            unfinished[choice] = begin(request, rng(choice))
         return await gather(*(write(text, choice) for choice, text in texts.items()))
     finally:
-        for passes in held.values():  # of answers that were never begun
+        for passes in unfinished.values():  # of answers that were never begun
             passes.close()
 
 
 async def _filled(vocab: Vocab, spot: Spot, passes: Passes, text: Text, into: Transcript) -> Result:
     """Pass after pass until the text ends."""
     asked, told, stats = into.request.logprobs, into.told(Unmasked), DenoiseStats()
-    new, notes = _given(text, spot)
+    new, notes = _preset(text, spot)
     while text.finish_reason is None:
         passed, taken, opened = await passes.next(spot), list[Step](), 0
         for step in passed.steps:
@@ -127,7 +127,7 @@ async def _filled(vocab: Vocab, spot: Spot, passes: Passes, text: Text, into: Tr
     return text.result(stats)
 
 
-def _given(text: Text, spot: Spot) -> tuple[int, dict[int, TokenLogprob]]:
+def _preset(text: Text, spot: Spot) -> tuple[int, dict[int, TokenLogprob]]:
     """Write what the request gives of the answer; how many of these tokens are final at once, and their log-probabilities."""
     known = tuple((i, x) for i, x in enumerate(spot.canvas) if i >= spot.begin and x is not None)
     notes = {i: TokenLogprob(x, 0.0, 0.0, ()) for i, x in known}

@@ -108,7 +108,7 @@ class _Checked:
         spots = [spot, *guesses]
         self.sights += [self.sights[0].fork() for _ in guesses]
         seen = await gather(
-            *(one.look(s, how.ahead) for one, s in zip(self.sights, spots, strict=True))
+            *(sight.look(s, how.ahead) for sight, s in zip(self.sights, spots, strict=True))
         )
         steps, at, further = list[Step](), 0, [0]
         while further:

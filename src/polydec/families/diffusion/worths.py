@@ -71,8 +71,8 @@ class _Finishing:
 
     async def values(self, spots: Sequence[Spot]) -> tuple[list[float], int]:
         await self.judge.ready()
-        found = await gather(*(self._value(spot) for spot in spots))
-        return [value for value, _ in found], sum(fed for _, fed in found)
+        valued = await gather(*(self._value(spot) for spot in spots))
+        return [value for value, _ in valued], sum(fed for _, fed in valued)
 
     async def _value(self, spot: Spot) -> tuple[float, int]:
         canvas, fed = await self._finished(spot)
@@ -213,8 +213,8 @@ class _Measuring:
         await self.judge.ready()
 
     async def worth(self, tokens: Sequence[int]) -> float:
-        said = sum(x not in self.ends for x in tokens)
-        return await self.judge.worth(tokens) - self.how.pull * abs(said - self.how.length)
+        length = sum(x not in self.ends for x in tokens)
+        return await self.judge.worth(tokens) - self.how.pull * abs(length - self.how.length)
 
     def close(self) -> None:
         self.judge.close()

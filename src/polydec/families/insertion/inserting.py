@@ -90,9 +90,9 @@ class Inserting:
 
     def start(self, request: Request) -> Sheet:
         """Before the first pass; an end that is given stands behind the answer anyway."""
-        given = request.given or (None,) * request.max_tokens
-        ended = given[-1] is not None and given[-1] == self.end(request)
-        return Sheet.of(given[:-1] if ended else given)
+        answer = request.given or (None,) * request.max_tokens
+        ended = answer[-1] is not None and answer[-1] == self.end(request)
+        return Sheet.of(answer[:-1] if ended else answer)
 
     def whole(self, offer: Offer, rng: Rng, step: int) -> bool:
         """Whether nothing is missing."""

@@ -40,10 +40,10 @@ class Sheet:
     room: tuple[int, ...]
 
     @staticmethod
-    def of(given: Sequence[int | None]) -> Sheet:
+    def of(answer: Sequence[int | None]) -> Sheet:
         """None stands for a gap; a run of so many is one that takes up to so many tokens."""
         token, behind, room = list[int](), list[int | None]([None]), list[int]()
-        for before, x in pairwise((0, *given)):
+        for before, x in pairwise((0, *answer)):
             if x is not None:
                 token.append(x)
                 behind.append(None)

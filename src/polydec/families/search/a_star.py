@@ -103,19 +103,19 @@ class AStar:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A search for each choice."""
 
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await _Search(self, answer, held).run(Node(root, rng(answer.choice or 0)))
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Search(self, answer, opened).run(Node(root, rng(answer.choice or 0)))
 
         return await for_each(self.method, request, into, write)
 
 
 class _Search:
-    """For one answer. held: whatever is open, for whoever closes it."""
+    """For one answer. opened: attempts that whoever began this closes in the end."""
 
-    def __init__(self, plan: AStar, answer: Text, held: list[Attempt]) -> None:
-        self._plan, self._answer, self._held = plan, answer, held
+    def __init__(self, plan: AStar, answer: Text, opened: list[Attempt]) -> None:
+        self._plan, self._answer, self._opened = plan, answer, opened
         self._spent, self._first = SearchStats(), -1
-        self._steps, self._found = Steps((plan.delimiter,), plan.longest, plan.vocab.words), 0
+        self._steps, self._count = Steps((plan.delimiter,), plan.longest, plan.vocab.words), 0
 
     async def run(self, root: Node) -> Result:
         open_, plan = [root], self._plan
@@ -167,7 +167,7 @@ class _Search:
                 )
             ]
         )
-        return [*waiting, *(self._node(node, *one) for one in once.values())]
+        return [*waiting, *(self._node(node, *pair) for pair in once.values())]
 
     async def _valued(self, attempt: Attempt, logp: float, parent: Node) -> None:
         """Ask the reward of a step, unless there was hardly another one to take. logp: of the step."""
@@ -179,18 +179,18 @@ class _Search:
     def _forks(self, node: Node, count: int) -> list[Attempt]:
         """So many that go on from a node, which is over with that unless it waits."""
         drawn = [node.attempt.fork(self._answer.choice or 0) for _ in range(count)]
-        self._held += drawn
+        self._opened += drawn
         if self._plan.again is None:
             node.attempt.close()
         return drawn
 
     def _node(self, parent: Node, attempt: Attempt, rng: Rng) -> Node:
-        self._found += 1
-        said = 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0
-        hope = 1.0 - said
+        self._count += 1
+        value = 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0
+        hope = 1.0 - value
         fall = max(0.0, hope - parent.hope)
         return Node(
-            attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._found
+            attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._count
         )
 
     def _settle(self, texts: Sequence[Text]) -> None:

@@ -101,9 +101,9 @@ class Agreed:
         best = max(left, key=lambda s: sum((s, t) in below for t in left), default=None)
         return None if best is None else Statement(best.key, min(support[best]))
 
-    def read(self, said: str, answers: Sequence[str]) -> Statement:
+    def read(self, claim: str, answers: Sequence[str]) -> Statement:
         """What somebody says of these answers, not empty, as a statement of the kind that they are."""
-        return self.ladders([*answers, said])[-1][0]
+        return self.ladders([*answers, claim])[-1][0]
 
     def ladders(self, answers: Sequence[str]) -> list[tuple[Statement, ...]]:
         """What each answer supports, the most exact first; nothing for an empty one."""
@@ -131,19 +131,21 @@ class Agreed:
 def _date(answer: str, years: bool) -> tuple[Statement, ...]:
     """A date and what it lies in; nothing where it is none. years: whether a bare year is one."""
     answer = re.sub(r"^(?:in|on|the) ", "", answer.strip(), flags=re.IGNORECASE)
-    found = next((m for form in DATES if (m := form.fullmatch(answer))), None)
-    if found is None:
-        found = re.fullmatch(_YEAR, answer) if years else None
-        if found is None:
+    match = next((m for form in DATES if (m := form.fullmatch(answer))), None)
+    if match is None:
+        match = re.fullmatch(_YEAR, answer) if years else None
+        if match is None:
             return ()
-    said = {k: v for k, v in found.groupdict().items() if v is not None}
-    year = int(said["year"]) if "year" in said else None
-    decade = int(said["decade"]) if "decade" in said else None if year is None else year // 10
-    century = int(said["century"]) if "century" in said else (decade or 0) // 10 + 1
+    parts = {k: v for k, v in match.groupdict().items() if v is not None}
+    year = int(parts["year"]) if "year" in parts else None
+    decade = int(parts["decade"]) if "decade" in parts else None if year is None else year // 10
+    century = int(parts["century"]) if "century" in parts else (decade or 0) // 10 + 1
     month = (
-        int(said["number"]) if "number" in said else _MONTH.get(said.get("month", "")[:3].lower())
+        int(parts["number"])
+        if "number" in parts
+        else _MONTH.get(parts.get("month", "")[:3].lower())
     )
-    day = int(said["day"]) if "day" in said else None
+    day = int(parts["day"]) if "day" in parts else None
     if month not in (None, *range(1, 13)) or day not in (None, *range(1, 32)):
         return ()
     out = [Statement(("date", century), f"{ordinal(century)} century")]
@@ -164,8 +166,8 @@ def _date(answer: str, years: bool) -> tuple[Statement, ...]:
 
 def _counts(answer: str) -> bool:
     """Whether it is a number that cannot be a year."""
-    said = answer.strip()
-    return bool(NUMBER.fullmatch(said)) and not re.fullmatch(_YEAR, said)
+    text = answer.strip()
+    return bool(NUMBER.fullmatch(text)) and not re.fullmatch(_YEAR, text)
 
 
 def ordinal(number: int) -> str:
@@ -176,11 +178,11 @@ def ordinal(number: int) -> str:
     return f"{number}{end}"
 
 
-def _roundings(value: Decimal, said: str, digits: int) -> tuple[Statement, ...]:
+def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[Statement, ...]:
     """A number and what it is rounded to, place by place up to the first one of the largest number."""
     exponent = value.normalize().as_tuple().exponent
     finest = min(int(exponent), 0) if value else 0
-    out = [Statement(("number", value.normalize()), said)]
+    out = [Statement(("number", value.normalize()), spelled)]
     for place in range(finest, digits + 1):
         round_ = (
             value.quantize(Decimal(1).scaleb(place), ROUND_HALF_UP)

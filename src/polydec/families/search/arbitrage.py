@@ -56,8 +56,8 @@ class Arbitrage:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Steps of each choice for themselves."""
 
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await _Course(self, request, into, answer, root, held).run(
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Course(self, request, into, answer, root, opened).run(
                 rng(answer.choice or 0)
             )
 
@@ -66,7 +66,7 @@ class Arbitrage:
 
 class _Course:
     """Of one answer: an arbiter's Case. small: stands behind what is final; big: the same, less the tokens in `lag`, None
-    before it is called; held: whatever is open, for whoever closes it."""
+    before it is called; opened: attempts that whoever began this closes in the end."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class _Course:
         into: Transcript,
         answer: Text,
         small: Attempt,
-        held: list[Attempt],
+        opened: list[Attempt],
     ) -> None:
-        self._plan, self._request, self._into, self._answer, self._held = (
+        self._plan, self._request, self._into, self._answer, self._opened = (
             plan,
             request,
             into,
             answer,
-            held,
+            opened,
         )
         self._small, self._tried = small, small
         self._big: Attempt | None = None
@@ -174,20 +174,20 @@ class _Course:
             base = Reads.NOTHING if self._request.logprobs is None else Reads.ROW
             walk = await Walk.open(self._plan.big, self._request.prompt, base=base, whole=True)
             self._big = Attempt(walk, self._into.hypothesis(), self._request.logprobs)
-            self._held.append(self._big)
+            self._opened.append(self._big)
             self._targets.append(self._big)
         if self._lag:
             await self._big.say(self._lag)
             self._lag = []
         return self._big
 
-    def _fork(self, one: Attempt) -> Attempt:
-        twin = one.fork(self._answer.choice or 0)
-        self._held.append(twin)
+    def _fork(self, attempt: Attempt) -> Attempt:
+        twin = attempt.fork(self._answer.choice or 0)
+        self._opened.append(twin)
         return twin
 
-    def _fork_big(self, one: Attempt) -> Attempt:
-        twin = self._fork(one)
+    def _fork_big(self, attempt: Attempt) -> Attempt:
+        twin = self._fork(attempt)
         self._targets.append(twin)
         return twin
 

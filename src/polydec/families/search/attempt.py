@@ -46,8 +46,8 @@ class Attempt:
     def tried(self, words: Words | None) -> Tried:
         """As whoever picks sees it. words: of the vocabulary, for a request that asks for tokens only."""
         tokens = tuple(self.text.tokens)
-        said = self.text.text or (words.decode(tokens) if words is not None else "")
-        return Tried(said, tokens, self.mean, self.value)
+        text = self.text.text or (words.decode(tokens) if words is not None else "")
+        return Tried(text, tokens, self.mean, self.value)
 
     async def look(self, rng: Rng) -> Round:
         """One pass: what may be taken next."""
@@ -129,27 +129,27 @@ async def for_each(
     write: Callable[[Text, Attempt, list[Attempt]], Coro],
     base: Reads = Reads.NOTHING,
 ) -> list[Result]:
-    """A search of its own for each choice. The prompt is fed once; write(answer, attempt, held) begins with an attempt that has
-    nothing behind it. What it forks it puts into `held`: that is closed in the end, however this ends. base: what the search
-    reads of the model's own rows, before shaping, where the request reads none."""
+    """A search of its own for each choice. The prompt is fed once; write(answer, attempt, opened) begins with an attempt
+    that has nothing behind it. What it forks it puts into `opened`: that is closed in the end, however this ends. base: what
+    the search reads of the model's own rows, before shaping, where the request reads none."""
     answers = [into.open(choice) for choice in request.choices]
     base = base if request.logprobs is None else Reads.ROW
     walk = await Walk.open(method, request.prompt, base=base, whole=True)
-    held = [Attempt(walk, into.hypothesis(), request.logprobs)]
+    opened = [Attempt(walk, into.hypothesis(), request.logprobs)]
     try:
-        held += (roots := [held[0].fork(choice) for choice in request.choices])
-        held[0].close()
+        opened += (roots := [opened[0].fork(choice) for choice in request.choices])
+        opened[0].close()
         return await gather(
-            *(write(answer, root, held) for answer, root in zip(answers, roots, strict=True))
+            *(write(answer, root, opened) for answer, root in zip(answers, roots, strict=True))
         )
     finally:
-        for attempt in held:
+        for attempt in opened:
             attempt.close()
 
 
 def side_by_side(spent: Sequence[SearchStats]) -> SearchStats:
     """What several attempts took together: their passes are shared."""
     total = SearchStats()
-    for one in spent:
-        total = total.plus(one)
-    return replace(total, passes=max((one.passes for one in spent), default=0))
+    for stats in spent:
+        total = total.plus(stats)
+    return replace(total, passes=max((stats.passes for stats in spent), default=0))

@@ -52,13 +52,13 @@ class Branches:
         left = self._session.keep(kept, root)
         moved = {old: new for new, old in enumerate(stay)}
         token, parent = list(left.token), list(left.parent)
-        found, nodes = dict[tuple[int, int], int](), list[int]()
+        node_of, nodes = dict[tuple[int, int], int](), list[int]()
         for text in texts:
-            if text not in found:
-                found[text] = len(token)
+            if text not in node_of:
+                node_of[text] = len(token)
                 token.append(text[1])
                 parent.append(moved[text[0]])
-            nodes.append(found[text])
+            nodes.append(node_of[text])
         self._draft = Draft.certain(token, parent)
         return nodes
 

@@ -71,12 +71,12 @@ class Cautious:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Each choice goes its own way; the prompt is fed once."""
 
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await self._write(answer, root, held, rng(answer.choice or 0))
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await self._write(answer, root, opened, rng(answer.choice or 0))
 
         return await for_each(self.method, request, into, write)
 
-    async def _write(self, answer: Text, text: Attempt, held: list[Attempt], rng: Rng) -> Result:
+    async def _write(self, answer: Text, text: Attempt, opened: list[Attempt], rng: Rng) -> Result:
         steps, spent, first = Steps(PUNCTUATION, self.longest, self.vocab.words), SearchStats(), 0
         while not text.ended:
             r, count = await text.look(rng), 1
@@ -88,7 +88,7 @@ class Cautious:
                 answer.follow(text.text)
                 first = first or int(text.spent.passes == 1 and not spent.passes)
                 continue
-            held += (tried := [text.fork(answer.choice or 0) for _ in range(count)])
+            opened += (tried := [text.fork(answer.choice or 0) for _ in range(count)])
             spent = spent.plus(text.spent)
             text.close()
             at = text.text.position

@@ -89,8 +89,8 @@ class ContrastiveSearch:
 def likely(scores: Scores, node: int, width: int) -> tuple[Sequence[int], Sequence[float]]:
     """The likeliest tokens that are possible at all, and their log-probabilities."""
     tokens, logp = scores.topk(node, width)
-    some = [i for i, p in enumerate(logp) if p > -math.inf]
-    return [tokens[i] for i in some], [logp[i] for i in some]
+    possible = [i for i, p in enumerate(logp) if p > -math.inf]
+    return [tokens[i] for i in possible], [logp[i] for i in possible]
 
 
 def states(scores: Scores) -> Tensor:

@@ -127,10 +127,10 @@ class DiverseBeam:
                 logp_V = logp_V.clone()
                 for x, count in chosen.items():
                     logp_V[x] -= self.strength * count
-            some = (1 + max(1, len(beam.text.ends))) * self.beams
-            value_K, token_K = logp_V.topk(min(some, len(logp_V)))
-            found = zip(map(float, value_K), map(int, token_K), strict=True)
-            out += [(beam.total + v, beam, x) for v, x in found if v > -math.inf]
+            enough = (1 + max(1, len(beam.text.ends))) * self.beams
+            value_K, token_K = logp_V.topk(min(enough, len(logp_V)))
+            options = zip(map(float, value_K), map(int, token_K), strict=True)
+            out += [(beam.total + v, beam, x) for v, x in options if v > -math.inf]
         return sorted(out, key=lambda option: -option[0])
 
     def _score(self, beam: Beam) -> float:

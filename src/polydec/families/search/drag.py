@@ -75,10 +75,10 @@ class Drag:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Texts for each choice."""
 
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
             choice = answer.choice or 0
-            held += (tries := [root.fork(choice) for _ in range(self.tries)])
-            return await self._answer(request, into, answer, root, tries, held, rng(choice))
+            opened += (tries := [root.fork(choice) for _ in range(self.tries)])
+            return await self._answer(request, into, answer, root, tries, opened, rng(choice))
 
         return await for_each(self.method, request, into, write)
 
@@ -89,7 +89,7 @@ class Drag:
         answer: Text,
         root: Attempt,
         tries: Sequence[Attempt],
-        held: list[Attempt],
+        opened: list[Attempt],
         rng: Rng,
     ) -> Result:
         answer.edit(
@@ -101,23 +101,23 @@ class Drag:
         pool = [t for t in tries if t.text.finish_reason == "stop"] or list(tries)
         texts = [t.tried(self.vocab.words).said for t in pool]
         answers = [answer_said(text, self.mark) for text in texts]
-        ladders, found = self.agreed.ladders(answers), self.agreed.of(answers)
+        ladders, statement = self.agreed.ladders(answers), self.agreed.of(answers)
         spent = side_by_side([t.spent for t in tries])
-        if len({said.lower() for said in answers if said}) > 1 and (
+        if len({stated.lower() for stated in answers if stated}) > 1 and (
             asked := self._asked(request, answers)
         ):
             tokens, more = await told(
-                self.method, request, into, held, asked, request.max_tokens, rng.at("ask")
+                self.method, request, into, opened, asked, request.max_tokens, rng.at("ask")
             )
-            found, spent = self._read(tokens, answers, found), spent.plus(more)
-        supporting = [i for i, ladder in enumerate(ladders) if found in ladder]
-        speaking = [i for i in supporting if ladders[i][0] == found]
+            statement, spent = self._read(tokens, answers, statement), spent.plus(more)
+        supporting = [i for i, ladder in enumerate(ladders) if statement in ladder]
+        speaking = [i for i in supporting if ladders[i][0] == statement]
         best = max(speaking or range(len(pool)), key=lambda i: pool[i].mean)
         speaker = pool[best]
         if not speaking and any(ladders):
             space = texts[best][: len(texts[best]) - len(texts[best].lstrip())]
-            said = space + (self.unknown if found is None else found.said)
-            if tokens := self._spelled(request, said, root.text):
+            stated = space + (self.unknown if statement is None else statement.said)
+            if tokens := self._spelled(request, stated, root.text):
                 await root.say(tokens)
                 speaker, spent = root, spent.plus(root.spent)
         speaker.text.score = len(supporting) / len(pool)
@@ -141,22 +141,22 @@ class Drag:
     ) -> Statement | None:
         """What the model said of the answers, as a statement; None where it says that it does not know."""
         words = self.vocab.words
-        said = answer_said(words.decode(tokens).strip().partition("\n")[0], "") if words else ""
-        if not said:
+        reply = answer_said(words.decode(tokens).strip().partition("\n")[0], "") if words else ""
+        if not reply:
             return otherwise
         return (
             None
-            if said.lower() == self.unknown.lower().rstrip(".")
-            else self.agreed.read(said, answers)
+            if reply.lower() == self.unknown.lower().rstrip(".")
+            else self.agreed.read(reply, answers)
         )
 
-    def _spelled(self, request: Request, said: str, text: Text) -> tuple[int, ...]:
+    def _spelled(self, request: Request, answer: str, text: Text) -> tuple[int, ...]:
         """The tokens of a whole text; none where it cannot be written as an answer to the request."""
         words, ends = self.vocab.words, sorted(text.ends & self.vocab.eos)
-        if words is None or not ends or not said:
+        if words is None or not ends or not answer:
             return ()
         try:
-            tokens = (*words.encode(said, special=False), ends[0])
+            tokens = (*words.encode(answer, special=False), ends[0])
             if request.guard is not None:
                 state = request.guard.start(request.prompt)
                 for x in tokens:
@@ -165,6 +165,6 @@ class Drag:
             return ()
         return (
             tokens
-            if len(tokens) <= text.room and words.decode(tokens[:-1]).strip() == said.strip()
+            if len(tokens) <= text.room and words.decode(tokens[:-1]).strip() == answer.strip()
             else ()
         )

@@ -41,6 +41,6 @@ class ByText:
     async def judge(self, attempt: Attempt) -> None:
         text = attempt.text
         kept = [x for x in text.tokens if x not in text.ends]
-        said = " ".join(map(str, kept)) if self.words is None else self.words.decode(kept)
-        attempt.value = self.chance(said)
+        written = " ".join(map(str, kept)) if self.words is None else self.words.decode(kept)
+        attempt.value = self.chance(written)
         attempt.spent = attempt.spent.plus(SearchStats(judged=1))

@@ -91,30 +91,30 @@ class Particles:
 
     async def _write(self, tree: Branches, answer: Text, rng: Rng, into: Transcript) -> Result:
         language = Everything(self.vocab.size) if self.language is None else self.language
-        some = [
+        particles = [
             Particle(into.hypothesis(), 0.0, language.start(), 0) for _ in range(self.particles)
         ]
         passes = first = checks = masks = 0
-        while any(p.live for p in some):
+        while any(p.live for p in particles):
             scores, step = await tree.score(), rng.at("step", passes)
             moved = [
                 self._move(p, language, scores, step.at("particle", i), into.request)
-                for i, p in enumerate(some)
+                for i, p in enumerate(particles)
             ]
             checks += sum(drawn.checks for _, drawn in moved)
             masks += sum(drawn.masked for _, drawn in moved)
-            some = self._again([p for p, _ in moved], step.at("again"))
-            nodes = iter(tree.grow([(p.node, p.text.tokens[-1]) for p in some if p.live]))
-            some = [replace(p, node=next(nodes)) if p.live else p for p in some]
+            particles = self._again([p for p, _ in moved], step.at("again"))
+            nodes = iter(tree.grow([(p.node, p.text.tokens[-1]) for p in particles if p.live]))
+            particles = [replace(p, node=next(nodes)) if p.live else p for p in particles]
             passes += 1
-            sure = len(common(p.text for p in some if p.logw > NEG_INF))
+            sure = len(common(p.text for p in particles if p.logw > NEG_INF))
             first = sure if passes == 1 else first
-            self._settle(answer, some, sure, passes == 1)
-        weights = _shares(some)
+            self._settle(answer, particles, sure, passes == 1)
+        weights = _shares(particles)
         answer.follow(
-            some[rng.at("pick").categorical(torch.tensor(weights, dtype=torch.float64))].text
+            particles[rng.at("pick").categorical(torch.tensor(weights, dtype=torch.float64))].text
         )
-        system = System(tuple(weights), _log_mean(some), checks, masks)
+        system = System(tuple(weights), _log_mean(particles), checks, masks)
         return answer.result(ParticleStats(passes, first, (system,)))
 
     def _move(
@@ -148,42 +148,42 @@ class Particles:
             return recursive(p_V, allows, mask, rng, self.looks)
         return geometric(p_V, allows, mask, rng, self.accepts, self.looks)
 
-    def _again(self, some: Sequence[Particle], rng: Rng) -> list[Particle]:
+    def _again(self, particles: Sequence[Particle], rng: Rng) -> list[Particle]:
         """The particles, drawn anew where too few of them carry the weight. Raises RequestError where none carries any."""
-        shares = _shares(some)
-        if 1.0 / sum(x * x for x in shares) >= self.threshold * len(some) * (1.0 - 1e-12):
-            return list(some)
-        mean, p = _log_mean(some), torch.tensor(shares, dtype=torch.float64)
-        chosen = [some[rng.at(i).categorical(p)] for i in range(len(some))]
+        shares = _shares(particles)
+        if 1.0 / sum(x * x for x in shares) >= self.threshold * len(particles) * (1.0 - 1e-12):
+            return list(particles)
+        mean, p = _log_mean(particles), torch.tensor(shares, dtype=torch.float64)
+        chosen = [particles[rng.at(i).categorical(p)] for i in range(len(particles))]
         return [replace(x, logw=mean) for x in chosen]
 
-    def _settle(self, answer: Text, some: Sequence[Particle], sure: int, first: bool) -> None:
+    def _settle(self, answer: Text, particles: Sequence[Particle], sure: int, first: bool) -> None:
         """What all particles begin with is certain."""
         if sure > len(answer.tokens):
-            answer.follow(next(p.text for p in some if p.logw > NEG_INF), sure)
+            answer.follow(next(p.text for p in particles if p.logw > NEG_INF), sure)
         elif first:
             answer.edit(Edit())  # nothing is certain yet: the clock of decoding starts all the same
 
 
-def _log_mean(some: Sequence[Particle]) -> float:
+def _log_mean(particles: Sequence[Particle]) -> float:
     """The logarithm of the mean weight: of an unbiased estimate of the share of the law that is allowed."""
-    top = max(p.logw for p in some)
+    top = max(p.logw for p in particles)
     return (
-        top + math.log(sum(math.exp(p.logw - top) for p in some) / len(some))
+        top + math.log(sum(math.exp(p.logw - top) for p in particles) / len(particles))
         if top > NEG_INF
         else NEG_INF
     )
 
 
-def _shares(some: Sequence[Particle]) -> list[float]:
+def _shares(particles: Sequence[Particle]) -> list[float]:
     """The weights, adding up to 1. Raises RequestError where all are 0."""
-    top = max(p.logw for p in some)
+    top = max(p.logw for p in particles)
     if top == NEG_INF:
         raise RequestError(
-            f"constraint leaves no token that the law gives weight, at the end of all {len(some)} particles: "
+            f"constraint leaves no token that the law gives weight, at the end of all {len(particles)} particles: "
             "loosen it or what cuts unlikely tokens off, or take more particles"
         )
-    weights = [math.exp(p.logw - top) for p in some]
+    weights = [math.exp(p.logw - top) for p in particles]
     return [w / sum(weights) for w in weights]
 
 

@@ -153,14 +153,14 @@ class Weights:
         return math.exp(self.sureness * last - off * off)
 
 
-def decided(said: Mapping[int, str], bounds: Sequence[tuple[float, float]], living: int) -> bool:
+def decided(answers: Mapping[int, str], bounds: Sequence[tuple[float, float]], living: int) -> bool:
     """Whether the answer that leads wins however those vote that are still being written: none of their votes weighs more than
-    1. said: the answer of each ended text that has one; bounds: what each vote may come to weigh."""
+    1. answers: the answer of each ended text that has one; bounds: what each vote may come to weigh."""
     least, most = defaultdict[str, float](float), defaultdict[str, float](float)
-    for i, answer in said.items():
+    for i, answer in answers.items():
         least[answer] += bounds[i][0]
         most[answer] += bounds[i][1]
-    if not said:
+    if not answers:
         return False
     leader = max(least, key=lambda answer: least[answer])
     others = max((most[answer] for answer in most if answer != leader), default=0.0)
@@ -212,8 +212,8 @@ class Pool:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A pool for each choice."""
 
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await _Paths(self, answer, held).run(root, rng(answer.choice or 0))
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Paths(self, answer, opened).run(root, rng(answer.choice or 0))
 
         return await for_each(self.method, request, into, write)
 
@@ -257,10 +257,10 @@ def _entropy(scores: Scores, node: int) -> float:
 
 
 class _Paths:
-    """For one answer. held: whatever is open, for whoever closes it."""
+    """For one answer. opened: attempts that whoever began this closes in the end."""
 
-    def __init__(self, plan: Pool, answer: Text, held: list[Attempt]) -> None:
-        self._plan, self._answer, self._held = plan, answer, held
+    def __init__(self, plan: Pool, answer: Text, opened: list[Attempt]) -> None:
+        self._plan, self._answer, self._opened = plan, answer, opened
         self._begun, self._passes, self._first = list[_Path](), 0, -1
 
     async def run(self, root: Attempt, rng: Rng) -> Result:
@@ -317,7 +317,7 @@ class _Paths:
 
     def _fork(self, attempt: Attempt) -> Attempt:
         twin = attempt.fork(self._answer.choice or 0)
-        self._held.append(twin)
+        self._opened.append(twin)
         return twin
 
     def _decided(self, pool: Sequence[_Path], live: Sequence[_Path]) -> bool:

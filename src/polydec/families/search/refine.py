@@ -116,8 +116,8 @@ class Refine:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Rounds for each choice."""
 
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await _Rounds(self, request, into, answer, root, held).run(
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Rounds(self, request, into, answer, root, opened).run(
                 rng(answer.choice or 0)
             )
 
@@ -125,7 +125,7 @@ class Refine:
 
 
 class _Rounds:
-    """For one answer. root: stands behind the prompt; held: whatever is open, for whoever closes it."""
+    """For one answer. root: stands behind the prompt; opened: attempts that whoever began this closes in the end."""
 
     def __init__(
         self,
@@ -134,15 +134,15 @@ class _Rounds:
         into: Transcript,
         answer: Text,
         root: Attempt,
-        held: list[Attempt],
+        opened: list[Attempt],
     ) -> None:
-        self._plan, self._request, self._into, self._answer, self._root, self._held = (
+        self._plan, self._request, self._into, self._answer, self._root, self._opened = (
             plan,
             request,
             into,
             answer,
             root,
-            held,
+            opened,
         )
         self._spent, self._seen = SearchStats(), list[Attempt]()
 
@@ -201,7 +201,7 @@ class _Rounds:
         start = Attempt(
             await Walk.open(self._plan.method, prompt, whole=True), self._into.hypothesis(), None
         )
-        self._held.append(start)
+        self._opened.append(start)
         drawn = self._forks(start)
         start.close()
         limit = min(self._request.max_tokens, self._room - len(shown))
@@ -223,7 +223,7 @@ class _Rounds:
     async def _judge(self, texts: Sequence[tuple[int, ...]]) -> None:
         """Read texts as answers to the prompt, and ask the reward of them."""
         read = [self._root.fork(self._answer.choice or 0) for _ in texts]
-        self._held += read
+        self._opened += read
         await gather(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
         await gather(*(self._plan.judging.judge(a) for a in read))
         spent = side_by_side([a.spent for a in read])
@@ -237,7 +237,7 @@ class _Rounds:
 
     def _forks(self, start: Attempt) -> list[Attempt]:
         drawn = [start.fork(self._answer.choice or 0) for _ in range(self._plan.proposals)]
-        self._held += drawn
+        self._opened += drawn
         return drawn
 
     def _keep(self, attempt: Attempt) -> None:
@@ -252,20 +252,20 @@ class _Rounds:
         if critique and (room := left - len(critique)) >= 2:
             most = room // 2
             asked = (*answer[: room - most], *critique)
-            said, spent = await told(
-                self._plan.method, self._request, self._into, self._held, asked, most, rng
+            reply, spent = await told(
+                self._plan.method, self._request, self._into, self._opened, asked, most, rng
             )
             self._spent = self._spent.plus(spent)
-            return (*worst, *asked, *said, *feedback)
+            return (*worst, *asked, *reply, *feedback)
         return (*worst, *answer[: max(0, left)], *feedback)
 
     def _worst(self, attempt: Attempt, most: int) -> tuple[int, ...]:
         """The worst answer and what is said of it, where there is a worse one than this and room for it."""
         worst = self._ranked[-1]
-        said = self._plan.said_of_worst(worst.value or 0.0)
-        if not said or len(said) >= most or (worst.value or 0.0) >= (attempt.value or 0.0):
+        remark = self._plan.said_of_worst(worst.value or 0.0)
+        if not remark or len(remark) >= most or (worst.value or 0.0) >= (attempt.value or 0.0):
             return ()
-        return (*written(worst)[: most - len(said)], *said)
+        return (*written(worst)[: most - len(remark)], *remark)
 
 
 def written(attempt: Attempt) -> tuple[int, ...]:

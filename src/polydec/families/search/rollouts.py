@@ -59,9 +59,9 @@ class Rollouts:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Texts for each choice."""
 
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
             choice = answer.choice or 0
-            held += (tries := [root.fork(choice) for _ in range(self.tries)])
+            opened += (tries := [root.fork(choice) for _ in range(self.tries)])
             root.close()
             return await self._answer(answer, tries, rng(choice))
 

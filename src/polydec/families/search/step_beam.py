@@ -74,30 +74,30 @@ class StepBeam:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A beam for each choice."""
 
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await _Beam(self, answer, held).run(Begun(root, rng(answer.choice or 0)))
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Beam(self, answer, opened).run(Begun(root, rng(answer.choice or 0)))
 
         return await for_each(self.method, request, into, write)
 
 
 class _Beam:
-    """For one answer. held: whatever is open, for whoever closes it."""
+    """For one answer. opened: attempts that whoever began this closes in the end."""
 
-    def __init__(self, plan: StepBeam, answer: Text, held: list[Attempt]) -> None:
-        self._plan, self._answer, self._held = plan, answer, held
+    def __init__(self, plan: StepBeam, answer: Text, opened: list[Attempt]) -> None:
+        self._plan, self._answer, self._opened = plan, answer, opened
         self._spent, self._first = SearchStats(), -1
         self._steps = Steps((plan.delimiter,), plan.longest, plan.vocab.words)
 
     async def run(self, root: Begun) -> Result:
         plan, kept, width = self._plan, [root], self._plan.keep * self._plan.width
         while any(not b.attempt.ended for b in kept):
-            found = [b for b in kept if b.attempt.ended] + await self._grown(
+            beams = [b for b in kept if b.attempt.ended] + await self._grown(
                 [b for b in kept if not b.attempt.ended], width
             )
-            found.sort(key=lambda b: -b.value)  # stable: of equal ones the first found
-            for b in found[plan.keep :]:
+            beams.sort(key=lambda b: -b.value)  # stable: of equal ones the first found
+            for b in beams[plan.keep :]:
                 b.attempt.close()
-            kept, width = found[: plan.keep], plan.width
+            kept, width = beams[: plan.keep], plan.width
             self._settle([b.attempt.text for b in kept])
         best = kept[0].attempt.text
         best.score = kept[0].value
@@ -113,7 +113,7 @@ class _Beam:
             for i in range(width)
             for attempt in [b.attempt.fork(choice)]
         ]
-        self._held += [attempt for _, attempt, _ in drawn]
+        self._opened += [attempt for _, attempt, _ in drawn]
         for b in begun:
             b.attempt.close()
         await gather(*(attempt.go_on(stream, self._steps) for _, attempt, stream in drawn))

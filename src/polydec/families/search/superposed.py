@@ -154,11 +154,11 @@ class Superposed:
             for x, p in zip(token_K, normalise(value_K), strict=True)
             if p > -math.inf
         }
-        found = [
+        options = [
             (m.total + gain, m, x) for m in live for x, gain in self._gains(m, law, prompt).items()
         ]
         going, over = list[Mixed](), list[Mixed]()
-        for rank, (total, m, x) in enumerate(sorted(found, key=lambda option: -option[0])):
+        for rank, (total, m, x) in enumerate(sorted(options, key=lambda option: -option[0])):
             if len(going) == self.width:
                 break
             after = Mixed(m.text.fork(), total)
@@ -185,11 +185,11 @@ class Superposed:
         }
 
     def _interpolated(
-        self, law: dict[int, float], found: Sequence[Sequence[tuple[float, int]]]
+        self, law: dict[int, float], looked_up: Sequence[Sequence[tuple[float, int]]]
     ) -> dict[int, float]:
         """What each token that the table knows behind some context adds; where it knows none, each at OUTSIDE."""
         known = defaultdict[int, float](float)
-        for weight, followers in zip(self.levels, found, strict=False):
+        for weight, followers in zip(self.levels, looked_up, strict=False):
             for chance, x in followers:
                 known[x] += weight * chance
         if self.share == 0.0:

@@ -144,8 +144,8 @@ class ThoughtTree:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A tree for each choice."""
 
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await _Tree(self, request, answer, held).run(
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Tree(self, request, answer, opened).run(
                 Thought(root, rng(answer.choice or 0))
             )
 
@@ -155,12 +155,12 @@ class ThoughtTree:
 
 
 class _Tree:
-    """For one answer. held: whatever is open, for whoever closes it."""
+    """For one answer. opened: attempts that whoever began this closes in the end."""
 
     def __init__(
-        self, plan: ThoughtTree, request: Request, answer: Text, held: list[Attempt]
+        self, plan: ThoughtTree, request: Request, answer: Text, opened: list[Attempt]
     ) -> None:
-        self._plan, self._request, self._answer, self._held = plan, request, answer, held
+        self._plan, self._request, self._answer, self._opened = plan, request, answer, opened
         self._steps = Steps(("\n",), plan.longest, plan.vocab.words)
         self._cue, self._check = plan.spelled("cue"), plan.spelled("check")
         self._own, self._passages = plan.spelled("own"), Passages(plan.passages)
@@ -172,19 +172,22 @@ class _Tree:
             Edit()
         )  # the clock of decoding starts; nothing is certain before the vote
         for level in range(plan.depth):
-            grown = [t for some in await gather(*(self._grown(t) for t in live)) for t in some]
+            deepened = await gather(*(self._grown(t) for t in live))
+            self._spent = self._spent.plus(side_by_side([spent for _, spent in deepened]))
+            grown = [t for thoughts, _ in deepened for t in thoughts]
             ready += [t for t in grown if t.ready]
             live = drawn([t for t in grown if not t.ready], plan.keep, root.rng.at("keep", level))
             if not live:
                 break
         leaves = list(await gather(*(self._answered(t) for t in (*ready, *live))))
+        self._spent = self._spent.plus(side_by_side([t.attempt.spent for t in leaves]))
         best, weight = self._elected(leaves)
         best.attempt.text.score = weight
         self._answer.follow(best.attempt.text)
         return self._answer.result(self._spent)
 
-    async def _grown(self, thought: Thought) -> list[Thought]:
-        """What stands behind a thought."""
+    async def _grown(self, thought: Thought) -> tuple[list[Thought], SearchStats]:
+        """What stands behind a thought, and what that took."""
         forks, begin = (
             self._forks(thought.attempt, self._plan.steps),
             len(thought.attempt.text.tokens),
@@ -195,31 +198,29 @@ class _Tree:
         asked = dict[int, str]()
         for attempt, stream, ready in zip(forks, streams, over, strict=True):
             tokens = attempt.text.tokens[begin:]
-            said = words.decode(tokens) if words is not None else " ".join(map(str, tokens))
-            if not tokens or (self._plan.cue.strip() and self._plan.cue.strip() in said):
+            step = words.decode(tokens) if words is not None else " ".join(map(str, tokens))
+            if not tokens or (self._plan.cue.strip() and self._plan.cue.strip() in step):
                 if not any(t.ready and t.attempt is thought.attempt for t in out):
                     out.append(
                         replace(thought, ready=True)
                     )  # it is answered from as it stood before
-            elif not any(alike(known, terms(said), self._plan.alike) for known in seen):
-                seen.append(terms(said))
+            elif not any(alike(known, terms(step), self._plan.alike) for known in seen):
+                seen.append(terms(step))
                 out.append(Thought(attempt, stream, ready=ready or attempt.ended))
-                asked[id(attempt)] = said
+                asked[id(attempt)] = step
         new = [t for t in out if t.attempt is not thought.attempt]
-        self._spent = self._spent.plus(side_by_side([a.spent for a in forks]))
-        for a in forks:
-            a.spent = SearchStats()
+        spent = _taken(forks)
         begun, told = thought.attempt.logp, [t for t in new if not t.ready]
         if self._check:
             await gather(*(self._told(t, asked[id(t.attempt)]) for t in told))
+        spent = spent.plus(_taken(forks))
         valid = await gather(*(self._valid(t.attempt, begun, begin) for t in new))
+        spent = spent.plus(side_by_side([checked for _, checked in valid]))
         if not self._check:
             await gather(*(self._told(t, asked[id(t.attempt)]) for t in told))
-        chances = {id(t): thought.chance * v for t, v in zip(new, valid, strict=True)}
-        self._spent = self._spent.plus(side_by_side([a.spent for a in forks]))
-        for a in forks:
-            a.spent = SearchStats()
-        return [replace(t, chance=chances.get(id(t), t.chance)) for t in out]
+        chances = {id(t): thought.chance * v for t, (v, _) in zip(new, valid, strict=True)}
+        spent = spent.plus(_taken(forks))
+        return [replace(t, chance=chances.get(id(t), t.chance)) for t in out], spent
 
     async def _step(self, attempt: Attempt, rng: Rng) -> bool:
         """Draw a step, token by token; whether the model would end there, or no room is left for an answer."""
@@ -251,16 +252,18 @@ class _Tree:
             if float(logp_V[likeliest]) == NEG_INF or attempt.take(one(r, likeliest), line, begin):
                 return
 
-    async def _valid(self, attempt: Attempt, begun: float, begin: int) -> float:
-        """How valid the last step of a beginning is, 0 to 1."""
+    async def _valid(self, attempt: Attempt, begun: float, begin: int) -> tuple[float, SearchStats]:
+        """How valid the last step of a beginning is, 0 to 1, and what it took to ask."""
         if not self._check:
-            return math.exp((attempt.logp - begun) / (len(attempt.text.tokens) - begin))
+            mean = (attempt.logp - begun) / (len(attempt.text.tokens) - begin)
+            return math.exp(mean), SearchStats()
         (asking,) = self._forks(attempt, 1)
         logp_V = (await asking.ask(self._check)).base.row(len(self._check))
-        yes, no = (float(logp_V[list(self._plan.begun_by(some))].exp().sum()) for some in (YES, NO))
-        self._spent = self._spent.plus(asking.spent)
+        yes, no = (
+            float(logp_V[list(self._plan.begun_by(words))].exp().sum()) for words in (YES, NO)
+        )
         asking.close()
-        return yes / (yes + no) if yes + no > 0.0 else 0.5
+        return yes / (yes + no) if yes + no > 0.0 else 0.5, asking.spent
 
     async def _answered(self, thought: Thought) -> Thought:
         """A thought with an answer behind it."""
@@ -286,7 +289,6 @@ class _Tree:
             kept_V = logp_V if bank_V is None else torch.where(bank_V, logp_V.cpu(), NEG_INF)
             token = max(ending, key=lambda x: float(logp_V[x])) if ending else int(kept_V.argmax())
             attempt.take(one(r, token if float(kept_V[token]) > NEG_INF else int(logp_V.argmax())))
-        self._spent = self._spent.plus(attempt.spent)
         mean = math.exp((attempt.logp - begun) / max(1, len(attempt.text.tokens) - begin))
         return Thought(attempt, thought.rng, thought.chance * mean, True, begin)
 
@@ -294,22 +296,31 @@ class _Tree:
         """The likeliest of those that give the answer that weighs most, and that weight. Texts that were cut count only where
         none came to an end."""
         pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
-        words, votes, given = self._plan.vocab.words, defaultdict[str, float](float), list[str]()
+        words, votes, answers = self._plan.vocab.words, defaultdict[str, float](float), list[str]()
         for t in pool:
             tokens = t.attempt.text.tokens[t.answered :]
-            given.append(
+            answers.append(
                 answer_of(words.decode(tokens).strip(), "") if words is not None else str(tokens)
             )
-            votes[given[-1]] += t.chance
-        most = max(votes, key=lambda said: votes[said])
+            votes[answers[-1]] += t.chance
+        most = max(votes, key=lambda answer: votes[answer])
         return max(
-            (t for t, said in zip(pool, given, strict=True) if said == most), key=lambda t: t.chance
+            (t for t, answer in zip(pool, answers, strict=True) if answer == most),
+            key=lambda t: t.chance,
         ), votes[most]
 
     def _forks(self, attempt: Attempt, count: int) -> list[Attempt]:
         forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
-        self._held += forks
+        self._opened += forks
         return forks
+
+
+def _taken(forks: Sequence[Attempt]) -> SearchStats:
+    """What these took together since they were last asked."""
+    spent = side_by_side([a.spent for a in forks])
+    for a in forks:
+        a.spent = SearchStats()
+    return spent
 
 
 def usual_check(vocab: Vocab) -> str:
@@ -330,9 +341,9 @@ def drawn(thoughts: Sequence[Thought], count: int, rng: Rng) -> list[Thought]:
     return [thoughts[i] for i in rng.without_replacement(p_N / p_N.sum(), count)]
 
 
-def terms(said: str) -> frozenset[str]:
+def terms(step: str) -> frozenset[str]:
     """The words of a step; where it has none, the step."""
-    return frozenset(re.findall(r"\w+", said.lower()) or [said])
+    return frozenset(re.findall(r"\w+", step.lower()) or [step])
 
 
 def alike(a: frozenset[str], b: frozenset[str], share: float) -> bool:

@@ -17,16 +17,16 @@ async def told(
     method: Method,
     request: Request,
     into: Transcript,
-    held: list[Attempt],
+    opened: list[Attempt],
     asked: Sequence[int],
     most: int,
     rng: Rng,
 ) -> tuple[tuple[int, ...], SearchStats]:
     """The model's own words behind the prompt and the tokens `asked`, greedily, up to an end of the text, the end of the first
-    line that is not empty, or `most` tokens; and what they cost. The end is no part of them. What is open goes into `held`."""
+    line that is not empty, or `most` tokens; and what they cost. The end is no part of them. It is put into `opened`."""
     prompt = (*request.prompt, *asked)
     attempt = Attempt(await Walk.open(method, prompt, whole=True), into.hypothesis(), None)
-    held.append(attempt)
+    opened.append(attempt)
     text, words = attempt.text, method.target.vocab.words
     text.limit = most
     while not attempt.ended:
@@ -35,6 +35,6 @@ async def told(
         if words is not None and "\n" in words.decode(text.tokens).lstrip():
             break
     attempt.close()
-    said = tuple(text.tokens[:-1] if text.tokens[-1] in text.ends else text.tokens)
+    reply = tuple(text.tokens[:-1] if text.tokens[-1] in text.ends else text.tokens)
     spent = attempt.spent
-    return said, replace(spent, ended=0, scored=spent.scored + len(prompt) - 1)
+    return reply, replace(spent, ended=0, scored=spent.scored + len(prompt) - 1)

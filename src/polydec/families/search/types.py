@@ -32,17 +32,17 @@ class Steps:
         """Whether these tokens, all of one step so far, are the whole of it."""
         if len(step) >= self.most:
             return True
-        said = "" if self.words is None else self.words.decode(step)
-        return any(d in said for d in self.delimiters)
+        text = "" if self.words is None else self.words.decode(step)
+        return any(d in text for d in self.delimiters)
 
 
-def answer_said(said: str, mark: str) -> str:
+def answer_said(text: str, mark: str) -> str:
     """What a text answers, as it reads there: what stands behind the last `mark`, to the end of that line, or its last line
     where the mark is "" or missing. Without spaces around it and a full stop at its end."""
-    behind = said.rpartition(mark)[2] if mark and mark in said else said.strip().rpartition("\n")[2]
+    behind = text.rpartition(mark)[2] if mark and mark in text else text.strip().rpartition("\n")[2]
     return behind.strip().partition("\n")[0].strip().rstrip(".")
 
 
-def answer_of(said: str, mark: str) -> str:
+def answer_of(text: str, mark: str) -> str:
     """What a text answers, without capitals: by this answers are compared."""
-    return answer_said(said, mark).lower()
+    return answer_said(text, mark).lower()

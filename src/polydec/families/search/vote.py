@@ -34,35 +34,35 @@ class Vote:
             raise RequestError(f"keep is {self.keep}: it must be at least 0")
 
     def pick(self, tries: Sequence[Tried]) -> int:
-        said = said_of(tries, self.mark)
-        voters = sorted(said, key=lambda i: -steps(tries[i].said))[: self.keep or None]
+        answers = said_of(tries, self.mark)
+        voters = sorted(answers, key=lambda i: -steps(tries[i].said))[: self.keep or None]
         weight = {i: 1.0 if (value := tries[i].value) is None else value for i in voters}
-        return elect(tries, {i: said[i] for i in voters}, weight)
+        return elect(tries, {i: answers[i] for i in voters}, weight)
 
 
 def said_of(tries: Sequence[Tried], mark: str) -> dict[int, str]:
     """The answer of every text that has one, by its place among them."""
-    return {i: said for i, t in enumerate(tries) if (said := answer_of(t.said, mark))}
+    return {i: answer for i, t in enumerate(tries) if (answer := answer_of(t.said, mark))}
 
 
-def elect(tries: Sequence[Tried], said: Mapping[int, str], weight: Mapping[int, float]) -> int:
+def elect(tries: Sequence[Tried], answers: Mapping[int, str], weight: Mapping[int, float]) -> int:
     """Of the answers that some texts gave the one whose texts weigh most together, then the one whose texts have more steps
     together, then the one that was given first; of the texts that give it the one of the highest score. Where none gave an
     answer: of all texts."""
-    if not said:
+    if not answers:
         return max(range(len(tries)), key=lambda i: score(tries[i]))
     votes, complexity, voters = (
         defaultdict[str, float](float),
         defaultdict[str, int](int),
-        sorted(said),
+        sorted(answers),
     )
     for i in voters:
-        votes[said[i]] += weight[i]
-        complexity[said[i]] += steps(tries[i].said)
-    most = max(voters, key=lambda i: (votes[said[i]], complexity[said[i]]))
-    return max((i for i in voters if said[i] == said[most]), key=lambda i: score(tries[i]))
+        votes[answers[i]] += weight[i]
+        complexity[answers[i]] += steps(tries[i].said)
+    most = max(voters, key=lambda i: (votes[answers[i]], complexity[answers[i]]))
+    return max((i for i in voters if answers[i] == answers[most]), key=lambda i: score(tries[i]))
 
 
-def steps(said: str) -> int:
+def steps(text: str) -> int:
     """Lines that are not empty."""
-    return sum(bool(line.strip()) for line in said.split("\n"))
+    return sum(bool(line.strip()) for line in text.split("\n"))

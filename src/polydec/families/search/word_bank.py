@@ -74,8 +74,8 @@ def word_bank(vocab: Vocab, ends: frozenset[int], evidence: Sequence[int]) -> Te
     out_V = torch.zeros(vocab.size, dtype=torch.bool)
     out_V[[x for x in (*evidence, *ends) if 0 <= x < vocab.size]] = True
     if vocab.words is not None:
-        said = set(re.findall(r"\w+", vocab.words.decode(evidence)))
-        out_V[list({x for word in said for x in _spelled(vocab.words, word)})] = True
+        words = set(re.findall(r"\w+", vocab.words.decode(evidence)))
+        out_V[list({x for word in words for x in _spelled(vocab.words, word)})] = True
         out_V[list(_common(vocab.words, vocab.size))] = True
     return out_V
 

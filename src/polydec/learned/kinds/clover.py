@@ -109,10 +109,10 @@ def begun(
     width: int, seed: int, scale: float
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Head, Head]]:
     """`attend` and `out` to train: query and key compare states and tokens as they are, and a token moves little yet."""
-    g, one = torch.Generator().manual_seed(seed), torch.eye(width)
+    g, same_WW = torch.Generator().manual_seed(seed), torch.eye(width)
     noise = torch.rand(3, width, width, generator=g) * scale / width
     out = fresh(width, 1, False, seed, scale)[0], fresh(width, 1, True, seed, scale)[0]
-    return (one + noise[0], one + noise[1], noise[2]), out
+    return (same_WW + noise[0], same_WW + noise[1], noise[2]), out
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Clover, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from polydec.formats import edge
 from polydec.formats.fields import Eagle3Fields
 from polydec.learned import artefact, state_layer
 from polydec.learned.state_layer import StateLayer, Vocabulary, even
+from polydec.native.growth import Grower
 from polydec.nets.query import Network
 
 KIND = artefact.Kind("eagle-3", "eagle", "eagle3.safetensors", "eagle --kind eagle-3")
@@ -42,7 +43,8 @@ class Eagle3:
     """depths: after which layers of the target its states are read, ascending; fuse_HD: weight [H, depths x H] that joins them;
     layer: reads a token's embedding beside the state; own: its head. vocab, rates and share: see Eagle. Drafted tokens are
     those of the head's vocabulary; what is accepted is the target's affair. evened: states and embeddings are divided by their
-    root mean squares before they enter (learned/published.py: as they are, since its layer does that with weights)."""
+    root mean squares before they enter (learned/published.py: as they are, since its layer does that with weights). table:
+    gives the target's embeddings of the head's tokens, [C, H]; None: it is not bound to a target."""
 
     called: ClassVar[str] = "an EAGLE-3 drafter"
     kind: ClassVar[str] = "eagle-3"
@@ -57,6 +59,7 @@ class Eagle3:
     rates: Sequence[Sequence[float]]
     share: float = 0.0
     evened: bool = True
+    table: Callable[[], Tensor] | None = None
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise FileError where it was trained for another vocabulary, width or number of layers."""
@@ -85,7 +88,8 @@ class Eagle3:
     def enter(self, embed_NWH: Tensor, state_ND: Tensor) -> Tensor:
         """What enters the layer for tokens and the states before them, of all depths one behind another."""
         joined = torch.cat([self._entry(s) for s in state_ND.chunk(len(self.depths), -1)], -1)
-        return self.below(embed_NWH, linear(joined, self.fuse_HD))
+        fused = linear(joined, self.fuse_HD) if self.grower is None else self.grower.fused(joined)
+        return self.below(embed_NWH, fused)
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
         """The same for drafted tokens, behind what was made at the ones before them."""
@@ -103,12 +107,20 @@ class Eagle3:
         """The layer, and its head."""
         return self.layer.network(self.vocab.size, self.own)
 
+    @cached_property
+    def grower(self) -> Grower | None:
+        """What grows whole trees in one call; None where the compiled step does not run the layer."""
+        if self.table is None or not self.evened:
+            return None
+        step = getattr(self.network, "step", None)
+        return None if step is None else Grower(step, self.fuse_HD, self.own.token_C, self.table)
+
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle3, ...]:
     """A random one for tests: it knows all tokens but the first."""
-    g, some = torch.Generator().manual_seed(8), vocab.size - 1
+    g, count = torch.Generator().manual_seed(8), vocab.size - 1
     own = Vocabulary(
-        torch.arange(1, vocab.size), torch.randn(some, width, generator=g), torch.ones(width)
+        torch.arange(1, vocab.size), torch.randn(count, width, generator=g), torch.ones(width)
     )
     return (
         Eagle3(

@@ -68,11 +68,11 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Filter, ...]:
     return (Filter(((eye, torch.zeros(8)), (40.0 * eye, torch.full((8,), -20.0)))),)
 
 
-def save(path: str | Path, one: Filter, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, trained: Filter, about: Mapping[str, Any]) -> None:
     """Write filter.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {
         f"{i}.{name}": t.float()
-        for i, layer in enumerate(one.layers)
+        for i, layer in enumerate(trained.layers)
         for name, t in zip(("weight", "bias"), layer)
     }
     artefact.save(
@@ -81,9 +81,9 @@ def save(path: str | Path, one: Filter, about: Mapping[str, Any]) -> None:
         tensors,
         {
             **about,
-            "block": one.size,
-            "hidden": one.layers[0][1].shape[0],
-            "written": one.written,
+            "block": trained.size,
+            "hidden": trained.layers[0][1].shape[0],
+            "written": trained.written,
         },
     )
 

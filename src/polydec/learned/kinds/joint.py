@@ -143,24 +143,24 @@ TOY = 16
 """Numbers of a toy canvas's state."""
 
 
-def save(path: str | Path, one: Joint, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, trained: Joint, about: Mapping[str, Any]) -> None:
     """Write joint.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {
-        "fuse.weight": one.fuse_H2,
-        "token.weight": one.token_H,
-        "state.weight": one.state_H,
-        "out.weight": one.out_H,
+        "fuse.weight": trained.fuse_H2,
+        "token.weight": trained.token_H,
+        "state.weight": trained.state_H,
+        "out.weight": trained.out_H,
     }
     artefact.save(
         path,
         KIND,
-        {**{name: t.float() for name, t in tensors.items()}, **one.layer.named},
+        {**{name: t.float() for name, t in tensors.items()}, **trained.layer.named},
         {
             **about,
-            "width": one.layer.width,
-            "vocab_size": one.vocab.size,
-            "tokenizer": one.vocab.tokenizer,
-            "layer": one.layer.fields,
+            "width": trained.layer.width,
+            "vocab_size": trained.vocab.size,
+            "tokenizer": trained.vocab.tokenizer,
+            "layer": trained.layer.fields,
         },
     )
 

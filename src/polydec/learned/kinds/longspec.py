@@ -132,12 +132,15 @@ class Made:
 class LongSpecNetwork:
     """In fp32; each query is computed by itself."""
 
-    def __init__(self, one: LongSpec) -> None:
-        self._w, self._s = {n: t.detach().float() for n, t in one.tensors.items()}, one.sizes
-        self._inverse = one.sizes.theta ** (
-            -torch.arange(0, one.sizes.head, 2).double() / one.sizes.head
+    def __init__(self, trained: LongSpec) -> None:
+        self._w, self._s = (
+            {n: t.detach().float() for n, t in trained.tensors.items()},
+            trained.sizes,
         )
-        self.cost = one.cost
+        self._inverse = trained.sizes.theta ** (
+            -torch.arange(0, trained.sizes.head, 2).double() / trained.sizes.head
+        )
+        self.cost = trained.cost
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Asked]) -> list[Made]:
@@ -222,19 +225,19 @@ def example(vocab: Vocab, sizes: Sizes) -> LongSpec:
     return LongSpec(tensors, sizes, 6, vocab, ((0.5, 0.2), (0.4, 0.2)))
 
 
-def save(path: str | Path, one: LongSpec, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, trained: LongSpec, about: Mapping[str, Any]) -> None:
     """Write longspec.safetensors and config.json into the directory `path`; about: what else the config says."""
-    s = one.sizes
+    s = trained.sizes
     artefact.save(
         path,
         KIND,
-        {f"layer.{name}": t.float() for name, t in one.tensors.items()},
+        {f"layer.{name}": t.float() for name, t in trained.tensors.items()},
         {
             **about,
             "width": s.width,
-            **artefact.said_of(one),
+            **artefact.said_of(trained),
             "head": s.head,
-            "window": one.window,
+            "window": trained.window,
             "layer": {"heads": s.heads, "kv_heads": s.kv_heads, "inner": s.inner, "theta": s.theta},
         },
     )

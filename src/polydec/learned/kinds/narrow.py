@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,8 @@ from polydec.learned import artefact, state_layer
 from polydec.learned.kinds.eagle3 import Eagle3
 from polydec.learned.state_layer import StateLayer, Vocabulary
 from polydec.models import sources
+from polydec.native.growth import beside
+from polydec.native.network import CpuStep
 from polydec.nets.query import Answer, Network, Query
 
 KIND = artefact.Kind("eagle-3-narrow", "eagle", "narrow.safetensors", "eagle --kind eagle-3-narrow")
@@ -47,10 +50,16 @@ class NarrowLayer:
 
 
 class Joined:
-    """A network that is fed rows of twice its width, each of which it joins to one first."""
+    """A network that is fed rows of twice its width, each of which it joins to one first. step: it, where the compiled step
+    runs it, else None."""
 
     def __init__(self, join_HS: Tensor, inner: Network) -> None:
-        self._join, self._inner = join_HS, inner
+        self.step, self._inner = inner if isinstance(inner, CpuStep) else None, inner
+        self._join = (
+            partial(linear, weight=join_HS)
+            if self.step is None
+            else beside(self.step, "join", join_HS)
+        )
         self.layers, self.context, self.cost = (
             inner.layers,
             inner.context,
@@ -64,7 +73,7 @@ class Joined:
 
     def _joined(self, q: Query) -> Query:
         assert q.embed is not None, "it is fed by rows"
-        return replace(q, embed=linear(q.embed, self._join))
+        return replace(q, embed=self._join(q.embed))
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
         raise FileError("EAGLE-3's layer norms in its head")
@@ -95,17 +104,26 @@ class Read:
                 f"EAGLE-3's head, of {self.start!r}, has shape {tuple(rows.shape)}: it must be "
                 f"{len(own.token_C)} rows of width {self.eagle.layer.width}"
             )
-        return replace(self.eagle, own=replace(own, head_CH=rows))
+        return replace(
+            self.eagle,
+            own=replace(own, head_CH=rows),
+            table=cache(lambda: table_of(target, own.token_C)),
+        )
 
     def _rows(self, target: Target) -> Tensor:
         token_C = self.eagle.own.token_C
         if self.start is not None:
             return head_of(sources.open_source(self.start).weights, token_C)
-        session = target.open((0,))
-        try:
-            return session.embed(token_C.tolist()).float()
-        finally:
-            session.close()
+        return table_of(target, token_C)
+
+
+def table_of(target: Target, token_C: Tensor) -> Tensor:
+    """A model's embeddings of these tokens, [C, H]."""
+    session = target.open((0,))
+    try:
+        return session.embed(token_C.tolist()).float()
+    finally:
+        session.close()
 
 
 def tokens_of(draft: Mapping[str, Tensor]) -> list[int]:
@@ -147,10 +165,10 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Read, ...]:
     return (Read(Eagle3(matrix(width, 2 * width), (1, 2), layer, own, vocab, ((0.5, 0.2),))),)
 
 
-def save(path: str | Path, one: Read, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, read: Read, about: Mapping[str, Any]) -> None:
     """Write narrow.safetensors, its matrices in 8 bits (formats/rows8.py), and config.json into the directory `path`; about:
     what else the config says. The head is not written: it is the target's."""
-    eagle = one.eagle
+    eagle = read.eagle
     assert isinstance(eagle.layer, NarrowLayer)
     inner = eagle.layer.layer
     matrices = rows8.packed(
@@ -166,7 +184,7 @@ def save(path: str | Path, one: Read, about: Mapping[str, Any]) -> None:
         },
         {
             **about,
-            "start": one.start,
+            "start": read.start,
             "width": eagle.layer.width,
             "depths": list(eagle.depths),
             "tokens": len(eagle.own.token_C),

@@ -110,8 +110,8 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[NGrams, ...]:
     """Small ones for tests: what follows each of a few tokens, and each pair of these of which the first is even."""
     size, keys = min(vocab.size, 64), dict[int, int]()
     for b in range(size):
-        keys[one := longer(0, b)] = b
-        keys |= {longer(one, a): a + b for a in range(0, size, 2)}
+        keys[single := longer(0, b)] = b
+        keys |= {longer(single, a): a + b for a in range(0, size, 2)}
     key_M = np.array(sorted(keys), np.uint64)
     follower_MK = np.array([[(keys[k] + 1) % size, (2 * keys[k]) % size] for k in sorted(keys)])
     follower_MK[follower_MK[:, 0] == follower_MK[:, 1], 1] = LAST

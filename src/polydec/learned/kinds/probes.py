@@ -63,7 +63,7 @@ class Probes:
         bias = self.bias_PH.expand(count, *self.bias_PH.shape)
         if self.maps is None or state_NH is None:
             return bias
-        return bias + torch.stack([linear(state_NH.float(), one) for one in self.maps], 1)
+        return bias + torch.stack([linear(state_NH.float(), map_HH) for map_HH in self.maps], 1)
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Probes, ...]:

@@ -37,8 +37,8 @@ class TextReward:
 
     def chance(self, text: str) -> float:
         """0 to 1: a classifier's probability of the good kind; of any other judge what it says, cut off there."""
-        said = self.judge(text)
-        return 1 / (1 + exp(-max(said, -700.0))) if self.odds else min(max(float(said), 0.0), 1.0)
+        score = self.judge(text)
+        return 1 / (1 + exp(-max(score, -700.0))) if self.odds else min(max(float(score), 0.0), 1.0)
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """It reads texts, which every model writes."""
@@ -85,14 +85,14 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[TextReward, ..
 def save(path: str | Path, reward: TextReward, about: Mapping[str, Any]) -> None:
     """Write reward.safetensors and config.json into the directory `path`; about: what else the config says. Raises RequestError
     for a function, which no file can hold."""
-    one = reward.judge
-    if not isinstance(one, Classifier):
+    classifier = reward.judge
+    if not isinstance(classifier, Classifier):
         raise RequestError("judge is a function: only a classifier can be saved")
     artefact.save(
         path,
         KIND,
-        {"weight": one.weight_S.float(), "bias": torch.tensor([one.bias])},
-        {**about, "size": len(one.weight_S), "order": one.order},
+        {"weight": classifier.weight_S.float(), "bias": torch.tensor([classifier.bias])},
+        {**about, "size": len(classifier.weight_S), "order": classifier.order},
     )
 
 

@@ -44,7 +44,7 @@ class Router:
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Router, ...]:
     """Random ones for tests."""
-    return tuple(Router(one) for one in step_reward.examples(vocab, draft_width, draft_width))
+    return tuple(Router(reward) for reward in step_reward.examples(vocab, draft_width, draft_width))
 
 
 def save(path: str | Path, router: Router, about: Mapping[str, Any]) -> None:

@@ -69,8 +69,8 @@ def fresh(width: int, inner: int, vocab: Vocab, seed: int) -> StepReward:
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[StepReward, ...]:
     """Random ones for tests."""
     g = torch.Generator().manual_seed(7)
-    one = fresh(width, 8, vocab, 7)
-    return (StepReward(one.inner, (torch.randn(1, 8, generator=g), one.out[1]), vocab),)
+    reward = fresh(width, 8, vocab, 7)
+    return (StepReward(reward.inner, (torch.randn(1, 8, generator=g), reward.out[1]), vocab),)
 
 
 def save(

@@ -77,10 +77,10 @@ def fresh(vocab: Vocab, width: int, seed: int) -> ValueNetwork:
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[ValueNetwork, ...]:
     """A random one for tests."""
-    one = fresh(vocab, 8, 5)
+    network = fresh(vocab, 8, 5)
     g = torch.Generator().manual_seed(5)
-    out = torch.randn(1, 8, generator=g), one.out[1]
-    return (ValueNetwork(one.embed_VW, one.one, one.two, out, vocab),)
+    out = torch.randn(1, 8, generator=g), network.out[1]
+    return (ValueNetwork(network.embed_VW, network.one, network.two, out, vocab),)
 
 
 def save(path: str | Path, net: ValueNetwork, about: Mapping[str, Any]) -> None:

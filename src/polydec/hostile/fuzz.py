@@ -1,4 +1,4 @@
-"""Random inputs over every edge: `python -m polydec.testing.fuzz --seed 0 --count 1000`.
+"""Random inputs over every edge: `python -m polydec.hostile.fuzz --seed 0 --count 1000`.
 
 A case is named by (edge, seed, number) and is the same wherever it runs. Wrong is: another exit code than 0 or 2, a traceback,
 an error that is no sentence, a hang, a token that was forbidden, a number that is none, more than twice
@@ -204,7 +204,7 @@ def clean(where: Path) -> int:
             sampling=Sampling(temperature=1.0, dry_multiplier=0.8, no_repeat_ngram_size=3),
         )
     if "files" in EDGES:
-        import_module("polydec.testing.fuzz_files").whole(where / "files")
+        import_module("polydec.hostile.fuzz_files").whole(where / "files")
     return peak_bytes()
 
 
@@ -634,8 +634,8 @@ def promised(
 
 
 def files(r: random.Random, where: Path) -> Case:
-    """A damaged model file, from `polydec.testing.fuzz_files` where that is here."""
-    seed, cases = r.randrange(2**31), import_module("polydec.testing.fuzz_files").cases
+    """A damaged model file, from `polydec.hostile.fuzz_files` where that is here."""
+    seed, cases = r.randrange(2**31), import_module("polydec.hostile.fuzz_files").cases
 
     def check() -> None:
         for case in cases(seed, 1, where / "files"):
@@ -652,9 +652,9 @@ def files(r: random.Random, where: Path) -> Case:
 
 
 def constraint(r: random.Random, where: Path) -> Case:
-    """A constraint of a request, from `polydec.testing.fuzz_constraints` where that is here."""
+    """A constraint of a request, from `polydec.hostile.fuzz_constraints` where that is here."""
     vocab = api.load("zoo:tiny").checkpoint.lm.vocab
-    given, look = import_module("polydec.testing.fuzz_constraints").case(r, vocab)
+    given, look = import_module("polydec.hostile.fuzz_constraints").case(r, vocab)
 
     def check() -> None:
         wrong = look()
@@ -665,16 +665,16 @@ def constraint(r: random.Random, where: Path) -> Case:
 
 
 EDGES: dict[str, Edge] = {"command": command, "request": request}
-if find_spec("polydec.testing.fuzz_files") is not None:
+if find_spec("polydec.hostile.fuzz_files") is not None:
     EDGES["files"] = files
-if find_spec("polydec.testing.fuzz_constraints") is not None:
+if find_spec("polydec.hostile.fuzz_constraints") is not None:
     EDGES["constraint"] = constraint
 
 
 def main() -> None:
     """The command: prints what went wrong, with exit code 1, or how many cases went well."""
     parser = argparse.ArgumentParser(
-        prog="python -m polydec.testing.fuzz", description=(__doc__ or "").split("\n")[0]
+        prog="python -m polydec.hostile.fuzz", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

@@ -5,9 +5,9 @@ import inspect
 
 import pytest
 
+from polydec.core.delegating import Closed, Delegating
 from polydec.core.protocols import Session
 from polydec.core.types import Draft, Want
-from polydec.targets.delegating import Delegating
 
 OWN = {"score", "commit", "keep", "rewind", "fork"}
 
@@ -65,3 +65,29 @@ def test_peers_and_a_prompts_pass_are_the_inner_sessions():
     session._inner.prefill = prefilled
     assert session.peers == 3
     assert asyncio.run(session.prefill(Want())) == ("scores", Want())
+
+
+class Shut(Closed):
+    def __init__(self):
+        self._inner = Recorder()
+
+    def _refusal(self, what):
+        return ValueError(f"{what}: not here")
+
+
+@pytest.mark.parametrize(
+    "name, what",
+    [
+        ("states", "states"),
+        ("normed", "states"),
+        ("embed", "embeddings"),
+        ("memory", "keys"),
+        ("part", "layers"),
+    ],
+)
+def test_a_closed_session_says_why_what_lies_below_its_laws_cannot_be_read(name, what):
+    with pytest.raises(ValueError, match=f"{what}: not here"):
+        getattr(Shut(), name)(*GIVEN[name])
+    assert Shut().peers == 3, "all else is passed on"
+    with pytest.raises(NotImplementedError):  # who closes a session has to say why
+        Closed()._refusal(what)

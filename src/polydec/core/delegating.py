@@ -55,3 +55,29 @@ class Delegating:
 
     def close(self) -> None:
         self._inner.close()
+
+
+class Closed(Delegating):
+    """A session around others of which nothing can be read but its laws: what they compute below them is not its own. A new
+    member of that kind gets its line here, too."""
+
+    def _refusal(self, what: str) -> Exception:
+        """Why these (states, embeddings, keys, layers) cannot be read."""
+        raise NotImplementedError
+
+    def states(self, hidden_NH: Tensor) -> Scores:
+        raise self._refusal("states")
+
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        raise self._refusal("states")
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        raise self._refusal("embeddings")
+
+    def memory(self) -> tuple[Tensor, Tensor]:
+        raise self._refusal("keys")
+
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
+        raise self._refusal("layers")

@@ -1,4 +1,4 @@
-"""Random requests over HTTP: right ones, broken ones and hostile ones, for `polydec.testing.attack`.
+"""Random requests over HTTP: right ones, broken ones and hostile ones, for `polydec.hostile.attack`.
 
 What is sent is bytes, so that heads may be broken as well; how it is sent (in parts, slowly, left half way) stands beside them.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from polydec.testing.fuzz import NUMBERS, TEXTS, mutated
-from polydec.testing.fuzz_constraints import KINDS, VALUES
+from polydec.hostile.fuzz import NUMBERS, TEXTS, mutated
+from polydec.hostile.fuzz_constraints import KINDS, VALUES
 
 ROUTES = (
     *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"),

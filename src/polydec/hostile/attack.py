@@ -1,4 +1,4 @@
-"""A running server under random requests: `python -m polydec.testing.attack --seed 0 --count 1000`.
+"""A running server under random requests: `python -m polydec.hostile.attack --seed 0 --count 1000`.
 
 `polydec serve` runs in a process of its own, and so do the clients, `--connections` at the same time. Wrong is: a status of 500
 and above that is not meant (503 and 504 are), a whole request without an answer, an error that is no sentence, a right request
@@ -33,8 +33,8 @@ from threading import Event, Thread
 from typing import IO, Any
 
 from polydec.base.edge import sentence
-from polydec.testing import fuzz_requests
-from polydec.testing.fuzz_requests import Sent
+from polydec.hostile import fuzz_requests
+from polydec.hostile.fuzz_requests import Sent
 
 Address = tuple[str, int]
 
@@ -373,7 +373,7 @@ def _slow(looks: Sequence[Look], say: Any) -> list[str]:
 def main() -> None:
     """The command: prints what went wrong, with exit code 1, or that nothing did."""
     parser = argparse.ArgumentParser(
-        prog="python -m polydec.testing.attack", description=(__doc__ or "").split("\n")[0]
+        prog="python -m polydec.hostile.attack", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000, help="inputs")

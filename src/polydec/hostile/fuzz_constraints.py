@@ -1,4 +1,4 @@
-"""Random constraints: hostile schemas, grammars, expressions, choices and spans, for `polydec.testing.fuzz`."""
+"""Random constraints: hostile schemas, grammars, expressions, choices and spans, for `polydec.hostile.fuzz`."""
 
 from __future__ import annotations
 

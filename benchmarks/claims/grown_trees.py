@@ -1,0 +1,144 @@
+"""What a drafted level of EAGLE-3's narrow layer costs beside a pass of its target, grown in one call of the compiled step and
+level by level, and how fast both write beside plain decoding: in turns, prompt by prompt, in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+from seen import DATA, arguments, decode, model, report, shaped
+
+from polydec.core.protocols import Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft
+from polydec.drafters._states import StateGuess
+from polydec.drafters.eagle import FromEagle
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.types import Budget, Verdict
+from polydec.learned.kinds.eagle3 import Eagle3
+from polydec.request.passes import Passes
+from polydec.train.selfplay import prompts
+from polydec.trees.best_first import BestFirst
+from polydec.verifiers.match import Match
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The drafter, its proposals timed, in one call or level by level."""
+
+    drafter: FromEagle
+    one_call: bool
+    clock: Callable[[], float]
+    took_ms: list[float] = field(default_factory=list[float])
+
+    def open(self, prompt: Any, session: Any) -> TimedGuess:
+        guess = self.drafter.open(prompt, session)
+        return TimedGuess(self, guess if self.one_call else replace(guess, grower=None))
+
+
+@dataclass(frozen=True)
+class TimedGuess:
+    config: Timed
+    guess: StateGuess
+    price = 0.0
+
+    @property
+    def want(self) -> Any:
+        return self.guess.want
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        start = self.config.clock()
+        draft = await self.guess.propose(root, position, budget, rng)
+        self.config.took_ms.append(1e3 * (self.config.clock() - start))
+        return draft
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.guess.learn(draft, scores, verdict)
+
+    def fork(self, session: Any, choice: int | None = None) -> TimedGuess:
+        return TimedGuess(self.config, self.guess.fork(session, choice))
+
+    def close(self) -> None:
+        self.guess.close()
+
+
+def over(ours: list[float], plain: list[float]) -> str:
+    """Seconds of plain decoding over ours, with the 95 % interval of a bootstrap over prompts."""
+    pairs = np.array([plain, ours])
+    at = np.random.default_rng(0).integers(0, len(plain), (2000, len(plain)))
+    low, high = np.quantile(pairs[0][at].sum(1) / pairs[1][at].sum(1), (0.025, 0.975))
+    return f"{sum(plain) / sum(ours):.2f} ({low:.2f} to {high:.2f})"
+
+
+def main() -> None:
+    parser = arguments(__doc__, prompts=2, tokens=64, seed=9)
+    parser.add_argument("--trained", default="zoo:smollm2-states")
+    parser.add_argument("--depth", type=int, default=4, help="levels")
+    parser.add_argument("--width", type=int, default=1, help="of the tree; 1: a chain")
+    parser.add_argument("--nodes", type=int, default=4, help="of the tree")
+    parser.add_argument("--longest", type=int, default=800, help="characters of a prompt")
+    parser.add_argument(
+        "--cpu",
+        action="store_true",
+        help="the CPU time of this thread, for a machine that others use; with --threads 1",
+    )
+    args = parser.parse_args()
+    clock = time.thread_time if args.cpu else time.perf_counter
+    lm = model(args, trained=(args.trained,))
+    target, tree = shaped(lm, 0.0, args.seed), BestFirst(args.width)
+    eagle = lm.kit().need(Eagle3)
+    sides: dict[str, Any] = {
+        "plain": Nothing(),
+        "level by level": Timed(FromEagle(eagle, tree), False, clock),
+        "one call": Timed(FromEagle(eagle, tree), True, clock),
+    }
+    took: dict[str, list[float]] = {name: [] for name in sides}
+    passes = {name: [0, 0] for name in sides}
+    given = [
+        lm.ids(text)
+        for _, text in prompts(DATA, args.prompts, held=True, seed=args.seed, longest=args.longest)
+    ]
+    one_row, row_ms = Passes(lm.checkpoint.lm.network, 200), list[float]()
+    for number, ids in enumerate((given[0], *given)):  # the first one once more: it warms up
+        texts = set[tuple[int, ...]]()
+        for name, drafter in sides.items():
+            start = clock()
+            done = decode(target, drafter, Match(), ids, args, depth=args.depth, nodes=args.nodes)
+            if number:
+                took[name].append(clock() - start)
+                passes[name][0] += len(done.token_ids)
+                passes[name][1] += done.stats.passes
+            elif isinstance(drafter, Timed):
+                drafter.took_ms.clear()
+            texts.add(tuple(done.token_ids))
+        for _ in range(8):
+            start = clock()
+            one_row(1)
+            row_ms.append(1e3 * (clock() - start))
+        assert len(texts) == 1, "speculation has changed a text"
+    pass_ms = median(row_ms)
+    rows: list[dict[str, Any]] = []
+    for name, drafter in sides.items():
+        tokens, count = passes[name]
+        row = {"side": name, "tokens a pass": round(tokens / count, 2)}
+        if isinstance(drafter, Timed):
+            ms = median(drafter.took_ms)
+            row |= {
+                "ms a draft": round(ms, 2),
+                "ms a level": round(ms / args.depth, 2),
+                "passes a draft": round(ms / pass_ms, 2),
+            }
+        rows.append(row | {"over plain": over(took[name], took["plain"])})
+    what = (
+        f"width {args.width}, {args.depth} levels, {args.nodes} nodes; a pass of one row: {pass_ms:.2f} ms"
+        f"{' of CPU' if args.cpu else ''}; {len(given)} held-out prompts"
+    )
+    report(args, what, rows)
+
+
+if __name__ == "__main__":
+    main()

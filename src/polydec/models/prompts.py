@@ -1,0 +1,42 @@
+"""A prompt is fed in chunks, until what is left of it may ride with the first score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polydec.core.types import Want
+from polydec.models import depths
+from polydec.models.ledger import Ledger
+from polydec.models.queries import SILENT, fed
+from polydec.nets.query import Answer
+from polydec.nets.scores import LogitScores, exits_of
+
+
+async def prefill(ledger: Ledger, want: Want, chunk: int) -> LogitScores:
+    """See Session.prefill. chunk: tokens that one pass takes at most."""
+    answers: list[Answer] = []
+    rows = want.prompt or want.last
+    if rows and ledger.skipped is not None:
+        ledger.forget(ledger.skipped.first)
+    if want.prompt:  # an older text's cache has no rows to give
+        ledger.forget(0)
+    elif want.last and ledger.text:
+        ledger.forget(min(ledger.cache.length, len(ledger.text) - 1))
+    end = len(ledger.text) if ledger.skipped is None else ledger.skipped.first
+    if end > ledger.cache.length:
+        ledger.cache.reserve(end)
+    while (left := end - ledger.cache.length) > 0 and (rows or left > chunk):
+        ledger.drop()
+        await depths.advance(ledger, ledger.layers, SILENT)  # what a part has left behind
+        first = ledger.cache.length
+        stop = first + min(left, chunk)
+        asked: Sequence[int] = ()
+        if want.prompt:
+            asked = range(stop - first)
+        elif want.last and stop == end:
+            asked = (stop - first - 1,)
+        answer = await fed(ledger, stop, asked, want)
+        ledger.shed()
+        if asked:
+            answers.append(answer)
+    return LogitScores(answers, exits_of(answers, ledger.network.head) if want.exits else None)

@@ -1,0 +1,241 @@
+// Trees of guesses of a drafter's layer, grown behind another model's states in one call.
+#include <algorithm>
+#include <numeric>
+
+#include "model.h"
+
+namespace polydec {
+
+static constexpr int MOST_WIDE = 64, MOST_DEEP = 64, MOST_NODES = 4096, MOST_STATES = 64;
+
+bool Model::fits(int part, int n, int k_) const {
+  const int inside = part == STEP_JOIN ? c.width : join.data ? c.width : c.width / 2;
+  if (part == STEP_JOIN) return n == c.width && k_ == 2 * c.width;
+  return part == STEP_FUSE && n == inside && n % LANES == 0 && k_ % n == 0 && k_ / n <= MOST_STATES;
+}
+
+// A row divided by its root mean square.
+static void even(const Kernels* k, const float* x, int n, float* out) {
+  memcpy(out, x, size_t(n) * 4);
+  const float f = 1.0f / std::sqrt(k->squares(out, n) / float(n) + 1e-6f);
+  for (int d = 0; d < n; ++d) out[d] *= f;
+}
+
+// e^x for x <= 0, to 2e-7 of itself; plain operations in one order, so that every set gives the
+// same.
+static inline float power(float x) {
+  x = std::max(x, -87.0f) * 1.44269504f;
+  const float whole = x + 0x1.8p23f;  // the nearest integer, in the last bits
+  const float r = (x - (whole - 0x1.8p23f)) * 0.693147181f;
+  float y = 1.0f / 720 * r + 1.0f / 120;
+  y = y * r + 1.0f / 24;
+  y = y * r + 1.0f / 6;
+  y = y * r + 0.5f;
+  y = y * r + 1.0f;
+  y = y * r + 1.0f;
+  uint32_t u;
+  memcpy(&u, &whole, 4);
+  u = (u + 127u) << 23;  // what stands above the integer's last bits is shifted out
+  float scale;
+  memcpy(&scale, &u, 4);
+  return y * scale;
+}
+
+static double log_of_sum(const float* y, int n, float most) {
+  float lane[LANES] = {};
+  int i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (int e = 0; e < LANES; ++e) lane[e] += power(y[i + e] - most);
+  for (; i < n; ++i) lane[0] += power(y[i] - most);
+  double sum = 0;
+  for (float one : lane) sum += double(one);
+  return std::log(sum);
+}
+
+namespace {
+
+struct Named {  // a candidate: its path's chance, its own, the candidate above it (-1: the root)
+  double path, own;
+  int above, token, depth;
+};
+struct Tip {  // a path that goes on: its last candidate, the row that named it, the slots of its
+              // rows
+  int named, row;
+  std::vector<int32_t> slots;
+};
+
+// The arrays of a batch of the one layer.
+struct Rows {
+  std::vector<int32_t> token, sequence, position, slot, seen, prefix, start, tail, out, at, argmax;
+  const int32_t layer[1] = {0}, exit[1] = {-1}, half[1] = {3};
+
+  void add(int where, int to, int length, const std::vector<int32_t>& path) {
+    token.push_back(-1);
+    sequence.push_back(0);
+    position.push_back(where);
+    slot.push_back(to);
+    prefix.push_back(path.empty() ? to + 1 : length);
+    seen.push_back(prefix.back() + int(path.size()));
+    start.push_back(int(tail.size()));
+    tail.insert(tail.end(), path.begin(), path.end());
+  }
+  void answer(int row) {
+    out.push_back(row);
+    at.push_back(int(at.size()));
+    argmax.push_back(-1);
+  }
+  StepBatch batch(const StepCache* cache, const float* embed, float* logits, float* hidden) {
+    StepBatch b{};
+    b.rows = int(token.size());
+    b.sequences = b.layers = 1;
+    b.tails = int(tail.size());
+    b.outputs = int(out.size());
+    b.cache = cache;
+    b.layer = layer;
+    b.exit = exit;
+    b.half = half;
+    b.token = token.data();
+    b.sequence = sequence.data();
+    b.position = position.data();
+    b.slot = slot.data();
+    b.seen = seen.data();
+    b.prefix = prefix.data();
+    b.tail_start = start.data();
+    b.tail = tail.data();
+    b.embed = embed;
+    b.output_row = out.data();
+    b.logits_row = at.data();
+    b.logits = logits;
+    b.argmax = argmax.data();
+    b.hidden = hidden;
+    return b;
+  }
+  bool finite() const {
+    return std::all_of(argmax.begin(), argmax.end(), [](int x) { return x >= 0; });
+  }
+};
+
+}  // namespace
+
+// `joined` holds rows of tokens beside states: through the join, where there is one, and the layer.
+// Returns what left it, or null.
+int Model::level(const StepCache* cache, void* rows, float* logits) {
+  Rows& some = *static_cast<Rows*>(rows);
+  const int m = int(some.token.size());
+  const float* in = joined.p;
+  if (join.data) {
+    entering.need(size_t(m) * size_t(c.width));
+    if (const int code = through(join, m, joined.p, entering.p)) return code;
+    in = entering.p;
+  }
+  above.need(some.out.size() * size_t(c.width));
+  const StepBatch b = some.batch(cache, in, logits, above.p);
+  if (const int code = run(b)) return code;
+  return some.finite() ? 0 : 9;
+}
+
+int Model::grow(StepGrowth& g) {
+  std::lock_guard<std::mutex> one(growing);
+  const int S = join.data ? c.width : c.width / 2, W = c.width, N = c.outputs;
+  const auto outside = [](int32_t x, int32_t most) { return x < 1 || x > most; };
+  g.found = 0;
+  if (!head.data || c.layers != 1) return 5;
+  if (outside(g.width, std::min(MOST_WIDE, N)) || outside(g.depth, MOST_DEEP) ||
+      outside(g.nodes, MOST_NODES) || g.rows < 0 || g.rows > c.context || g.length < 0 ||
+      g.length > c.context || !g.cache || !g.table || !g.tip || !g.logits || !g.token ||
+      !g.parent || !g.chance)
+    return 6;
+  if (g.rows && (!fuse.data || !g.embed || !g.state)) return 5;
+  if (g.rows && (fuse.n != S || int64_t(g.states) * S != fuse.k)) return 3;
+  try {
+    const size_t wide = size_t(S);
+    if (g.rows) {  // true states
+      const size_t m = size_t(g.rows), k_ = size_t(fuse.k);
+      fusing.need(m * k_);
+      fused.need(m * wide);
+      joined.need(m * 2 * wide);
+      for (size_t i = 0; i < m * size_t(g.states); ++i)
+        even(k, g.state + i * wide, S, fusing.p + i * wide);
+      if (const int code = through(fuse, g.rows, fusing.p, fused.p)) return code;
+      Rows rows;
+      for (size_t i = 0; i < m; ++i) {
+        even(k, g.embed + i * wide, S, joined.p + 2 * i * wide);
+        even(k, fused.p + i * wide, S, joined.p + (2 * i + 1) * wide);
+        rows.add(g.length + int(i), g.length + int(i), 0, {});
+      }
+      rows.answer(g.rows - 1);
+      if (const int code = level(g.cache, &rows, g.logits)) return code;
+      memcpy(g.tip, above.p + (W - S), wide * 4);
+    }
+    const int base = g.length + g.rows;
+    int free = base;
+    std::vector<Named> named;
+    std::vector<Tip> tips{{-1, 0, {}}};
+    std::vector<float> value(size_t(g.width));
+    std::vector<int32_t> at(size_t(g.width));
+    laws.need(size_t(g.width) * size_t(N));
+    states.need(size_t(g.width) * wide);
+    memcpy(states.p, g.tip, wide * 4);
+    for (int depth = 1; depth <= g.depth && !tips.empty(); ++depth) {
+      if (depth > 1) {
+        joined.need(tips.size() * 2 * wide);
+        Rows rows;
+        for (size_t i = 0; i < tips.size(); ++i) {
+          Tip& tip = tips[i];
+          const size_t token = size_t(named[size_t(tip.named)].token);
+          even(k, g.table + token * wide, S, joined.p + 2 * i * wide);
+          even(k, states.p + size_t(tip.row) * wide, S, joined.p + (2 * i + 1) * wide);
+          tip.slots.push_back(free);
+          rows.add(base + depth - 2, free++, base, tip.slots);
+          rows.answer(int(i));
+        }
+        if (const int code = level(g.cache, &rows, laws.p)) return code;
+        for (size_t i = 0; i < tips.size(); ++i)
+          memcpy(states.p + i * wide, above.p + i * size_t(W) + size_t(W - S), wide * 4);
+      }
+      std::vector<std::pair<Named, int>> fresh;  // and the tip that it stands below
+      for (size_t i = 0; i < tips.size(); ++i) {
+        const float* law = depth > 1 ? laws.p + i * size_t(N) : g.logits;
+        k->largest(law, N, g.width, value.data(), at.data());
+        if (!(value[0] < INFINITY)) return 9;
+        const double all = log_of_sum(law, N, value[0]);
+        const double path = tips[i].named < 0 ? 1.0 : named[size_t(tips[i].named)].path;
+        for (int n = 0; n < g.width; ++n) {
+          const double q = std::exp(double(float(double(value[size_t(n)] - value[0]) - all)));
+          if (q > 0) fresh.push_back({{path * q, q, tips[i].named, at[size_t(n)], depth}, int(i)});
+        }
+      }
+      std::stable_sort(fresh.begin(), fresh.end(),
+                       [](const auto& a, const auto& b) { return a.first.path > b.first.path; });
+      std::vector<Tip> next;
+      for (const auto& [one, row] : fresh) {
+        if (int(next.size()) < g.width)
+          next.push_back({int(named.size()), row, tips[size_t(row)].slots});
+        named.push_back(one);
+      }
+      tips.swap(next);
+    }
+    std::vector<int> order(named.size()), place(named.size(), -1);
+    std::iota(order.begin(), order.end(), 0);
+    const auto& all = named;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      const Named &x = all[size_t(a)], &y = all[size_t(b)];
+      return x.path != y.path ? x.path > y.path : x.depth < y.depth;
+    });
+    order.resize(std::min(order.size(), size_t(g.nodes)));
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return all[size_t(a)].depth < all[size_t(b)].depth; });
+    for (const int i : order) {
+      const Named& one = named[size_t(i)];
+      g.token[g.found] = one.token;
+      g.parent[g.found] = one.above < 0 ? -1 : place[size_t(one.above)];
+      g.chance[g.found] = one.own;
+      place[size_t(i)] = g.found++;
+    }
+  } catch (const std::bad_alloc&) {
+    return 4;
+  }
+  return 0;
+}
+
+}  // namespace polydec

@@ -1,0 +1,69 @@
+"""How a vector is read out of a text: what users say of it, known without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Annotated
+
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, Note, OneOf, Option, read, settle, shown
+
+TEXT, PLACE = "{text}", "{placeholder}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a vector is read out of a text. Raises RequestError for what cannot be."""
+
+    pool: Annotated[str, OneOf("last", "mean"), "the last token's state, or the mean"] = "last"
+    layer: Annotated[
+        int | None,
+        AtLeast(1),
+        Note("none: all, and the final norm"),
+        "layers behind which it is read",
+    ] = None
+    normalised: Annotated[bool, "scale vectors to length 1"] = True
+    template: Annotated[
+        str | None,
+        Note("none: the text alone"),
+        "what stands around a {text}, such as a task, and the {placeholder} of prepending",
+    ] = None
+    prepend_from: Annotated[
+        int, AtLeast(0), "layers before the first one where the placeholder takes the last state"
+    ] = 0
+    prepend_to: Annotated[
+        int, AtLeast(0), Note("0: no prepending"), "layers before the end of those"
+    ] = 0
+
+    def __post_init__(self) -> None:
+        settle(self)
+        around, placed = self.around, self.prepend_to > 0
+        if around.count(TEXT) != 1:
+            raise RequestError(f"template is {shown(around)}: it must hold {TEXT} once")
+        if around.count(PLACE) != placed:
+            raise RequestError(
+                f"template is {shown(around)}: it must hold {PLACE} "
+                + ("once, before the text" if placed else "only with prepending (prepend_to)")
+            )
+        if placed and around.index(PLACE) > around.index(TEXT):
+            raise RequestError(f"template is {shown(around)}: {PLACE} must stand before {TEXT}")
+        if placed and not self.prepend_from <= self.prepend_to:
+            raise RequestError(
+                f"prepend_from is {self.prepend_from}: it must be at most prepend_to ({self.prepend_to})"
+            )
+
+    @property
+    def around(self) -> str:
+        """The template."""
+        if self.template is not None:
+            return self.template
+        published = 'This sentence : {placeholder} "{text}" means in one word:"'
+        return published if self.prepend_to else TEXT
+
+
+@cache
+def declared() -> MappingProxyType[str, Option]:
+    """The fields of `Reading` with their types, ranges and help."""
+    return MappingProxyType({o.name: o for o in read(Reading)})

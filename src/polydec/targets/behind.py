@@ -1,0 +1,67 @@
+"""A session whose text is read behind another prompt than the one that was given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.delegating import Delegating
+from polydec.core.protocols import Scores, Session
+from polydec.core.types import Draft, Want
+
+
+class Behind(Delegating):
+    """Only what was committed since the prompt may be taken back, and keys stand at other places than the tokens that were
+    given. prompt: what the given prompt is, for sentences that refuse.
+
+    roots: the last token of the prompt that was given, and of the one that is read: while nothing is committed, the one
+    stands for the other at the root of a draft. done: tokens committed since the prompt."""
+
+    prompt: str
+
+    def __init__(self, inner: Session, roots: tuple[int, int], done: int = 0) -> None:
+        self._inner, self._roots, self._done = inner, roots, done
+        self._draft: Draft | None = None
+
+    def _read(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Tokens that begin with the root, as the inner session knows them."""
+        root, read = self._roots
+        if not self._done and tokens and tokens[0] == root:
+            return (read, *tokens[1:])
+        return tuple(tokens)
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        self._draft = draft
+        return await self._inner.score(replace(draft, token=self._read(draft.token)), want)
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        return self._inner.bend(replace(draft, token=self._read(draft.token)), scores)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._inner.commit(self._read(tokens))
+        self._done += len(tokens)
+        self._draft = None
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        left, draft = self._inner.keep(nodes, root), self._draft
+        assert draft is not None, "the inner session keeps what it never scored"
+        self._done += draft.depth[root]
+        self._draft = replace(left, token=(draft.token[root], *left.token[1:]))
+        return self._draft
+
+    def rewind(self, n: int) -> None:
+        if not 0 <= n <= self._done:
+            raise RequestError(
+                f"n is {n}: it must lie in 0 to {self._done}, the tokens since {self.prompt}"
+            )
+        self._inner.rewind(n)
+        self._done -= n
+        self._draft = None
+
+    def memory(self) -> tuple[Tensor, Tensor]:
+        raise RequestError(
+            f"keys cannot be read behind {self.prompt}: they stand at other places than its tokens"
+        )

@@ -1,0 +1,49 @@
+"""Every draw of a method on toys: which part of it is off, and what cannot be enumerated."""
+
+import pytest
+
+from polydec.bench import enumerated as room
+from polydec.bench.enumerated import enumerated
+from polydec.core.types import Draft
+from polydec.families.diffusion.types import Look
+from polydec.testing.enumerate import EnumeratingRng
+
+
+@pytest.mark.parametrize(
+    "method, family",
+    [("prompt-lookup", "ar"), ("draft-model-coupled", "ar"), ("mdlm", "diffusion")],
+)
+def test_a_method_that_keeps_its_law(method, family):
+    found = enumerated(method, {}, family)
+    assert found.verdict == "keeps it" and found.laws >= 8 and found.apart < 1e-12, found
+
+
+def test_a_verdict_that_accepts_too_much(monkeypatch):
+    monkeypatch.setattr(EnumeratingRng, "bernoulli", lambda self, a: True)
+    found = enumerated("draft-model", {})
+    assert found.verdict == "fault" and found.place.startswith("verdict: toy law 1"), found
+    assert "token 0 of the answer: off by" in found.place
+
+
+def test_a_draft_that_says_another_law(monkeypatch):
+    grown = Draft.grown
+
+    def lie(self, token, parent, draw, law_V=None, *more, **named):
+        cold_V = None if law_V is None else (law_V * 3.0).log_softmax(-1)
+        return grown(self, token, parent, draw, cold_V, *more, **named)
+
+    monkeypatch.setattr(Draft, "grown", lie)
+    assert enumerated("draft-model", {}).place.startswith("draft: toy law")
+
+
+def test_a_canvas_that_is_not_drawn(monkeypatch):
+    monkeypatch.setattr(Look, "token", lambda self, i, rng: self.likeliest[i])
+    found = enumerated("mdlm", {}, "diffusion")
+    assert found.place.startswith("unmasking: toy law 1"), found
+
+
+def test_what_cannot_be_enumerated_says_why(monkeypatch):
+    assert "layers" in enumerated("layerskip", {"layers": 40}).unknown
+    monkeypatch.setattr(room, "MOST", 3)
+    found = enumerated("draft-model", {})
+    assert found.verdict == "keeps it" and "over 3 ways" in found.unknown
