@@ -103,7 +103,11 @@ SMALL = {
 }
 """What a command is given in addition, so that it ends soon: the last value of an option counts."""
 
-INSTEAD = {"--finish": "--max-tokens 40", "--own": "--own 4"}
+INSTEAD = {
+    "--finish": "--max-tokens 40",
+    "--own": "--own 4",
+    "--on": "--limit 1 --max-tokens 4 --best 1",
+}
 """What it is given behind that where it has this flag."""
 
 DROPPED = {"--compile"}  # torch.compile takes minutes, and the steps are the same
@@ -240,7 +244,8 @@ class Shell:
             ]
         )
         arguments = [a for a in arguments if a not in DROPPED] + shlex.split(more)
-        if name in NEEDS_MODEL and not told and "--model" not in arguments and not self.real:
+        named = {"--model", "--models"} & set(arguments)
+        if name in NEEDS_MODEL and not told and not named and not self.real:
             arguments += ["--model", "zoo:tiny"]
         self.patch.setattr(sys, "argv", ["polydec", *arguments])
         self.patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))

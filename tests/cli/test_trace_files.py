@@ -43,7 +43,7 @@ def test_a_trace_says_its_version_and_ends_with_its_passes(record):
         for x in record(*TINY, "--method", "token-recycling").read_text().split("\n")
         if x
     ]
-    assert lines[0]["event"] == "Opened" and lines[0]["trace"]["version"] == 2
+    assert lines[0]["event"] == "Opened" and lines[0]["trace"]["version"] == 3
     assert (
         lines[0]["method"]["name"] == "token-recycling" and lines[0]["trace"]["vocabulary"] == 4096
     )
@@ -135,8 +135,8 @@ def test_a_replay_under_its_own_setting_and_others(polydec, record):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"version": 3}, "reads traces up to 2"),
-        ({"version": "x"}, "reads traces up to 2"),
+        ({"version": 4}, "reads traces up to 3"),
+        ({"version": "x"}, "reads traces up to 3"),
         ({"method": None}, "does not say its method"),
         ({"vocabulary": 10**9}, "does not say its method"),
         ({"vocabulary": 3}, "no text of draft and verify"),
@@ -168,3 +168,43 @@ def test_files_of_the_first_version_are_read(polydec, record):
     assert polydec("trace", "html", at)[0] == 0
     code, _, err = polydec("trace", "replay", at)
     assert code == 2 and "record it again" in err
+
+
+def test_a_search_is_drawn_as_a_tree_with_scores(polydec, record, tmp_path):
+    at = record(*TINY[:4], "--max-tokens", "4", "--method", "beam", "--set", "width=2")
+    kinds = [json.loads(x)["event"] for x in at.read_text().split("\n") if x]
+    assert {"Branched", "Tried", "Scored", "Pruned", "Edited"} <= set(kinds)
+    assert polydec("trace", "html", at)[0] == 0
+    page = (tmp_path / "run.html").read_text()
+    assert "The search: " in page and 'text-decoration="line-through"' in page
+    assert re.search(r'class="score"[^>]*>-\d', page) and page.count('class="ok"') > 1
+
+
+def test_a_tree_of_branches_joins_what_they_share():
+    from polydec.cli.search_tree import drawn, grown
+    from polydec.core.trace import Branched, Pruned, Scored, Tried
+
+    events = [
+        Branched(0, 0, -1, 0),
+        Tried(0, 0, (1, 2), ("a", "b")),
+        Branched(0, 1, 0, 2),
+        Branched(0, 2, 0, 1),
+        Tried(0, 1, (3,), ("<c>",)),
+        Scored(0, 1, 0.5),
+        Tried(0, 1, (4,), ("d",)),
+        Scored(0, 1, 0.75),
+        Tried(0, 2, (5,), ("e",)),
+        Pruned(0, 2),
+        Tried(0, 9, (5,), ("nobody",)),
+    ]
+    root = grown(events, (1, 2, 3, 4))
+    (first,) = root.kids
+    second, left = first.kids
+    (third,) = second.kids
+    (last,) = third.kids
+    assert [n.tokens for n in (first, second, third, last, left)] == [[1], [2], [3], [4], [5]]
+    assert (third.score, last.score, left.pruned) == (0.5, 0.75, True)
+    assert all(n.chosen for n in (first, second, third, last)) and not left.chosen
+    page = drawn(root)
+    assert "&lt;c&gt;" in page and "<c>" not in page and "nobody" not in page
+    assert grown([]) is None and grown(events[:1]) is None

@@ -4,7 +4,20 @@ import json
 
 import pytest
 
-from polydec.core.trace import Edited, Finished, Opened, Passed, from_json, ignore, replay, to_json
+from polydec.core.trace import (
+    Branched,
+    Edited,
+    Finished,
+    Opened,
+    Passed,
+    Pruned,
+    Scored,
+    Tried,
+    from_json,
+    ignore,
+    replay,
+    to_json,
+)
 from polydec.core.types import Edit
 from polydec.families.ar.events import Proposed, Verified
 
@@ -16,6 +29,10 @@ EVENTS = [
     Edited(0, Edit(((2, 5), (3, 7)), (1,), ((0, 4),)), (5, 7), ("a", ""), 1),
     Finished(0, "stop"),
     Passed(0, "zoo:tiny", 0.0, 0.01, 3, 8, 2),
+    Branched(0, 3, -1, 0),
+    Tried(0, 3, (5, 6), ("a", "b")),
+    Scored(0, 3, -1.25),
+    Pruned(0, 3),
 ]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polydec.core.request import Request, TokenLogprob
-from polydec.core.trace import Edited, Finished, Opened, replay
+from polydec.core.trace import Branched, Edited, Finished, Opened, Pruned, Scored, Tried, replay
 from polydec.core.transcript import Transcript, common
 from polydec.core.types import Edit
 
@@ -159,9 +159,14 @@ def test_appending_to_a_canvas_with_a_gap_is_refused():
         t.write([1])
 
 
-def test_a_hypothesis_is_silent_and_keeps_its_writer():
+def test_a_hypothesis_is_no_answer_and_keeps_its_writer():
     events = []
-    r = record(writer=lambda: Letters("cd"), on=events.append)
+
+    def told(event):
+        if type(event) in (Opened, Edited, Finished):
+            events.append(event)
+
+    r = record(writer=lambda: Letters("cd"), on=told)
     first = r.hypothesis()
     first.write([0, 2])
     twin = first.fork()
@@ -179,6 +184,47 @@ def test_a_hypothesis_is_silent_and_keeps_its_writer():
     assert events[0] == Opened(3, (1,)) and events[-1] == Finished(3, "stop")
     with pytest.raises(ValueError, match="begins otherwise"):
         r.open(4).follow(first) or shown.follow(first)
+
+
+def test_observers_are_told_of_the_branches_of_a_search():
+    events = []
+    r = record(writer=lambda: Letters("cd"), on=events.append)
+    first = r.hypothesis()
+    first.write([0, 2])
+    twin = first.fork()
+    twin.edit(Edit(write=((3, 4),)))
+    twin.score = -1.5
+    first.weighed(0.25)
+    first.prune()  # a text goes on from it
+    left = twin.fork()
+    left.prune()
+    left.prune()  # said once
+    twin.fork().write([3])
+    assert events == [
+        Branched(0, 0, -1, 0),
+        Tried(0, 0, (0, 2), ("a", "")),
+        Branched(0, 1, 0, 2),
+        Tried(0, 1, (4,), ("ce",)),
+        Scored(0, 1, -1.5),
+        Scored(0, 0, 0.25),
+        Branched(0, 2, 1, 3),
+        Pruned(0, 2),
+        Branched(0, 3, 1, 3),
+        Tried(0, 3, (3,), ("d",)),
+    ]
+    assert left.score == -1.5 and r.open(0).branch == -1
+    over = r.hypothesis()
+    over.write([3, 9])
+    over.prune()  # it has ended
+    assert not isinstance(events[-1], Pruned)
+    said = len(events)
+    other = first.fork(7)
+    assert events[-1] == Branched(7, other.branch, 0, 2)
+    r.open(7).write([9])
+    other.prune()  # its answer has ended
+    assert len(events) == said + 1 + 3
+    quiet = record()
+    quiet.hypothesis().prune()
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=5))

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-import polydec
 from polydec.api import LM
 from polydec.base.edge import read_json, sentence
 from polydec.base.errors import RequestError
@@ -35,13 +30,7 @@ def head(lm: LM, flags: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
     return {
         "certificate": VERSION,
         "machine": machine.describe(lm.network),
-        "versions": {
-            "polydec": polydec.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "system": platform.platform(),
-        },
+        "versions": machine.versions(),
         "model": lm.name,
         "vocabulary": {"size": vocab.size, "tokenizer": vocab.tokenizer},
         "kernel": lm.checkpoint.kernel,

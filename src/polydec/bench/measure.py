@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from polydec.api import LM, Completion, Engine, Prompt, Ticket
 from polydec.base.errors import RequestError
+from polydec.bench import answers as judges
+from polydec.bench import energy
+from polydec.bench.intervals import wilson
+from polydec.core.trace import Edited, Event
 from polydec.families.ar.stats import DraftStats
 from polydec.methods import registry
 from polydec.shapers.sampling import Sampling
@@ -43,16 +49,24 @@ def spelt(item: str) -> Method:
 
 @dataclass(frozen=True)
 class Task:
-    """Requests that run together (one where the batch is 1)."""
+    """Requests that run together (one where the batch is 1). wanted: of each prompt the right answer, None where nobody says
+    one; none at all where no prompt has one."""
 
     workload: str
     prompts: tuple[Prompt, ...]
     raw: bool = False
+    wanted: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True)
 class Run:
-    """One task by one method. tokens and seconds count decoding only: without the first pass of each request."""
+    """One task by one method. tokens and seconds count decoding only: without the first pass of each request.
+
+    firsts: of each request the seconds to its first token; gaps: seconds between two moments at which tokens of a request came;
+    accepted_at, tried_at: as in DraftStats; target_seconds: in passes of the target, other_seconds: of all other models;
+    cache_bytes: of all caches, at their largest; joules: of the processor, None where the machine does not tell; right: of
+    each request whether its answer is the one that is wanted, None where nobody says which.
+    """
 
     task: int
     repeat: int
@@ -66,6 +80,40 @@ class Run:
     accepted: int
     ids: tuple[tuple[int, ...], ...]
     distinct: float
+    firsts: tuple[float, ...] = ()
+    gaps: tuple[float, ...] = ()
+    accepted_at: tuple[int, ...] = ()
+    tried_at: tuple[int, ...] = ()
+    target_seconds: float = 0.0
+    other_seconds: float = 0.0
+    cache_bytes: int = 0
+    joules: float | None = None
+    right: tuple[bool | None, ...] = ()
+
+
+@dataclass
+class Arrivals:
+    """An observer of one request: when tokens of it came, and how large the engine's caches were then."""
+
+    kinds = (Edited,)
+    engine: Engine
+    at: list[float] = field(default_factory=list[float])
+    cached: int = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Edited) and event.tokens:
+            self.at.append(time.perf_counter())
+            if len(self.at) % LOOK == 1:
+                self.cached = max(self.cached, self.engine.cached)
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between one arrival and the next, to a microsecond."""
+        return [round(b - a, 6) for a, b in pairwise(self.at)]
+
+
+LOOK = 16
+"""Of so many arrivals one looks how large the caches are, the first among them: it takes a while to add them up."""
 
 
 def distinct_4grams(ids: Sequence[int]) -> float:
@@ -76,14 +124,27 @@ def distinct_4grams(ids: Sequence[int]) -> float:
 
 def run_task(lm: LM, method: Method, task: Task, at: int, repeat: int, **request: Any) -> Run:
     engine = Engine(lm)
+    watching = [Arrivals(engine) for _ in task.prompts]
     tickets = [
-        engine.submit(p, method=method.name, options=method.options, raw=task.raw, **request)
-        for p in task.prompts
+        engine.submit(p, method=method.name, options=method.options, raw=task.raw, on=on, **request)
+        for p, on in zip(task.prompts, watching, strict=True)
     ]
-    return summary(tickets, engine.run(tickets), at, repeat)
+    before = energy.joules()
+    answers = engine.run(tickets)
+    after = energy.joules()
+    used = None if before is None or after is None else energy.between(before, after)
+    return summary(tickets, answers, at, repeat, watching, used, task.wanted)
 
 
-def summary(tickets: Sequence[Ticket], answers: Sequence[Completion], at: int, repeat: int) -> Run:
+def summary(
+    tickets: Sequence[Ticket],
+    answers: Sequence[Completion],
+    at: int,
+    repeat: int,
+    watching: Sequence[Arrivals] = (),
+    joules: float | None = None,
+    wanted: Sequence[str | None] = (),
+) -> Run:
     watches = [t.watch for t in tickets]
     stats: list[Any] = [r.stats for ticket in tickets for r in ticket.results]
     begun, ended = min(w.opened for w in watches), max(w.last for w in watches)
@@ -91,6 +152,11 @@ def summary(tickets: Sequence[Ticket], answers: Sequence[Completion], at: int, r
     generated = sum(map(len, ids))
     first = min(w.first or w.last for w in watches)
     drafted = [s for s in stats if isinstance(s, DraftStats)]
+    used = [u for t in tickets if t.task is not None for u in t.task.usage.items()]
+    target = tickets[0].engine.model.network
+    counted = drafted[0] if drafted else DraftStats()
+    for one in drafted[1:]:
+        counted = counted.plus(one)
     return Run(
         at,
         repeat,
@@ -100,10 +166,22 @@ def summary(tickets: Sequence[Ticket], answers: Sequence[Completion], at: int, r
         generated,
         sum(s.passes for s in stats),
         sum(m["positions_fed"] for a in answers for m in a.metrics["models"]),
-        sum(s.drafts for s in drafted),
-        sum(s.accepted for s in drafted),
+        counted.drafts,
+        counted.accepted,
         ids,
         statistics.fmean(map(distinct_4grams, ids)),
+        firsts=tuple(a.metrics["time_to_first_token"] for a in answers),
+        gaps=tuple(gap for one in watching for gap in one.gaps),
+        accepted_at=counted.accepted_at,
+        tried_at=counted.tried_at,
+        target_seconds=sum(u.seconds for model, u in used if model is target),
+        other_seconds=sum(u.seconds for model, u in used if model is not target),
+        cache_bytes=max((one.cached for one in watching), default=0),
+        joules=joules,
+        right=tuple(
+            None if want is None else judges.right(want, a.text)
+            for want, a in zip(wanted, answers, strict=False)
+        ),
     )
 
 
@@ -118,27 +196,33 @@ def measure(
     seed: int = 0,
     tick: Callable[[str], None] = lambda label: None,
     into: dict[str, list[Run]] | None = None,
+    keep: Callable[[str, Run], None] = lambda label, run: None,
 ) -> dict[str, list[Run]]:
     """Every method on every task, `repeats` times, methods side by side in turn; their order moves on by one each time.
 
     The first task is run once by the first method before anything is counted (caches, lazy initialisation). into: what is
-    filled run by run and returned, so that whoever has it keeps what was measured before a failure.
+    filled run by run and returned, so that whoever has it keeps what was measured before a failure; a turn (a task's
+    repetition) that stands there already by all methods is not run again. keep: is told of every run as soon as it is measured.
     """
+    runs = {} if into is None else into
+    for m in methods:
+        runs.setdefault(m.label, [])
+    done = set.intersection(*({(r.task, r.repeat) for r in runs[m.label]} for m in methods))
+    turns = [(n, at) for n in range(repeats) for at in range(len(tasks)) if (at, n) not in done]
+    if not turns:
+        return runs
     run_task(
         lm, methods[0], tasks[0], 0, 0, sampling=sampling, max_tokens=min(16, max_tokens), seed=seed
     )
-    runs = {} if into is None else into
-    runs.update({m.label: [] for m in methods})
-    for repeat in range(repeats):
-        for at, task in enumerate(tasks):
-            turn = (repeat + at) % len(methods)
-            for m in [*methods[turn:], *methods[:turn]]:
-                tick(f"{m.label}: {task.workload}")
-                runs[m.label].append(
-                    run_task(
-                        lm, m, task, at, repeat, sampling=sampling, max_tokens=max_tokens, seed=seed
-                    )
-                )
+    for repeat, at in turns:
+        task, turn = tasks[at], (repeat + at) % len(methods)
+        for m in [*methods[turn:], *methods[:turn]]:
+            tick(f"{m.label}: {task.workload}")
+            run = run_task(
+                lm, m, task, at, repeat, sampling=sampling, max_tokens=max_tokens, seed=seed
+            )
+            keep(m.label, run)
+            runs[m.label].append(run)
     return runs
 
 
@@ -213,6 +297,48 @@ def table(
                     "whole_tokens_per_second": sum(r.generated for r in ours)
                     / sum(r.whole_seconds for r in ours),
                     "distinct_4grams": statistics.fmean(r.distinct for r in ours),
+                    "kernel": lm.checkpoint.kernel,
+                    **more(ours),
                 }
             )
     return rows
+
+
+def more(runs: Sequence[Run]) -> dict[str, Any]:
+    """What a reader of figures asks beside speed: waiting, depth, where the time went, memory, energy, right answers.
+
+    accepted_at[d]: of all drafts, how many had d + 1 levels accepted; of_those_tried[d]: of those that were so deep. A share
+    is one of the whole time, the prompt's pass included."""
+    firsts = [x for r in runs for x in r.firsts]
+    gaps = [x for r in runs for x in r.gaps]
+    drafts, whole = sum(r.drafts for r in runs), sum(r.whole_seconds for r in runs)
+    deep = max((len(r.tried_at) for r in runs), default=0)
+    accepted, tried = (
+        [sum(levels[d] for levels in some if d < len(levels)) for d in range(deep)]
+        for some in ([r.accepted_at for r in runs], [r.tried_at for r in runs])
+    )
+    target, others = (
+        sum(x) / whole if whole else 0.0
+        for x in ([r.target_seconds for r in runs], [r.other_seconds for r in runs])
+    )
+    joules = [r.joules for r in runs if r.joules is not None]
+    first = min((r.repeat for r in runs), default=0)
+    # a text is the same in every repetition: each answer counts once
+    judged = [x for r in runs if r.repeat == first for x in r.right if x is not None]
+    return {
+        "time_to_first_token": statistics.median(firsts) if firsts else None,
+        "gap": statistics.median(gaps) if gaps else None,
+        "gap_99": float(np.quantile(gaps, 0.99)) if gaps else None,
+        "accepted_at": [a / drafts for a in accepted],
+        "of_those_tried": [a / t for a, t in zip(accepted, tried, strict=True)],
+        "target_share": target,
+        "other_share": others,
+        "rest_share": max(0.0, 1.0 - target - others),
+        "cache_bytes": max((r.cache_bytes for r in runs), default=0),
+        "joules_per_token": sum(joules) / sum(r.generated for r in runs)
+        if len(joules) == len(runs) and joules
+        else None,
+        "right": sum(judged) / len(judged) if judged else None,
+        "right_interval": list(wilson(sum(judged), len(judged))) if judged else None,
+        "judged": len(judged),
+    }

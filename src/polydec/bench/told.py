@@ -16,7 +16,7 @@ from polydec.core.decoder import answer_one
 from polydec.core.law import one_hot
 from polydec.core.protocols import Target
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import Scheduler
 from polydec.core.trace import Event, Passed
 from polydec.core.types import Draft, Vocab, Want
 from polydec.drafting.costs import Costs
@@ -140,6 +140,14 @@ class ToldScores:
         return self
 
 
+@dataclass(frozen=True)
+class Remade:
+    """A run that was made again: its passes of the model, and how many passes of other models it took."""
+
+    rounds: list[Round]
+    others: int
+
+
 def replayed(
     one: Recorded,
     method: str,
@@ -147,6 +155,17 @@ def replayed(
     draft: Target | None = None,
     costs: Costs | None = None,
 ) -> list[Round]:
+    """The rounds of `remade`."""
+    return remade(one, method, options, draft, costs).rounds
+
+
+def remade(
+    one: Recorded,
+    method: str,
+    options: Mapping[str, Any],
+    draft: Target | None = None,
+    costs: Costs | None = None,
+) -> Remade:
     """The passes that a method would have taken to write this answer, its drafter at work as it would be, the model's part told
     from the record. It is what happens wherever the text is the same and the drafter reads nothing of the model but its tokens.
 
@@ -166,8 +185,16 @@ def replayed(
             rounds.append(Round(event.position, drafted, len(event.path)))
 
     request = Request(one.prompt, len(one.tokens), one.ends, ignore_eos=True)
-    run([answer_one(decoder, request, on=on)])
-    return rounds
+    scheduler = Scheduler()
+    task = scheduler.submit(answer_one(decoder, request, on=on))
+    try:
+        while scheduler.step() and task.error is None:
+            pass
+    finally:
+        task.close()
+    if task.error is not None:
+        raise task.error
+    return Remade(rounds, sum(u.passes for u in task.usage.values()))
 
 
 def seconds(rounds: Sequence[Round], passes: Sequence[Passed], target: str) -> float | None:

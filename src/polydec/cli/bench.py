@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 import json
 import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,23 +21,21 @@ from rich.progress import Progress
 from rich.table import Table
 
 from polydec import api
-from polydec.base.edge import printable, whole
+from polydec.base import files
+from polydec.base.edge import printable, sentence, whole
 from polydec.base.errors import RequestError
-from polydec.cli import asking, prompts
 from polydec.cli.declared import shared
-from polydec.cli.flags import BENT, LOADED, Flags
+from polydec.cli.flags import BENT, LOADED, SAMPLED, Flags
 from polydec.cli.shown import cell, emit, emit_drawn
 from polydec.methods import registry
-from polydec.methods.kit import family_of
 from polydec.request import machine
 from polydec.request.fields import CHOICES
 
 if TYPE_CHECKING:
     from polydec.bench import measure
+    from polydec.cli.bench_run import Found
 
 NAN = float("nan")
-BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
-"""By a model's family, what the other methods are held against: a token a pass."""
 USUAL = {**registry.DEFAULTS, "ar": "prompt-lookup,token-recycling"}
 """By a model's family, what is held against it where nobody names methods."""
 
@@ -45,6 +50,14 @@ def bench(
             "prompt-lookup,token-recycling, or fast-dllm"
         ),
     ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="several models, comma-separated, in place of --model")
+    ] = None,
+    temperatures: Annotated[
+        str | None,
+        typer.Option(help="several, comma-separated (0,0.8), in place of --temperature"),
+    ] = None,
+    batch: Annotated[str, typer.Option(help="requests at once; several: 1,4")] = "1",
     suite: Annotated[
         str | None,
         typer.Option(
@@ -54,19 +67,34 @@ def bench(
     ] = None,
     each: Annotated[int, typer.Option(help="of a suite: problems of each task")] = 25,
     data: Annotated[
-        Path | None,
-        typer.Option(help="prompts: JSON lines, or one a line (default: built-in ones)"),
+        list[Path] | None,
+        typer.Option(
+            help="prompts: JSON lines, or one a line (repeatable; default: built-in ones)"
+        ),
     ] = None,
     prompt_tokens: Annotated[
         int | None, typer.Option(help="of running text: tokens of a prompt")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="use the first prompts only")] = None,
-    batch: Annotated[int, typer.Option(help="requests at once")] = 1,
+    limit: Annotated[int | None, typer.Option(help="use the first prompts of a file only")] = None,
     repeat: Annotated[int, typer.Option(help="interleaved repetitions")] = 3,
+    record_: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            help="write every run to this file as it is measured; the same command goes on where it stopped",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="write a report to this file: one page that needs no network"),
+    ] = None,
+    csv_: Annotated[
+        Path | None, typer.Option("--csv", help="write the figures to this file, a row a line")
+    ] = None,
 ) -> None:
     """Time methods side by side: tokens/s, ratio to plain decoding (of a masked-diffusion model: to llada) with its 95 %
-    interval, tokens a pass, acceptance."""
-    whole("batch", batch, 1, CHOICES)
+    interval, tokens a pass, acceptance, waiting; right answers where the prompts' rows say them (`answer`)."""
+    batches = [whole("batch", n, 1, CHOICES) for n in _numbers("batch", batch, int)]
     whole("repeat", repeat, 1, 1000)
     if flags.method != "auto" or flags.set_:
         raise RequestError(
@@ -75,76 +103,105 @@ def bench(
         )
     flags.only("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
     if suite is not None:
-        if (
-            data is not None
-            or prompt_tokens is not None
-            or limit is not None
-            or flags.max_tokens is not None
-        ):
+        beside = (data, prompt_tokens, limit, flags.max_tokens, record_, html, csv_)
+        if any(x is not None for x in (*beside, models, temperatures)):
             raise RequestError(
-                "bench --suite does not take --data, --prompt-tokens, --limit or --max-tokens: its problems and "
-                "lengths are its own"
+                "bench --suite does not take --data, --prompt-tokens, --limit, --max-tokens, --models, --temperatures, "
+                "--record, --html or --csv: its problems and lengths are its own"
             )
         return compare(flags, suite, methods, whole("each", each, 1, 10_000))
-    from polydec.bench import measure  # behind the checks: it loads torch
+    for name, path in (("html", html), ("csv", csv_)):
+        _ready(name, path)
+    if methods not in (None, "all"):
+        parse(methods)  # what no model could honour is said before one is loaded
+    heats, each_flags = _temperatures(flags, temperatures), _each_model(flags, models)
 
-    named = None if methods in (None, "all") else parse(methods)
-    lm = flags.load()
-    family = family_of(lm.checkpoint.lm)
-    some = (
-        parse(USUAL[family])
-        if methods is None
-        else everything(lm, family)
-        if named is None
-        else named
-    )
-    base = BASES[family]
-    chosen = [measure.Method(base, {}), *(m for m in some if m.label != base)]
-    rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
-    request = {
-        "sampling": flags.sampling(lm),
-        "max_tokens": flags.max_tokens or 128,
-        "seed": flags.seed,
-    }
-    asking.check(
-        lm,
-        ((r.prompt, flags.raw or r.raw) for r in rows),
-        ((m.name, m.options) for m in chosen),
-        **request,
-    )
-    tasks: list[measure.Task] = []
-    for workload in dict.fromkeys(r.workload for r in rows):
-        mine = [r for r in rows if r.workload == workload]
-        tasks += [
-            measure.Task(
-                workload, tuple(r.prompt for r in mine[i : i + batch]), flags.raw or mine[i].raw
-            )
-            for i in range(0, len(mine), batch)
-        ]
+    def choose(lm: api.LM, family: str) -> list[measure.Method]:
+        if methods is None:
+            return parse(USUAL[family])
+        return everything(lm, family) if methods == "all" else parse(methods)
+
+    from polydec.cli import bench_run  # behind the checks: it loads torch
+
+    every = [bench_run.Side(one, choose, heats, len(each_flags) == 1) for one in each_flags]
+    for one in every:
+        one.prepare(data, prompt_tokens, limit)
+    found = bench_run.Found(bench_run.identity(every, _settings(flags)))
     if machine.busy() > 0.2:
         Console(stderr=True).print(
             f"warning: the machine is busy (load {machine.busy():.1f} of its cores): "
             "figures are doubtful",
             style="yellow",
         )
-    runs: dict[str, list[measure.Run]] = {}
     try:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            bar = progress.add_task("measuring", total=len(tasks) * repeat * len(chosen))
-            measure.measure(
-                lm,
-                chosen,
-                tasks,
-                **request,
-                repeats=repeat,
-                into=runs,
-                tick=lambda label: progress.update(
-                    bar, advance=1, description=escape(printable(label))
-                ),
-            )
+        bench_run.measured(every, batches, repeat, record_, html is not None, found)
     finally:  # also of what was measured before a failure or Ctrl-C
-        if any(runs.values()):
-            publish(lm, measure.table(lm, runs, tasks, base), base, flags)
+        found.rows += found.partly
+        if found.rows:
+            publish(found, flags.json_, html, csv_)
+
+
+def _each_model(flags: Flags, models: str | None) -> list[Flags]:
+    """The flags for each model. Raises RequestError where they are named twice."""
+    if models is None:
+        return [flags]
+    names = [name for name in map(str.strip, models.split(",")) if name]
+    if flags.beside({*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"} - {"model"}):
+        raise RequestError("model is given twice: by --model and by --models")
+    if not names or len(set(names)) < len(names):
+        raise RequestError(f"models is {models!r}: it must name models, each of them once")
+    return [dataclasses.replace(flags, model=name) for name in names]
+
+
+def _temperatures(flags: Flags, given: str | None) -> list[float | None]:
+    """What is asked for; None: as --temperature or the checkpoint says."""
+    if given is None:
+        return [None]
+    if flags.temperature is not None:
+        raise RequestError("temperature is given twice: by --temperature and by --temperatures")
+    return [SAMPLED["temperature"].convert(t) for t in _numbers("temperatures", given, float)]
+
+
+def _numbers(name: str, text: str, kind: type[Any]) -> list[Any]:
+    """Numbers with commas between them, each of them once. Raises RequestError."""
+    try:
+        out = [kind(x) for x in text.split(",")]
+    except ValueError:
+        said = "whole numbers" if kind is int else "numbers"
+        raise RequestError(
+            f"{name} is {text!r}: it must be {said} with commas between them"
+        ) from None
+    if len(set(out)) < len(out):
+        raise RequestError(f"{name} is {text!r}: each number may stand there once")
+    return out
+
+
+def _ready(name: str, path: Path | None) -> None:
+    """Raise RequestError where a file could not be written there: said before what takes hours."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path.parent):
+            folder = path.is_dir()
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
+        raise RequestError(
+            sentence(
+                f"--{name} {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}"
+            )
+        ) from None
+    if folder:
+        raise RequestError(sentence(f"--{name} {str(path)!r} cannot be written: it is a folder"))
+
+
+def _settings(flags: Flags) -> dict[str, Any]:
+    """What decides a run beside its cell."""
+    names = {*LOADED, *BENT, "max_tokens", "seed", "raw"} - {"model", "temperature"}
+    return {
+        f.name: value
+        for f in dataclasses.fields(flags)
+        if f.name in names and (value := getattr(flags, f.name)) != f.default
+    }
 
 
 def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
@@ -220,30 +277,54 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
         )
 
 
-def publish(lm: api.LM, table: list[dict[str, Any]], base: str, flags: Flags) -> None:
-    """The table, or its JSON, on standard output."""
-    if flags.json_:
-        emit(
-            json.dumps(
-                {
-                    "machine": machine.describe(lm.network),
-                    "kernel": lm.checkpoint.kernel,
-                    "rows": table,
-                }
-            )
-        )
+def publish(found: Found, as_json: bool, html: Path | None, table: Path | None) -> None:
+    """The table, or its JSON, on standard output; a page and a file of figures where they are asked for."""
+    command = f"polydec {shlex.join(sys.argv[1:])}"
+    told = {
+        "machine": found.machine,
+        "kernel": "; ".join(dict.fromkeys(m["kernel"] for m in found.identity["models"])),
+        "versions": found.identity["versions"],
+        "command": command,
+        "rows": found.rows,
+    }
+    if html is not None:
+        from polydec.cli import bench_page
+
+        text = bench_page.page(found.identity, found.rows, found.curves, command)
+        files.replace(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
+    if table is not None:
+        sheet = as_csv(found.rows)
+        files.replace(table, lambda at: Path(at).write_text(sheet, encoding="utf-8"))
+    if as_json:
+        emit(json.dumps(told))
         return
-    how = "chat template" if lm.checkpoint.text.has_chat and not flags.raw else "raw"
-    about = (
-        f"{printable(lm.name)}, {lm.checkpoint.kernel}, {how}, decoding only (the prompt left out), ratio to {base}; "
-        f"{machine.describe(lm.network)}"
-    )
 
     def draw(out: Console) -> None:
-        show(table, out)
-        out.print(about, style="dim", soft_wrap=True, markup=False)
+        show(found.rows, out)
+        for m in found.identity["models"]:
+            base = m["methods"][0]
+            out.print(
+                f"{printable(m['name'])}, {m['kernel']}, {m['template']}, decoding only (the prompt left out), "
+                f"ratio to {base}; {m['machine']}",
+                style="dim",
+                soft_wrap=True,
+                markup=False,
+            )
 
-    emit_drawn(draw)
+    emit_drawn(draw, 160)
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """A line a row; what holds several figures has spaces between them."""
+
+    def flat(value: Any) -> Any:
+        return " ".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore
+
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(dict.fromkeys(k for r in rows for k in r)))
+    writer.writeheader()
+    writer.writerows({k: flat(v) for k, v in r.items()} for r in rows)
+    return out.getvalue()
 
 
 def parse(methods: str) -> list[measure.Method]:
@@ -263,33 +344,48 @@ def everything(lm: api.LM, family: str) -> list[measure.Method]:
     ]
 
 
+def _end(name: str, longest: int = 40) -> str:
+    """A model's name; of the path of a folder its end."""
+    return name if len(name) <= longest else f"…{name[-longest:]}"
+
+
 def show(rows: list[dict[str, Any]], out: Console) -> None:
+    """A line for each method and workload; model, batch and temperature stand there where there are several."""
+    apart = [k for k in ("model", "batch", "temperature") if len({r.get(k) for r in rows}) > 1]
+    judged = any(r["judged"] for r in rows)
+    figures: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        ("tokens/s", lambda r: f"{r['tokens_per_second']:.1f}"),
+        ("ratio", lambda r: f"{r['ratio_to_plain'] or NAN:.2f}"),
+        ("95 %", lambda r: "{:.2f}-{:.2f}".format(*(r["ratio_interval"] or (NAN, NAN)))),
+        ("tokens/pass", lambda r: f"{r['tokens_per_pass'] or NAN:.2f}"),
+        ("acceptance", lambda r: f"{r['mean_acceptance_length']:.2f}"),
+        ("first ms", lambda r: f"{1000 * (r['time_to_first_token'] or NAN):.0f}"),
+        ("gap 99 % ms", lambda r: f"{1000 * (r['gap_99'] or NAN):.0f}"),
+        ("identical", lambda r: "yes" if r["identical"] else "no"),
+        ("4-grams", lambda r: f"{r['distinct_4grams']:.2f}"),
+        *([("right", lambda r: "-" if r["right"] is None else f"{r['right']:.0%}")] * judged),
+    ]
     table = Table(box=None, pad_edge=False)
-    for column in (
-        "workload",
-        "method",
-        "tokens/s",
-        "ratio",
-        "95 %",
-        "tokens/pass",
-        "acceptance",
-        "identical",
-        "4-grams",
-    ):
-        table.add_column(
-            column, no_wrap=True, justify="left" if column in ("workload", "method") else "right"
+    for column in (*apart, "workload", "method"):
+        table.add_column(column, no_wrap=True)
+    for column, _ in figures:
+        table.add_column(column, no_wrap=True, justify="right")
+    order = {
+        name: i
+        for i, name in enumerate(
+            dict.fromkeys((r["model"], r["batch"], r["temperature"]) for r in rows)
         )
-    for r in sorted(rows, key=lambda r: (r["workload"] == "all", r["workload"])):
-        low, high = r["ratio_interval"] or (NAN, NAN)
+    }
+
+    def place(r: dict[str, Any]) -> tuple[Any, ...]:
+        at = order[r["model"], r["batch"], r["temperature"]]
+        return at, r["workload"] == "all", r["workload"]
+
+    for r in sorted(rows, key=place):
         table.add_row(
+            *(cell(_end(str(r[k]))) for k in apart),
             cell(r["workload"]),
             cell(r["method"]),
-            f"{r['tokens_per_second']:.1f}",
-            f"{r['ratio_to_plain'] or NAN:.2f}",
-            f"{low:.2f}-{high:.2f}",
-            f"{r['tokens_per_pass'] or NAN:.2f}",
-            f"{r['mean_acceptance_length']:.2f}",
-            "yes" if r["identical"] else "no",
-            f"{r['distinct_4grams']:.2f}",
+            *(said(r) for _, said in figures),
         )
     out.print(table)

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt to decode: its first user turn, and the workload that it belongs to."""
+    """A prompt to decode: its first user turn, the workload that it belongs to, and the answer that is wanted, where a file
+    says it."""
 
     prompt: Prompt
     workload: str
     raw: bool = False
+    answer: str | None = None
 
     @property
     def key(self) -> str:
@@ -95,7 +97,8 @@ def row(
     if j.category is not None:
         workload = whole_text(str(j.category), f"{what}: category")
     if j.asked is not None:
-        return Row(_prompt(j.asked, f"{what}: prompt"), workload)
+        answer = None if j.answer is None else whole_text(str(j.answer), f"{what}: answer")
+        return Row(_prompt(j.asked, f"{what}: prompt"), workload, answer=answer)
     if j.turns is not None:
         return Row(_prompt(j.turns[0], f"{what}: the first turn"), workload)
     if j.messages is not None:

@@ -23,15 +23,15 @@ def cell(text: str, longest: int = 200) -> Text:
     return Text(" ".join(printable(text[: 4 * longest]).split())[:longest])
 
 
-def emit_drawn(draw: Callable[[Console], None]) -> None:
-    """`emit` what is drawn on a console of at least 120 columns: a figure that is cut off says nothing."""
+def emit_drawn(draw: Callable[[Console], None], least: int = 120) -> None:
+    """`emit` what is drawn on a console of at least so many columns: a figure that is cut off says nothing."""
     paper = StringIO()
     draw(
         Console(
             file=paper,
             force_terminal=sys.stdout.isatty(),
             highlight=False,
-            width=max(120, Console().width),
+            width=max(least, Console().width),
         )
     )
     emit(paper.getvalue().rstrip("\n"))

@@ -17,10 +17,22 @@ from polydec import api
 from polydec.base import files
 from polydec.base.edge import parse_object, printable, read_bytes, sentence, whole
 from polydec.base.errors import RequestError
-from polydec.cli import canvas, trace_page
+from polydec.cli import canvas, search_tree, trace_page
 from polydec.cli.flags import pairs
 from polydec.cli.shown import emit, emit_drawn
-from polydec.core.trace import VERSION, Edited, Event, Finished, Opened, Passed, from_json
+from polydec.core.trace import (
+    VERSION,
+    Branched,
+    Edited,
+    Event,
+    Finished,
+    Opened,
+    Passed,
+    Pruned,
+    Scored,
+    Tried,
+    from_json,
+)
 from polydec.core.trace import replay as replay_edits
 from polydec.core.types import Edit
 from polydec.drafting.costs import Costs
@@ -70,6 +82,7 @@ class Story:
     passes: list[Passed] = field(default_factory=list[Passed])
     ids: tuple[int, ...] = ()
     edits: list[Edit] = field(default_factory=list[Edit])
+    branches: list[Event] = field(default_factory=list[Event])
     finish: str = "not finished"
 
     @property
@@ -148,7 +161,7 @@ def html_(
     ] = None,
 ) -> None:
     """Write a trace as one page that needs nothing from elsewhere: the text with its drafted tokens, a time line of passes, the
-    draft trees with what was accepted of them, canvases as they filled."""
+    draft trees with what was accepted of them, a search's tree with its scores, canvases as they filled."""
     stories = read(file)
     parts = [
         trace_page.Part(
@@ -161,6 +174,7 @@ def html_(
             ],
             s.passes,
             list(canvas.frames(s.prompt, s.canvas)) if s.canvas else [],
+            search_tree.grown(s.branches, s.written),
         )
         for c, s in stories.items()
     ]
@@ -333,6 +347,8 @@ def _tell(story: Story, event: Event, method: str) -> None:
             if not story.rounds or story.rounds[-1].pieces:
                 story.rounds.append(Round(story.prompt + story.tokens))
             story.rounds[-1].pieces, story.rounds[-1].accepted = event.pieces, event.accepted
+        case Branched() | Tried() | Scored() | Pruned():
+            story.branches.append(event)
         case Finished():
             story.finish = event.finish_reason
 
@@ -481,6 +497,17 @@ def _checked(event: Event, what: str) -> Event:
                 and all(type(c) is float for c in event.confidence)
             )
             good = good and all(0 <= p < 1 << 20 for p in (*event.position, *event.block))
+        case Branched():
+            good &= ids((event.branch, event.parent, event.at)) and event.at >= 0
+        case Tried():
+            good &= type(event.branch) is int and ids(event.tokens)
+            good = good and isinstance(event.pieces, tuple)
+            good = good and len(event.pieces) == len(event.tokens)
+            good = good and all(isinstance(p, str) for p in event.pieces)
+        case Scored():
+            good &= type(event.branch) is int and type(event.score) in (int, float)
+        case Pruned():
+            good &= type(event.branch) is int
         case Finished():
             good &= isinstance(event.finish_reason, str)
     if not good:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.base.edge import printable
 from polydec.cli.canvas import Frame, cells
+from polydec.cli.page import INKS, document, safe
+from polydec.cli.search_tree import Node
+from polydec.cli.search_tree import drawn as searched
 from polydec.core.trace import Passed
 
 TREES, PASSES, LETTERS = 60, 2000, 14
@@ -29,22 +30,16 @@ class Part:
     trees: Sequence[Tree]
     passes: Sequence[Passed]
     frames: Sequence[Frame]
+    search: Node | None = None
 
 
 _STYLE = """
-:root{--ink:#1d2330;--soft:#667085;--line:#d5dae3;--paper:#fff;--good:#1a7f37;--goodbg:#d8f3df;--bad:#b3261e;--a:#3b6fd4;--b:#c2700a;
---c:#7a4fc4}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--soft:#98a2b3;--line:#394150;--paper:#14171d;--good:#5fd38a;--goodbg:#1d3b28;
---bad:#ff8a80;--a:#7ea6f4;--b:#f0a95a;--c:#b79bf0}}
-body{font:15px/1.6 system-ui,sans-serif;margin:0 auto;padding:1.2em;max-width:75em;color:var(--ink);background:var(--paper)}
-h1{font-size:1.3em;overflow-wrap:anywhere}h2{font-size:1.1em;margin-top:2em;overflow-wrap:anywhere}h3{font-size:1em;color:var(--soft);
-font-weight:600;margin-bottom:.3em}
-p.note{color:var(--soft);margin:.2em 0}.text{white-space:pre-wrap;overflow-wrap:anywhere;
+.text{white-space:pre-wrap;overflow-wrap:anywhere;
 border:1px solid var(--line);border-radius:8px;padding:.8em}
 .d{background:var(--goodbg);border-radius:3px}.p{border-bottom:2px solid var(--line)}
-.wide{overflow-x:auto;border:1px solid var(--line);border-radius:8px;padding:.6em;margin:.5em 0}
 svg text{font:12px ui-monospace,monospace;fill:var(--ink)}svg .no{fill:var(--soft)}svg .ok{fill:var(--good);font-weight:700}
-svg path{fill:none;stroke:var(--line);stroke-width:1.5}svg path.ok{stroke:var(--good);stroke-width:2.5}
+svg.search text.score{font-size:10px;fill:var(--soft)}
+svg path{fill:none;stroke:var(--line);stroke-width:1.5}svg path.ok{fill:none;stroke:var(--good);stroke-width:2.5}
 .trees{display:flex;flex-wrap:wrap;gap:.6em}.trees figure{margin:0;max-width:100%;box-sizing:border-box}
 figcaption{color:var(--soft);font-size:.85em}
 table{border-collapse:collapse}td{padding:.1em .35em;white-space:pre;font-family:ui-monospace,monospace;color:#1d2330}
@@ -59,29 +54,22 @@ def page(title: str, head: Mapping[str, Any], parts: Sequence[Part]) -> str:
     about = ", ".join(
         f"{name} {head[name]}" for name in ("model", "draft", "kernel") if head.get(name)
     )
-    name = _safe(title)
     body = "".join(_part(p) for p in parts)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{name}</title><style>{_STYLE}</style></head><body><h1>{name}</h1>"
-        f'<p class="note">{_safe(about)}</p>{body}</body></html>\n'
-    )
-
-
-def _safe(text: object, longest: int = 400) -> str:
-    return html.escape(printable(str(text)[:longest]))
+    return document(title, _STYLE, f'<p class="note">{safe(about)}</p>{body}')
 
 
 def _shown(piece: str) -> str:
-    return _safe(piece).replace("\n", "⏎").replace("\t", "⇥")
+    return safe(piece).replace("\n", "⏎").replace("\t", "⇥")
 
 
 def _part(part: Part) -> str:
-    out = [f"<h2>{_safe(part.title)}</h2>"]
+    out = [f"<h2>{safe(part.title)}</h2>"]
     if part.frames:
         out.append(_canvas(part.frames))
     elif part.rounds:
         out.append(_text(part.rounds))
+    if part.search is not None:
+        out.append(searched(part.search))
     if part.passes:
         out.append(_timeline(part.passes))
     if any(len(parent) > 1 for _, parent, _, _ in part.trees):
@@ -95,7 +83,7 @@ def _text(rounds: Sequence[tuple[int, Sequence[str]]]) -> str:
     for n, (accepted, pieces) in enumerate(rounds, 1):
         for i, piece in enumerate(pieces):
             kind, what = ("d", "a draft") if i < accepted else ("p", "the model's own")
-            out.append(f'<span class="{kind}" title="pass {n}: {what}">{_safe(piece)}</span>')
+            out.append(f'<span class="{kind}" title="pass {n}: {what}">{safe(piece)}</span>')
     return (
         '<h3>What was written</h3><p class="note">Green: drafted and accepted. Underlined: the token that a pass gave of '
         "its own.</p>"
@@ -108,11 +96,11 @@ def _timeline(passes: Sequence[Passed]) -> str:
     some = passes[:PASSES]
     end = max(p.start + p.seconds for p in some) or 1.0
     most, lanes = max(p.positions for p in some) or 1, list(dict.fromkeys(p.model for p in some))
-    colours, width, high = ("var(--a)", "var(--b)", "var(--c)"), 1100, 46
+    width, high = 1100, 46
     bars = list[str]()
     for i, lane in enumerate(lanes):
         base = (i + 1) * (high + 20)
-        bars.append(f'<text x="0" y="{base - high - 3}">{_safe(lane, 60)}</text>')
+        bars.append(f'<text x="0" y="{base - high - 3}">{safe(lane, 60)}</text>')
         for p in (p for p in some if p.model == lane):
             tall = max(3.0, high * (p.positions / most) ** 0.5)
             x, w = width * p.start / end, max(0.6, width * p.seconds / end - 0.4)
@@ -121,7 +109,7 @@ def _timeline(passes: Sequence[Passed]) -> str:
                 f"{p.queries} queries together"
             )
             bars.append(
-                f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{w:.1f}" height="{tall:.1f}" fill="{colours[i % 3]}">'
+                f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{w:.1f}" height="{tall:.1f}" fill="{INKS[i % len(INKS)]}">'
                 f"<title>{said}</title></rect>"
             )
     tall = len(lanes) * (high + 20) + 18

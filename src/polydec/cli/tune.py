@@ -1,4 +1,4 @@
-"""polydec tune: what passes cost here, kept for `--method auto`."""
+"""polydec tune: what passes cost here, kept for `--method auto`; and what that means for your prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import typer
 from rich.console import Console
 
 from polydec import api
+from polydec.base.edge import whole
 from polydec.base.errors import RequestError
+from polydec.cli import prompts
 from polydec.request import machine
 from polydec.request.loading import declared
 
@@ -31,13 +33,28 @@ def tune(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
     seconds: Annotated[float, typer.Option(help="how long to measure, 1 to 100")] = 30.0,
+    on: Annotated[
+        Path | None,
+        typer.Option(
+            help="prompts of yours (JSON lines, or one a line): predict what each method would do on them, and measure the best"
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="of --on: use the first prompts only")] = 8,
+    max_tokens: Annotated[int, typer.Option(help="of --on: tokens of an answer")] = 64,
+    best: Annotated[int, typer.Option(help="of --on: how many methods are measured, 1 to 8")] = 3,
+    raw: Annotated[bool, typer.Option("--raw", help="of --on: without the chat template")] = False,
     json_: Annotated[bool, typer.Option("--json", help="the profile as one JSON object")] = False,
 ) -> None:
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
     if not 1 <= seconds <= 100:
         raise RequestError(f"seconds is {seconds:g}: it must lie in 1 to 100")
     declared()["threads"].convert(threads)
-    from polydec.request import profile  # behind the checks: it loads torch
+    whole("limit", limit, 1, 10_000)
+    whole("max_tokens", max_tokens, 2, 1 << 20)
+    whole("best", best, 1, 8)
+    rows = None if on is None else prompts.first(prompts.read(on), limit)
+    from polydec.cli import tune_on  # behind the checks: they load torch
+    from polydec.request import profile
 
     writable(profile.path().parent)
     lm = api.load(
@@ -48,6 +65,8 @@ def tune(
         compute=compute,
         cache_dtype=cache_dtype,
     )
+    if rows is not None:
+        tune_on.check(lm, rows, max_tokens, raw)
     err = Console(stderr=True, highlight=False)
     if machine.busy() > 0.2:
         err.print(
@@ -57,12 +76,13 @@ def tune(
     with err.status(f"measuring passes for {seconds:g} seconds"):
         found = profile.measure(lm, seconds=seconds)
     profile.keep(lm, found)
+    advice = None
+    if rows is not None:
+        with err.status("decoding") as status:
+            advice = tune_on.advise(lm, rows, found, max_tokens, raw, best, status.update)
     if json_:
-        print(
-            json.dumps(
-                {"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(found)}
-            )
-        )
+        told = {"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(found)}
+        print(json.dumps(told if advice is None else {**told, "on": advice.to_json()}))
         return
     out = Console(highlight=False, soft_wrap=True)
     out.print(profile.key(lm), style="dim")
@@ -82,6 +102,8 @@ def tune(
             f"draft model: {found.draft[1]:.2f} ms a token ({found.draft[1] / found.rows[1]:.0%} of a pass)"
         )
     out.print(f"kept in {profile.path()}")
+    if advice is not None:
+        tune_on.show(advice)
 
 
 def writable(folder: Path) -> None:

@@ -61,9 +61,44 @@ class Passed(Event):
     queries: int
 
 
-VERSION = 2
+@dataclass(frozen=True)
+class Branched(Event):
+    """A search begins a text, a branch, where another one stands. parent: the number of that, -1 at the prompt; at: how many of
+    its tokens both share. A search that writes several answers stands under the first; nothing is told of one behind the end
+    of its answer."""
+
+    branch: int
+    parent: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Tried(Event):
+    """Tokens were written to a branch; pieces: the text that each of them made certain."""
+
+    branch: int
+    tokens: tuple[int, ...]
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scored(Event):
+    """What a branch is ranked by as it stands: its likelihood, or what a reward says of it."""
+
+    branch: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Pruned(Event):
+    """A branch was given up: nothing goes on from it."""
+
+    branch: int
+
+
+VERSION = 3
 """Of the layout of trace files. An opening's line has it beside the event, under "trace", with what is known of the model;
-files of version 1 have nothing there."""
+files of version 1 have nothing there, those of version 2 tell nothing of branches."""
 
 Observer = Callable[[Event], None]
 """One that has `kinds` need not be told of other events."""

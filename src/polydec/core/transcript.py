@@ -12,7 +12,19 @@ from typing import Any
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores
 from polydec.core.request import PromptLogprob, Request, Result, Stats, TokenLogprob, Writer
-from polydec.core.trace import Edited, Event, Finished, Observer, Opened, apply, ignore
+from polydec.core.trace import (
+    Branched,
+    Edited,
+    Event,
+    Finished,
+    Observer,
+    Opened,
+    Pruned,
+    Scored,
+    Tried,
+    apply,
+    ignore,
+)
 from polydec.core.types import Edit
 
 
@@ -31,6 +43,7 @@ class Transcript:
         self.ends = (frozenset[int]() if request.ignore_eos else eos) | request.stop_ids
         self.texts: dict[int, Text] = {}  # of the answers that have begun
         self.prompt: tuple[PromptLogprob, ...] = ()
+        self._branches = 0  # hypotheses so far
 
     def open(self, choice: int) -> Text:
         """The text of an answer; its observers are told that it begins."""
@@ -39,8 +52,15 @@ class Transcript:
         return text
 
     def hypothesis(self) -> Text:
-        """A text that may become an answer. Nobody is told of what is written to it."""
-        return Text(self, None, self.request.writer())
+        """A text that may become an answer: what is written to it, no answer has."""
+        text = Text(self, None, self.request.writer())
+        text.branched(-1)
+        return text
+
+    def number(self) -> int:
+        """Of a further branch."""
+        self._branches += 1
+        return self._branches - 1
 
     def told(self, kind: type[Event]) -> bool:
         """Whether the observer wants to be told of events of this kind; what others would cost can be saved."""
@@ -52,7 +72,8 @@ class Text:
 
     tokens: what is final, from the beginning without a gap; it ends at the first end (an EOS or stop id, a complete stop
     string, the last token that the request allows) and takes nothing after that. notes: a log-probability of each, where the
-    request asks for them. score: what a search ranks the text by.
+    request asks for them. score: what a search ranks the text by. branch: the number of a hypothesis, -1 of an answer; owner:
+    the answer that it may become, or is.
 
     Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what follows a gap, or is not
     final yet, waits inside and may still be changed.
@@ -66,19 +87,25 @@ class Text:
         "_guarded",
         "_pieces",
         "_record",
+        "_score",
         "_writer",
+        "branch",
         "choice",
         "ends",
         "finish_reason",
         "limit",
         "notes",
-        "score",
+        "owner",
         "tokens",
+        "went_on",
     )
 
     def __init__(self, record: Transcript, choice: int | None, writer: Writer) -> None:
         request = record.request
         self._record, self._writer, self.choice = record, writer, choice
+        self.branch = -1 if choice is not None else record.number()
+        self.owner = request.choices.start if choice is None else choice
+        self.went_on = False  # whether another text begins with this one
         self._begin, self._asked = len(request.prompt), request.logprobs is not None
         self.ends, self.limit = record.ends, request.max_tokens
         self._guard, self._guarded = (
@@ -87,10 +114,42 @@ class Text:
         )
         self.tokens: list[int] = []
         self.notes: list[TokenLogprob] = []
-        self.score: float | None = None
+        self._score: float | None = None
         self.finish_reason: str | None = None
         self._pieces: list[str] = []
         self._ahead: list[int | None] = []  # what stands behind the final tokens; None is a gap
+
+    @property
+    def score(self) -> float | None:
+        """What a search ranks the text by."""
+        return self._score
+
+    @score.setter
+    def score(self, value: float | None) -> None:
+        self._score = value
+        if value is not None:
+            self.weighed(value)
+
+    def branched(self, parent: int) -> None:
+        """Observers are told that this hypothesis begins, behind what it shares with `parent`."""
+        self._told(Branched, parent, len(self.tokens))
+
+    def weighed(self, score: float) -> None:
+        """Observers are told what this hypothesis is ranked by as it stands."""
+        self._told(Scored, float(score))
+
+    def prune(self) -> None:
+        """Observers are told, once, that a hypothesis was given up which has not ended and from which nothing goes on."""
+        if not self.went_on and self.finish_reason is None:
+            self.went_on = True
+            self._told(Pruned)
+
+    def _told(self, kind: Any, *fields: Any) -> None:
+        """Observers are told this of a hypothesis, until the answer that it may become has ended: that is the last of it."""
+        record, answer = self._record, self._record.texts.get(self.owner)
+        over = answer is not None and answer.finish_reason is not None
+        if self.branch >= 0 and record.told(kind) and not over:
+            record.on(kind(self.owner, self.branch, *fields))
 
     @property
     def guarded(self) -> Any:
@@ -125,9 +184,8 @@ class Text:
         at = self._begin + len(self.tokens)
         pieces = self._take(tokens, notes)
         count = len(pieces)
-        if self.choice is not None:
-            new = tuple(tokens[:count])
-            self._tell(Edit(write=tuple(enumerate(new, at))), new, pieces, min(accepted, count))
+        new = tuple(tokens[:count])
+        self._tell(Edit(write=tuple(enumerate(new, at))), new, pieces, min(accepted, count))
         return count
 
     def edit(
@@ -164,16 +222,20 @@ class Text:
         self._tell(edit, tuple(new[: len(pieces)]), pieces, min(accepted, len(pieces)))
         return len(pieces)
 
-    def fork(self) -> Text:
-        """A hypothesis that has the same tokens, and a writer that has seen them."""
+    def fork(self, owner: int | None = None) -> Text:
+        """A hypothesis that has the same tokens, and a writer that has seen them. owner: the answer that it may become; None:
+        that of this one."""
         twin = Text(self._record, None, self._writer.fork())
-        twin.tokens, twin.notes, twin.score = list(self.tokens), list(self.notes), self.score
+        twin.owner = self.owner if owner is None else owner
+        twin.tokens, twin.notes, twin._score = list(self.tokens), list(self.notes), self.score
         twin._guarded = self._guarded
         twin.finish_reason, twin._pieces, twin._ahead = (
             self.finish_reason,
             list(self._pieces),
             list(self._ahead),
         )
+        self.went_on = True
+        twin.branched(self.branch)
         return twin
 
     def follow(self, other: Text, length: int | None = None) -> None:
@@ -236,6 +298,8 @@ class Text:
         choice, on = self.choice, self._record.on
         if choice is not None:
             on(Edited(choice, edit, new, pieces, accepted))
+        elif new:
+            self._told(Tried, new, pieces)
         if self.finish_reason is None:
             return
         behind = tuple(range(self.position, self.position + len(self._ahead)))

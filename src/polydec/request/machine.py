@@ -35,6 +35,22 @@ def describe(network: Any = None) -> str:
     )
 
 
+def versions() -> dict[str, str]:
+    """Of what figures and texts may depend on beside the machine."""
+    import numpy as np
+    import torch
+
+    import polydec
+
+    return {
+        "polydec": polydec.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+    }
+
+
 def busy() -> float:
     """Load of the last minute in units of all cores; 0 where the system does not say. Above 0.2 figures are doubtful:
     another process on few cores stretches a pass many times (thread barriers)."""

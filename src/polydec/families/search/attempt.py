@@ -102,16 +102,18 @@ class Attempt:
         new = int(not self._fed)
         self.spent = self.spent.plus(SearchStats(new, scored=new, judged=1))
         self._fed = True
+        self.text.weighed(self.value)
         return self.value
 
     def fork(self, choice: int) -> Attempt:
         """Another one that goes on from here, at no cost. choice: the answer that it may become."""
-        twin = Attempt(self._walk.fork(choice), self.text.fork(), self._asked)
+        twin = Attempt(self._walk.fork(choice), self.text.fork(choice), self._asked)
         twin.logp, twin.value, twin._fed = self.logp, self.value, self._fed
         return twin
 
     def close(self) -> None:
         """Give back what the walk holds; the text stays."""
+        self.text.prune()
         self._walk.close()
 
 

@@ -19,7 +19,7 @@ class Best:
     into: where the answers are written; width: how many texts the search gives at most.
     """
 
-    __slots__ = ("_answers", "_choices", "_first")
+    __slots__ = ("_answers", "_choices", "_first", "_live")
 
     def __init__(self, into: Transcript, width: int) -> None:
         self._choices = into.request.choices
@@ -29,10 +29,16 @@ class Best:
             )
         self._answers = [into.open(choice) for choice in self._choices]
         self._first: int | None = None  # tokens that were certain after the first pass
+        self._live: Sequence[Text] = ()  # after the pass before
 
     def settle(self, texts: Sequence[Text]) -> None:
         """Called after every pass with all texts that may still win: what they have in common is certain."""
         sure = len(common(texts))
+        stay = {id(text) for text in texts}
+        for text in self._live:
+            if id(text) not in stay:
+                text.prune()
+        self._live = texts
         for answer in self._answers:
             if sure > len(answer.tokens):
                 answer.follow(texts[0], sure)

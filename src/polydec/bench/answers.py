@@ -1,0 +1,36 @@
+"""Is an answer the one that is wanted? For workloads whose rows say it (`answer`)."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 12
+"""Words of an answer that can be looked for; a longer one is an example of what might be said, no measure."""
+
+_NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?")
+_WORD = re.compile(r"\w+")
+
+
+def wanted(answer: str | float | None) -> str | None:
+    """The answer as it is looked for: what stands behind #### (GSM8K), a number, or a few words. None where there is nothing
+    that a text could be held against."""
+    if answer is None:
+        return None
+    text = str(answer).rpartition("####")[2].strip()
+    return text if 0 < len(_WORD.findall(text)) <= LONGEST else None
+
+
+def right(want: str, text: str) -> bool:
+    """A number is right where it is the last one of the text, words where they stand in it together, whatever their case and
+    what is between them."""
+    if (number := _value(want)) is not None:
+        found = _NUMBER.findall(text)
+        return bool(found) and _value(found[-1]) == number
+    words, said = _WORD.findall(want.casefold()), _WORD.findall(text.casefold())
+    return any(said[i : i + len(words)] == words for i in range(len(said) - len(words) + 1))
+
+
+def _value(text: str) -> float | None:
+    """The number that a text is; None where it is none, or more than one."""
+    bare = text.strip().lstrip("$").rstrip(".%")
+    return float(bare.replace(",", "")) if _NUMBER.fullmatch(bare) else None

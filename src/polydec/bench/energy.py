@@ -1,0 +1,35 @@
+"""What the processor has taken from the plug, where the machine tells it (RAPL under Linux)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+def joules(folder: Path = POWERCAP) -> dict[str, tuple[float, float]] | None:
+    """Of each package what its counter shows and where it begins anew, in joules; None where none can be read, as is usual for
+    those who are not root."""
+    out = dict[str, tuple[float, float]]()
+    try:
+        for package in sorted(folder.glob("intel-rapl:[0-9]")):
+            used, most = (
+                int((package / name).read_text()) / 1e6
+                for name in ("energy_uj", "max_energy_range_uj")
+            )
+            out[package.name] = (used, most)
+    except (OSError, ValueError):
+        return None
+    return out or None
+
+
+def between(
+    before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]
+) -> float:
+    """Joules from one reading to the next. A counter that went back began anew once."""
+    return sum(
+        used - before[name][0] + (most if used < before[name][0] else 0.0)
+        for name, (used, most) in after.items()
+        if name in before
+    )

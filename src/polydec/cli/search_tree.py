@@ -1,0 +1,188 @@
+"""The texts that a search tried, as one tree: what it kept, what it gave up, and what they were worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from polydec.cli.page import safe
+from polydec.core.trace import Branched, Event, Pruned, Scored, Tried
+
+NODES, LETTERS = 300, 26
+"""Nodes that are drawn, and letters of one."""
+ROW, COLUMN, WIDTH = 34, 216, 7.3
+"""Pixels of a node, down and across, and of a letter."""
+
+
+@dataclass
+class Node:
+    """Tokens that all texts of this part share. scores: what branches that end here were ranked by, the last one counts;
+    pruned: whether such a branch was given up; chosen: whether it belongs to the answer."""
+
+    tokens: list[int]
+    pieces: list[str]
+    kids: list[Node] = field(default_factory=list["Node"])
+    score: float | None = None
+    pruned: bool = False
+    chosen: bool = False
+
+
+@dataclass
+class _Branch:
+    """Its tokens with what each reads as; weighed: by how many tokens stood, the score; given up at the end or not."""
+
+    tokens: list[int]
+    pieces: list[str]
+    weighed: dict[int, float] = field(default_factory=dict[int, float])
+    pruned: bool = False
+
+
+def grown(events: Iterable[Event], answer: Sequence[int] = ()) -> Node | None:
+    """The tree of these events' branches, whose root is the prompt; answer: the tokens that came out. None: no branch
+    was begun, or none was written to."""
+    branches = dict[int, _Branch]()
+    for event in events:
+        match event:
+            case Branched():
+                above = branches.get(event.parent, _Branch([], []))
+                branches[event.branch] = _Branch(above.tokens[: event.at], above.pieces[: event.at])
+            case Tried() if event.branch in branches:
+                branches[event.branch].tokens += event.tokens
+                branches[event.branch].pieces += event.pieces
+            case Scored() if event.branch in branches:
+                one = branches[event.branch]
+                one.weighed[len(one.tokens)] = event.score
+            case Pruned() if event.branch in branches:
+                branches[event.branch].pruned = True
+            case _:
+                pass
+    root = Node([], [], chosen=True)
+    for one in branches.values():
+        _put(root, one)
+    if not root.kids:
+        return None
+    _choose(root, answer)
+    return root
+
+
+def _put(root: Node, one: _Branch) -> None:
+    """Lay a branch into the tree, splitting nodes where it leaves them or where it was weighed."""
+    node, at = root, 0
+    stops = sorted({*one.weighed, len(one.tokens)})
+    for stop in stops:
+        node, at = _reach(node, one, at, stop)
+        if stop in one.weighed:
+            node.score = one.weighed[stop]
+    node.pruned |= one.pruned and node is not root
+
+
+def _reach(node: Node, one: _Branch, at: int, stop: int) -> tuple[Node, int]:
+    """The node that ends behind token `stop` of the branch; `node` ends behind token `at`."""
+    while at < stop:
+        kid = next((k for k in node.kids if k.tokens[0] == one.tokens[at]), None)
+        if kid is None:
+            kid = Node(one.tokens[at:stop], one.pieces[at:stop])
+            node.kids.append(kid)
+            return kid, stop
+        same = 0
+        while (
+            same < len(kid.tokens)
+            and at + same < stop
+            and kid.tokens[same] == one.tokens[at + same]
+        ):
+            same += 1
+        if same < len(kid.tokens):
+            _split(kid, same)
+        node, at = kid, at + same
+    return node, at
+
+
+def _split(node: Node, at: int) -> None:
+    """Make two of a node: what behind its first `at` tokens stands goes below them."""
+    below = Node(node.tokens[at:], node.pieces[at:], node.kids, node.score, node.pruned)
+    node.tokens, node.pieces, node.kids = node.tokens[:at], node.pieces[:at], [below]
+    node.score, node.pruned = None, False
+
+
+def _choose(root: Node, answer: Sequence[int]) -> None:
+    """Mark the nodes that the answer went through."""
+    node, at = root, 0
+    while at < len(answer):
+        kid = next(
+            (k for k in node.kids if k.tokens == list(answer[at : at + len(k.tokens)])), None
+        )
+        if kid is None:
+            return
+        kid.chosen, node, at = True, kid, at + len(kid.tokens)
+
+
+def drawn(root: Node) -> str:
+    """The tree as part of a page."""
+    nodes, parent, depth = [root], [-1], [0]
+    for i, node in enumerate(nodes):  # it grows: level by level, until enough stand there
+        for kid in sorted(node.kids, key=_rank)[: max(0, NODES - len(nodes))]:
+            nodes.append(kid)
+            parent.append(i)
+            depth.append(depth[i] + 1)
+    kids = [list[int]() for _ in nodes]
+    for i, p in enumerate(parent[1:], 1):
+        kids[p].append(i)
+    row, free, stack = [0] * len(nodes), 0, [0]
+    # the first child beside its parent, the others below; last of them what the answer went through
+    while stack:
+        i = stack.pop()
+        row[i] = free
+        free += not kids[i]
+        stack += sorted(kids[i], key=lambda k: (not nodes[k].chosen, -k))
+    lines, words = list[str](), list[str]()
+    for i, node in enumerate(nodes):
+        x, y = max(0, depth[i] - 1) * COLUMN + 84 * (depth[i] > 0), row[i] * ROW + 16
+        kind = "ok" if node.chosen else "no" if node.pruned else ""
+        words.append(_node(node, i, x, y, kind))
+        if i:
+            p = parent[i]
+            begin = 54 if p == 0 else (depth[p] - 1) * COLUMN + 88 + WIDTH * len(_label(nodes[p]))
+            fy, mark = row[p] * ROW + 12, ' class="ok"' if node.chosen else ""
+            turn = f"C{x - 16} {fy} {x - 16} {y - 4} {x - 4} {y - 4}"
+            lines.append(f'<path{mark} d="M{begin:.0f} {fy}H{x - 26}{turn}"/>')
+    wide, tall = max(depth) * COLUMN + 84, free * ROW + 12
+    total = _count(root)
+    more = f" The first {len(nodes)} of {total} parts." if total > len(nodes) else ""
+    gone = sum(n.pruned for n in nodes)
+    return (
+        f'<h3>The search: {total} parts of texts</h3><p class="note">Green is what the answer went through; grey and crossed '
+        f"out what was given up ({gone}). The small figure is what a text was ranked by there.{more}</p>"
+        f'<div class="wide"><svg class="search" width="{wide}" height="{tall}" role="img" aria-label="search tree">'
+        f"{''.join(lines)}{''.join(words)}</svg></div>"
+    )
+
+
+def _rank(node: Node) -> tuple[bool, float]:
+    """What the answer went through comes first, then what was ranked highest."""
+    return not node.chosen, -(node.score if node.score is not None else float("-inf"))
+
+
+def _label(node: Node) -> str:
+    """What is shown of a part: its beginning."""
+    text = "".join(node.pieces)
+    shown = text[:LETTERS] + ("…" if len(text) > LETTERS else "")
+    return shown.replace("\n", "⏎").replace("\t", "⇥") or "∅"
+
+
+def _node(node: Node, i: int, x: float, y: float, kind: str) -> str:
+    if not i:
+        return f'<text class="ok" x="0" y="{y}">prompt</text>'
+    text, label = "".join(node.pieces), safe(_label(node))
+    strike = ' text-decoration="line-through"' if kind == "no" else ""
+    told = "" if node.score is None else f"{node.score:.3f}".rstrip("0").rstrip(".")
+    score = f'<text class="score" x="{x}" y="{y + 13}">{told}</text>' if told else ""
+    return f'<text class="{kind}" x="{x}" y="{y}" xml:space="preserve"{strike}>{label}<title>{safe(text)}</title></text>{score}'
+
+
+def _count(root: Node) -> int:
+    total, stack = 0, [root]
+    while stack:
+        node = stack.pop()
+        total += 1
+        stack += node.kids
+    return total - 1
