@@ -105,7 +105,7 @@ def test_a_rank_that_comes_twice_is_a_pair():
 
 def test_the_power_is_what_it_says():
     """A temperature as far off as the power states is caught about nine times of ten, one half as far off seldom."""
-    count, of = 1600, 40
+    count, of = 1600, 20
     stated = power(drawn(count), 5).temperature
     assert 0.05 < stated < 0.5
 
