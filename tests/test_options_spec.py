@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polydec.base.options import (
@@ -262,6 +262,7 @@ ANYTHING = st.recursive(
 
 
 @given(st.sampled_from(sorted(OPTIONS)), ANYTHING)
+@example(next(name for name in sorted(OPTIONS) if OPTIONS[name].kind is float), 10**5000)
 @settings(max_examples=400, deadline=None)
 def test_anything_is_taken_or_refused_in_a_sentence(name, value):
     o = OPTIONS[name]
