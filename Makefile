@@ -20,6 +20,8 @@ test: $(STAMP)
 
 # Left out of the fast run: what takes longest by processor time, and what needs other engines, servers or whole models.
 SLOW := contracts train native serve engine families cli bench test_greedy_equality.py test_batch_reference.py test_options_spec.py test_steer.py \
+	test_docs.py test_examples.py test_plugins.py test_presses.py constraints/test_hostile.py models/test_published_eagle1.py \
+	drafters/test_longspec.py \
 	models/test_hf.py models/test_gguf.py models/test_checkpoint.py models/test_zoo.py models/test_edge.py models/test_interrupts.py \
 	models/test_template.py targets/test_contrast.py test_docs_blocks.py \
 	shapers/test_shapers_transformers.py shapers/test_shaper_contract.py shapers/test_promises.py \
