@@ -26,6 +26,8 @@ from polydec.nets import linear, transformer
 from polydec.request import profile
 from polydec.verifiers.match import Match
 
+ALWAYS = {"cost_aware": False}
+"""Draft whatever passes cost here: where nothing is drafted, no pass has another shape."""
 METHODS = ("prompt-lookup", "token-recycling")
 FIELDS = (
     "model",
@@ -73,7 +75,9 @@ def measure(lm, prompts, method, most):
     """How many texts are equal, near-ties and faults; tokens; the largest gap of a tie, the smallest of a fault."""
     counts, tokens, gaps = {"equal": 0, "near-tie": 0, "fault": 0}, 0, {"near-tie": [], "fault": []}
     for prompt in prompts:
-        found = compare(lm, prompt, method, {}, sampling=lm.sampling(), max_tokens=most, raw=True)
+        found = compare(
+            lm, prompt, method, ALWAYS, sampling=lm.sampling(), max_tokens=most, raw=True
+        )
         counts[found.verdict] += 1
         tokens += found.tokens
         if found.gap is not None:

@@ -4,7 +4,8 @@ are compared to the byte.
 Every method on toys under three laws, alone and all in one batch, with what observers were told; then every method, way to
 steer and kind of constraint on zoo:tiny through the engine, on the torch path and on the compiled step, with memory enough and
 with so little that requests wait for one another; then methods that fill canvases. A line a request: what was asked, then its
-texts, passes and positions (of the toys: its events). A refusal is written down as well. It takes some ten minutes on one core.
+texts, passes and positions (of the toys: its events). A refusal is written down as well. Lines are written as they come, so a
+record that is not whole yet can be compared as far as it goes. It takes some minutes of one core.
 
     OMP_NUM_THREADS=1 python benchmarks/same_texts.py write before.jsonl        (on the one commit)
     OMP_NUM_THREADS=1 python benchmarks/same_texts.py write after.jsonl         (on the other)
@@ -18,7 +19,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from polydec.methods.kit import MASKED_DRAFT
 from polydec.testing.examples import SHAPERS, artefacts, bend, decoder, pairs
 
 METHODS = [name for name in registry.of_family("ar") if name != "auto"]
+STEERINGS = tuple(steer.steerings())
 PROMPTS = (
     "The quick brown fox",
     "one two three one two three one",
@@ -134,7 +135,7 @@ def _submitted(lm: Any, submit: Callable[..., Line | None], odd: bool) -> Iterat
                 ignore_eos=i % 3 == 0,
             )
     bent = lm.sampling(temperature=0.8, repetition_penalty=1.2)
-    for i, steering in enumerate(steer.steerings()):
+    for i, steering in enumerate(STEERINGS):
         for method in ("plain", "draft-model", "prompt-lookup", "beam"):
             fields = {"method": method, "seed": i, "steer": steering}
             label = f"{steering}, {method}"
@@ -181,26 +182,23 @@ def write(path: Path) -> None:
     parts = [toy_lines()]
     parts += [engine_lines(dtype, memory) for dtype in ("float32", "auto") for memory in (None, 1)]
     parts.append(canvas_lines())
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8", buffering=1) as file:
         for part in parts:
-            count = 0
             for asked, answer in part:
                 file.write(json.dumps([asked, answer], default=repr) + "\n")
-                count += 1
-            print(f"{asked[0]}: {count} lines", file=sys.stderr, flush=True)
+            print(f"written: {asked}", file=sys.stderr, flush=True)
 
 
 def compare(before: Path, after: Path) -> int:
-    """How many lines differ; they are named."""
-    different = total = 0
-    with before.open(encoding="utf-8") as old, after.open(encoding="utf-8") as new:
-        for one, other in zip_longest(old, new):
-            total += 1
-            if one != other:
-                different += 1
-                print("differs:", json.loads(one or other or "[[]]")[0])
-    print(f"{total} lines, {different} different")
-    return different
+    """How many lines differ, which are named, or stand in one record only."""
+    old, new = (path.read_text("utf-8").splitlines() for path in (before, after))
+    different = [json.loads(one)[0] for one, other in zip(old, new) if one != other]
+    for asked in different:
+        print("differs:", asked)
+    if len(old) != len(new):
+        print(f"one has {len(old)} lines, the other {len(new)}")
+    print(f"{min(len(old), len(new))} lines compared, {len(different)} different")
+    return len(different) + abs(len(old) - len(new))
 
 
 def main() -> None:

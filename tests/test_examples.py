@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from polydec.request import profile
 
 ROOT = Path(__file__).parents[1]
@@ -118,8 +119,33 @@ def test_a_notebook_is_kept_without_outputs(path):
         assert not cell.get("outputs") and cell.get("execution_count") is None
 
 
+CELLS = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell, drawn = InteractiveShell.instance(), 0
+for source in sys.argv[1:]:
+    ran = shell.run_cell(source)
+    ran.raise_error()
+    drawn += "text/html" in shell.display_formatter.format(ran.result)[0]
+assert drawn, "nothing was drawn"
+"""
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_a_notebook_runs(path, tmp_path, monkeypatch):
+def test_a_notebook_runs(path, tmp_path):
+    """Its cells, in the shell that a kernel has."""
+    pytest.importorskip("IPython", reason="IPython is not installed (polydec[dev])")
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = forked.run("-c", CELLS, *sources, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_runs_in_a_kernel(path, tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (polydec[dev])")
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (polydec[dev])")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed (polydec[dev])")

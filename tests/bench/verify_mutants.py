@@ -139,7 +139,7 @@ KNOWN = [
     Known(
         "beginnings of a tree of thoughts are booked one after the other",
         "families/search/attempt.py",
-        "return replace(total, passes=max((one.passes for one in spent), default=0))",
+        "return replace(total, passes=max((stats.passes for stats in spent), default=0))",
         "return total",
         "search",
         "stoc-tot",

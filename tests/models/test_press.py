@@ -106,7 +106,7 @@ def test_company_forks_eviction_rewinds_and_shared_prefixes_leave_the_law(kind, 
         for at in range(len(some)):
             session = some[at]
             if turn % 6 == 5:
-                session.rewind(dice.choice([1, 3, min(20, len(session.text) - 1)]))
+                session.rewind(dice.choice([1, 3, min(20, len(session.ledger.text) - 1)]))
             if turn % 5 == at:
                 session.evict()
             if turn == 12 and at == 1:
@@ -114,17 +114,17 @@ def test_company_forks_eviction_rewinds_and_shared_prefixes_leave_the_law(kind, 
                 session.close()
         drafts = []
         for session in some:
-            n = len(session.text)
+            n = len(session.ledger.text)
             drafts.append(Draft.chain(TEXT[n], TEXT[n + 1 : n + 1 + dice.randrange(4)]))
         free = [Draft.chain(3, (1, 2)) for _ in others]
         got = run(
             [s.score(d, ROW) for s, d in zip((*some, *others), (*drafts, *free), strict=True)]
         )
         for session, draft, scores in zip(some, drafts, got[: len(some)], strict=True):
-            n, m = len(session.text), len(draft)
+            n, m = len(session.ledger.text), len(draft)
             near(rows(scores, m), want[n : n + m])
             session.commit(draft.token[: dice.randrange(1, m + 1)])
-            if len(session.text) > len(TEXT) - 6:
+            if len(session.ledger.text) > len(TEXT) - 6:
                 session.rewind(20)
     for session in (*some, *others):
         session.close()

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
 from polydec.hostile import attack, fuzz_requests
-from polydec.hostile.attack import Look, Told
+from polydec.hostile.attack import Flight, Look, Told
 
 
 def test_a_short_attack(server):
@@ -57,11 +57,18 @@ def test_faults_are_seen():
 
 def test_late_health_counts_where_the_machine_is_quiet():
     looks = [Look(0.0, 0.3, 200, 0.5), Look(0.0, 0.1, 200, 0.0)]
-    assert not attack._slow(looks, print)
-    assert (
-        len(attack._slow([*looks, Look(0.0, 0.3, 200, 0.01), Look(0.0, 0.1, None, 0.0)], print))
-        == 2
-    )
+    assert not attack._slow(looks, (), print)
+    late = [*looks, Look(0.0, 0.3, 200, 0.01), Look(0.0, 0.1, None, 0.0)]
+    assert len(attack._slow(late, (), print)) == 2
+
+
+def test_what_was_under_way_is_told_with_a_late_health():
+    said = list[str]()
+    flights = [Flight("large a 7", 1.0, 2.0), Flight("right 8", 2.5, 2.7)]
+    attack._slow([Look(1.9, 0.4, 200, 0.0, 0.1, 0.35)], flights, said.append)
+    (told,) = (x for x in said if "late /health" in x)
+    assert "large a 7" in told and "right 8" not in told
+    assert "event loop computed 100 ms" in told and "server 350" in told
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
@@ -70,3 +77,5 @@ def test_memory_and_time_of_processes():
 
     assert attack.memory(os.getpid()) > 20 << 20 and attack._spent(os.getpid()) > 0
     assert os.getpid() in attack.tree(os.getpid())
+    loop, whole = attack._computed(os.getpid())
+    assert 0 < loop <= whole

@@ -358,18 +358,21 @@ def test_what_is_no_head_is_told_so_in_the_usual_form(server, head, caplog):
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def test_a_connection_is_read_in_small_parts(server, monkeypatch):
-    """Chunks of one byte are ten thousands of events in what uvicorn reads at a time."""
+@pytest.mark.parametrize("chunked, most", [(True, connection.SMALL), (False, connection.PART)])
+def test_a_connection_is_read_in_small_parts(server, monkeypatch, chunked, most):
+    """Chunks of one byte are ten thousands of events in what uvicorn reads at a time, and half a second in 32 KiB."""
     sizes, read = [], connection.Connection.data_received
     monkeypatch.setattr(
         connection.Connection,
         "data_received",
         lambda self, data: sizes.append(len(data)) or read(self, data),
     )
-    body = b"".join(b"1\r\n%c\r\n" % x for x in b'{"prompt": "' + b"a" * 50_000 + b'"}')
-    head = HEAD.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked")
-    assert raw(server, head + b"\r\n" + body + b"0\r\n\r\n").startswith(b"HTTP/1.1 400")
-    assert len(sizes) > 10 and max(sizes) <= connection.PART
+    body, head = b'{"prompt": "' + b"a" * 50_000 + b'"}', HEAD % 50_014
+    if chunked:
+        body = b"".join(b"1\r\n%c\r\n" % x for x in body) + b"0\r\n\r\n"
+        head = HEAD.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked")
+    assert raw(server, head + b"\r\n" + body).startswith(b"HTTP/1.1 400")
+    assert most // 2 < max(sizes) <= most
 
 
 def test_a_field_named_by_half_a_character(http):

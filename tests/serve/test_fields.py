@@ -47,6 +47,7 @@ def test_names_for_the_template(lm, template):
         ({"content": 1}, "does not speak of that name"),
         ({"messages": []}, "not for requests"),
         ({"tone": "x" * 20_000}, "it may have 16384"),
+        ({f"k{i}": 1 for i in range(5000)}, "at least 35000 characters: it may have 16384"),
         ([], "by name"),
     ):
         with pytest.raises(Exception, match=says):

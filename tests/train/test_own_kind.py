@@ -202,9 +202,13 @@ def installed(tmp_path_factory) -> Path:
 
 
 def ran(installed: Path, *command: object, **more: str) -> subprocess.CompletedProcess[str]:
+    return forked_with(installed, "-m", "polydec", *map(str, command), **more)
+
+
+def forked_with(installed: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **more}
-    return forked.run("-m", "polydec", *map(str, command), env=env)
+    return forked.run(*command, env=env)
 
 
 def test_a_kind_in_one_file_is_trained_and_used_from_the_command_line(installed, tmp_path):
@@ -242,10 +246,12 @@ def test_its_flags_come_from_its_spec(installed, tmp_path):
 
 def test_a_name_of_ours_stays_ours_and_plug_ins_can_be_left_out(installed):
     shown = ran(installed, "train", "--help")
-    assert "Train a guess" in shown.stdout and "Train a small language model" in shown.stdout
-    assert "its plug-in 'lm' of polydec.training is left out: the name lm is taken" in shown.stderr
+    assert shown.stdout.count("Of the package polydec-guess.") == 1  # guess, not lm
+    assert "Train a small language model" in shown.stdout
+    every = forked_with(installed, "-c", "from polydec.cli import training; training.commands()")
+    assert "its plug-in 'lm' of polydec.training is left out: the name lm is taken" in every.stderr
     without = ran(installed, "train", "--help", POLYDEC_PLUGINS="off")
-    assert "Train a guess" not in without.stdout
+    assert "Train a small language model" in without.stdout and "guess" not in without.stdout
 
 
 def test_a_drafter_on_states_is_one_more_kind(installed, tmp_path):

@@ -210,7 +210,7 @@ def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Co
 
 def _digest(text: str) -> bytes:
     """What a text is remembered by: it may be megabytes, and be refused."""
-    return sha256(text.encode()).digest()
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 class _Memory:

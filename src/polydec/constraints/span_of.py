@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from polydec.base.edge import whole_text
@@ -15,6 +16,8 @@ from polydec.base.errors import RequestError
 from polydec.base.options import shown
 from polydec.constraints import pieces
 from polydec.core.types import Vocab
+
+Places = NDArray[np.int32]
 
 LONGEST = 1_000_000
 """Characters of a text."""
@@ -50,23 +53,25 @@ class SpanOf:
         return spans
 
 
-WHOLE = (-1,)
+WHOLE: Places = np.array([-1], np.int32)
 """The state before the first token."""
+PARTS = -1
+"""In the place of a token: it stands in no span."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spans:
     """The language of the spans of some tokens. A state is the places behind the last token written, wherever it may stand.
 
-    tokens: None parts spans that lie before and after it; bare: of a token the one without its leading space; within: places
-    that lie inside a character, where no span begins or ends.
+    tokens_N: PARTS is what spans lie before and after; bare: of a token the one without its leading space; within_N: whether a
+    place lies inside a character, where no span begins or ends, the place behind all included.
     """
 
-    tokens: tuple[int | None, ...]
+    tokens_N: Places
     bare: dict[int, int]
     size: int
     ends: frozenset[int]
-    within: frozenset[int] = frozenset()
+    within_N: NDArray[np.bool_]
     finite = True
 
     @staticmethod
@@ -78,65 +83,68 @@ class Spans:
     ) -> Spans:
         """The spans of these tokens. spelled: the bytes of every id, None: not known (then `size` ids are meant, and no span
         begins without its space). Ends and tokens that write nothing stand in no span."""
-        if spelled is None:
-            return Spans(tuple(None if x in ends else x for x in tokens), {}, size, ends)
-        ids, _ = pieces.by_bytes(tuple(spelled))
-        bare = dict[int, int]()
-        for x in set(tokens):
-            piece = spelled[x] or b""
-            if piece[:1] == b" " and piece[1:] in ids:
-                bare[x] = ids[piece[1:]][0]
-        return Spans(
-            tuple(None if x in ends or spelled[x] is None else x for x in tokens),
-            bare,
-            len(spelled),
-            ends,
-            frozenset(i for i, x in enumerate(tokens) if _continues(spelled[x])),
+        tokens_N, known = np.array(tokens, np.int32), set(tokens)
+        within_N, silent, bare = (
+            np.zeros(len(tokens_N) + 1, np.bool_),
+            known & ends,
+            dict[int, int](),
         )
+        if spelled is not None:
+            ids, _ = pieces.by_bytes(tuple(spelled))
+            silent |= {x for x in known if spelled[x] is None}
+            within_N[:-1] = np.isin(tokens_N, [x for x in known if _continues(spelled[x])])
+            for x in known:
+                piece = spelled[x] or b""
+                if piece[:1] == b" " and piece[1:] in ids:
+                    bare[x] = ids[piece[1:]][0]
+        tokens_N[np.isin(tokens_N, list(silent))] = PARTS
+        return Spans(tokens_N, bare, size if spelled is None else len(spelled), ends, within_N)
 
     @cached_property
-    def _places(self) -> dict[int, tuple[int, ...]]:
-        """Of each token the places behind it where a span may begin with it."""
-        out = defaultdict[int, list[int]](list)
-        for i, x in enumerate(self.tokens):
-            if x is not None and i not in self.within:
-                out[x].append(i + 1)
-                if x in self.bare:
-                    out[self.bare[x]].append(i + 1)
-        return {x: tuple(sorted(set(places))) for x, places in out.items()}
+    def _first(self) -> list[int]:
+        """The tokens with which a span may begin."""
+        begin = set(np.unique(self.tokens_N[~self.within_N[:-1]]).tolist()) - {PARTS}
+        return sorted(begin | {self.bare[x] for x in begin if x in self.bare})
 
-    def followers(self, state: tuple[int, ...]) -> list[int]:
+    def followers(self, state: Places) -> list[int]:
         """The tokens that may be written behind a text, ends left out."""
-        if state == WHOLE:
-            return list(self._places)
-        tokens = {self.tokens[i] for i in state if i < len(self.tokens)}
-        return [x for x in tokens if x is not None]
+        if state is WHOLE:
+            return self._first
+        tokens = np.unique(self.tokens_N[self._inside(state)])
+        return tokens[tokens != PARTS].tolist()
 
-    def start(self) -> tuple[int, ...]:
+    def start(self) -> Places:
         return WHOLE
 
-    def step(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
-        if state == WHOLE:
-            return self._places.get(token, ())
-        return tuple(i + 1 for i in state if i < len(self.tokens) and self.tokens[i] == token)
+    def step(self, state: Places, token: int) -> Places:
+        if state is WHOLE:
+            written = [token, *(x for x, bare in self.bare.items() if bare == token)]
+            there_N = np.isin(self.tokens_N, written) & ~self.within_N[:-1]
+            return (np.flatnonzero(there_N) + 1).astype(np.int32)
+        inside = self._inside(state)
+        return inside[self.tokens_N[inside] == token] + 1
 
-    def allows(self, state: tuple[int, ...], token: int) -> bool:
+    def allows(self, state: Places, token: int) -> bool:
         if token in self.ends:
             return self._complete(state)
-        return bool(self.step(state, token))
+        return len(self.step(state, token)) > 0
 
-    def mask(self, state: tuple[int, ...]) -> Tensor:
+    def mask(self, state: Places) -> Tensor:
         out_V = torch.zeros(self.size, dtype=torch.bool)
         out_V[self.followers(state)] = True
         if self._complete(state):
             out_V[[x for x in self.ends if 0 <= x < self.size]] = True
         return out_V
 
-    def _complete(self, state: tuple[int, ...]) -> bool:
-        """Whether a span ends here."""
-        return state != WHOLE and any(i not in self.within for i in state)
+    def _inside(self, state: Places) -> Places:
+        """The places that have a token behind them."""
+        return state[state < len(self.tokens_N)]
 
-    def forced(self, state: tuple[int, ...]) -> bytes:
+    def _complete(self, state: Places) -> bool:
+        """Whether a span ends here."""
+        return state is not WHOLE and not bool(self.within_N[state].all())
+
+    def forced(self, state: Places) -> bytes:
         return b""
 
 

@@ -44,6 +44,8 @@ GROWTH = 1.2
 """Memory at the end over that of the beginning."""
 EVERY = 0.05
 """Seconds between two looks at `/health`."""
+SLOWEST = 8
+"""Looks that are told though they were not late: those in which the server computed longest."""
 TOGETHER = 500
 """Inputs between two looks at memory."""
 MEANT = (503, 504)
@@ -136,24 +138,35 @@ def _written(text: bytes) -> bytes:
     return b""
 
 
+@dataclass(frozen=True)
+class Flight:
+    """When an input was under way. name: its kind and number."""
+
+    name: str
+    begin: float
+    end: float
+
+
 def batch(
     address: Address, seed: int, numbers: Sequence[int], connections: int, right: bytes
-) -> tuple[list[Wrong], Counter[tuple[str, str]], float]:
-    """Send the inputs of these numbers. Returns what went wrong, how often each kind had each status, and the processor
-    seconds of this process."""
+) -> tuple[list[Wrong], Counter[tuple[str, str]], list[Flight]]:
+    """Send the inputs of these numbers. Returns what went wrong, how often each kind had each status, and when each was under
+    way."""
 
-    def one(number: int) -> tuple[Sent, Told, str]:
-        sent = fuzz_requests.sent(seed, number)
+    def one(number: int) -> tuple[Sent, Told, str, Flight]:
+        sent, began = fuzz_requests.sent(seed, number), time.monotonic()
         told = send(address, sent)
-        return sent, told, wrong(sent, told, right)
+        flight = Flight(f"{sent.kind} {number}", began, time.monotonic())
+        return sent, told, wrong(sent, told, right), flight
 
-    found, counts = list[Wrong](), Counter[tuple[str, str]]()
+    found, counts, flights = list[Wrong](), Counter[tuple[str, str]](), list[Flight]()
     with ThreadPoolExecutor(connections) as pool:
-        for number, (sent, told, why) in zip(numbers, pool.map(one, numbers), strict=True):
+        for number, (sent, told, why, flight) in zip(numbers, pool.map(one, numbers), strict=True):
             counts[sent.kind.partition(" ")[0], str(told.status or "none")] += 1
+            flights.append(flight)
             if why:
                 found.append(Wrong(number, sent.kind, sent.given, why))
-    return found, counts, time.process_time()
+    return found, counts, flights
 
 
 # ---- the server ----
@@ -216,13 +229,17 @@ def tree(root: int) -> list[int]:
 
 
 def memory(root: int) -> int:
-    """Bytes that a process and all that come from it hold; what several share counts once."""
-    total = 0
+    """Bytes that a process and all that come from it hold; what several of them share counts once, whether programs beside them
+    share it as well or not (they come and go). Of files that are mapped as much as the one with most of them has."""
+    own, mapped = 0, list[int]()
     for pid in tree(root):
         with suppress(OSError):
-            found = re.search(r"^Pss: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
-            total += int(found[1]) << 10 if found else 0
-    return total
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            found = {k: int(n) << 10 for k, n in re.findall(r"^(\w+): +(\d+) kB", text, re.M)}
+            anonymous = found.get("Anonymous", 0)
+            own += found.get("Pss_Anon", anonymous)
+            mapped.append(found.get("Rss", 0) - anonymous)
+    return own + max(mapped, default=0)
 
 
 def _spent(root: int) -> float:
@@ -235,6 +252,18 @@ def _spent(root: int) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
+def _computed(pid: int) -> tuple[float, float]:
+    """Processor seconds of a process's first thread, which is the event loop's, and of all its threads."""
+    first, total = 0.0, 0.0
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                seconds = int((task / "schedstat").read_text().split()[0]) / 1e9
+                total += seconds
+                first += seconds if task.name == str(pid) else 0.0
+    return first, total
+
+
 def _busy() -> float:
     """Processor seconds of the whole machine in which it was not idle."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
@@ -245,19 +274,32 @@ def _busy() -> float:
 @dataclass(frozen=True)
 class Look:
     """One look at `/health`. status: None where there was no answer; others: the share of all cores that other programs took
-    meanwhile."""
+    meanwhile; loop, server: processor seconds that the server's event loop, and all of its threads, took meanwhile. The second
+    is the most that the server itself can have made the look wait, however busy the machine is."""
 
     at: float
     took: float
     status: int | None
     others: float
+    loop: float = 0.0
+    server: float = 0.0
+
+    def told(self, flights: Sequence[Flight]) -> str:
+        """It, and what was under way meanwhile."""
+        under = [x.name for x in flights if x.begin < self.at + self.took and x.end > self.at]
+        return (
+            f"{self.status} after {self.took * 1000:.0f} ms, in which the event loop computed {self.loop * 1000:.0f} ms, "
+            f"the whole server {self.server * 1000:.0f}, and others took {self.others:.0%} of the cores; under way: "
+            f"{', '.join(under[:12]) or 'nothing'}"
+        )
 
 
 @dataclass
 class Watch:
-    """Looks at `/health` from a thread of its own, until `stop`."""
+    """Looks at `/health` from a thread of its own, until `stop`. server: its process."""
 
     address: Address
+    server: int
     looks: list[Look] = field(default_factory=list[Look])
 
     def __post_init__(self) -> None:
@@ -271,12 +313,13 @@ class Watch:
     def _run(self) -> None:
         while not self._stop.wait(EVERY):
             began, busy, spent = time.monotonic(), _busy(), _spent(os.getpid())
-            asked = time.monotonic()
+            computed, asked = _computed(self.server), time.monotonic()
             status = send(self.address, HEALTHY).status
             took = time.monotonic() - asked
+            loop, server = (b - a for a, b in zip(computed, _computed(self.server), strict=True))
             gone = (time.monotonic() - began) * (os.cpu_count() or 1)
             others = (_busy() - busy) - (_spent(os.getpid()) - spent)
-            self.looks.append(Look(asked, took, status, max(0.0, others / gone)))
+            self.looks.append(Look(asked, took, status, max(0.0, others / gone), loop, server))
 
 
 HEALTHY = Sent("health", (fuzz_requests.request("/health", b"", "GET"),))
@@ -295,10 +338,11 @@ def run(
     say: Any = print,
 ) -> list[str]:
     """Send `count` inputs to a server of its own; what went wrong, in sentences. say: is told how it goes on."""
-    found, counts = list[str](), Counter[tuple[str, str]]()
+    found, counts, flights = list[str](), Counter[tuple[str, str]](), list[Flight]()
     text, began, spawn = "", time.monotonic(), multiprocessing.get_context("spawn")
     with running(model) as server, ProcessPoolExecutor(1, spawn) as clients:
-        watch, others = Watch(server.address), (_busy(), _spent(os.getpid()), time.monotonic())
+        watch = Watch(server.address, server.process.pid)
+        others = _busy(), _spent(os.getpid()), time.monotonic()
         for sent in fuzz_requests.warm():
             told = send(server.address, sent)
             if told.status is None or told.status >= 500:
@@ -310,8 +354,9 @@ def run(
         for number in range(first, first + count, TOGETHER):
             numbers = range(number, min(number + TOGETHER, first + count))
             job = clients.submit(batch, server.address, seed, numbers, connections, right)
-            wrongs, some, _ = job.result()
+            wrongs, some, went = job.result()
             counts += some
+            flights += went
             found += map(str, wrongs)
             for one in wrongs:
                 say(str(one))
@@ -332,7 +377,7 @@ def run(
             found.append("the server is not ready at the end")
         if end > GROWTH * start:
             found.append(f"memory went from {start / 1e6:.0f} to {end / 1e6:.0f} MB")
-        found += _slow(watch.looks, say)
+        found += _slow(watch.looks, flights, say)
         text = server.messages()
     if "Traceback" in text or "ERROR" in text:
         found.append(f"the server's messages: {text[-3000:]}")
@@ -349,7 +394,7 @@ def run(
     return found
 
 
-def _slow(looks: Sequence[Look], say: Any) -> list[str]:
+def _slow(looks: Sequence[Look], flights: Sequence[Flight], say: Any) -> list[str]:
     """Looks that took too long while no others took the cores."""
     order = sorted(x.took for x in looks)
     if not order:
@@ -358,11 +403,17 @@ def _slow(looks: Sequence[Look], say: Any) -> list[str]:
         f"/health {len(order)} times: half within {order[len(order) // 2] * 1000:.0f} ms, 99 % within "
         f"{order[len(order) * 99 // 100] * 1000:.0f} ms, at most {order[-1] * 1000:.0f} ms"
     )
+    computed = sorted(x.server for x in looks)
+    say(
+        f"meanwhile the server computed for at most {computed[-1] * 1000:.0f} ms, in 99 % of them for "
+        f"{computed[len(computed) * 99 // 100] * 1000:.0f} ms, its event loop for at most "
+        f"{max(x.loop for x in looks) * 1000:.0f} ms"
+    )
+    for x in sorted(looks, key=lambda x: -x.server)[:SLOWEST]:
+        say(f"  /health: {x.told(flights)}")
     late = [x for x in looks if x.took > HEALTH or x.status != 200]
     for x in late[:20]:
-        say(
-            f"  /health: {x.status} after {x.took * 1000:.0f} ms, others took {x.others:.0%} of the cores"
-        )
+        say(f"  late /health: {x.told(flights)}")
     quiet = [x for x in late if x.others < QUIET]
     return [
         f"/health took {x.took * 1000:.0f} ms (status {x.status}), others had {x.others:.0%}"

@@ -1,7 +1,7 @@
 """A connection: how much of it is read at a time, how long it may take to say what it wants, and what it is told if it cannot.
 
 uvicorn waits for a head without an end, reads 256 KiB at a time (ten thousands of events where a body comes in chunks of one
-byte, and nobody else has a turn meanwhile), and answers what is no HTTP in a form of its own.
+byte, each a tenth of a millisecond in which nobody else has a turn), and answers what is no HTTP in a form of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from polydec.serve.errors import Refusal
 
 PART = 16 << 10
-"""Bytes that are read at a time; then others have their turn. A head that is longer than this is refused."""
+"""Bytes of a body that are read at a time; then others have their turn. A head that is longer than this is refused."""
+SMALL = 1 << 10
+"""Bytes that are read at a time where a body of many small chunks may be among them: of these each is an event."""
 PATIENCE = 10.0
 """Seconds from the first byte of a head to its last one, from the beginning of a connection to the first head, and for what
 comes of a body that is answered already."""
@@ -28,11 +30,14 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self._part = bytearray(PART)
+        self._small = memoryview(self._part)[:SMALL]
         self._due: asyncio.TimerHandle | None = None
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> bytearray | memoryview:
         """Where the next part goes."""
-        return self._part
+        sized = all(name != b"transfer-encoding" for name, _ in self.headers or ())
+        body = self.conn.their_state is h11.SEND_BODY
+        return self._part if body and sized else self._small
 
     def buffer_updated(self, nbytes: int) -> None:
         """A part has come."""

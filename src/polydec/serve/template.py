@@ -15,6 +15,8 @@ RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 """Names that have fields of their own."""
 LARGEST = 1 << 14
 """Characters of `chat_template_kwargs` as JSON."""
+LEAST = len('"a": 1, ') - 1
+"""Of a name with its value; one of them may be empty."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 """OpenAI's words for how long a model thinks."""
 SWITCHES = ("enable_thinking", "thinking")
@@ -26,10 +28,12 @@ def template_values(body: Body, model: LM) -> dict[str, Any]:
     """The names that a request gives the template. Raises Refusal for one that the template does not know, so that nothing is
     dropped in silence."""
     given = dict(body.mapping("chat_template_kwargs"))
-    size = len(json.dumps(given))
+    # nothing else runs while a value is written: many are not looked at, as each name takes that much at least
+    size = LEAST * len(given)
+    size = size if size > LARGEST else len(json.dumps(given))
     if size > LARGEST:
         raise Refusal(
-            f"chat_template_kwargs has {size} characters: it may have {LARGEST}",
+            f"chat_template_kwargs has at least {size} characters: it may have {LARGEST}",
             param="chat_template_kwargs",
         )
     for name in given:
