@@ -113,4 +113,6 @@ def test_figures_fit_what_they_show():
     assert "<a>" not in drawn and "x &amp; y" in drawn
     places = [float(x) for x in re.findall(r'c[xy]="([\d.]+)"', drawn)]
     assert all(0 <= x <= 380 for x in places)
+    depths = figure([Line("a", [(1, 0.5), (2, 0.25)], "red")], "x", "y", whole=True)
+    assert ">2</text>" in depths and ">1.2</text>" not in depths
     assert "Nothing was measured" in figure([], "x", "y")

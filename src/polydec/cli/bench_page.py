@@ -236,6 +236,7 @@ def _depth(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
         "drafts that were right so deep",
         most=1.0,
         percent=True,
+        whole=True,
     )
     return f'<div class="card"><h3>Acceptance by depth</h3>{drawn}</div>'
 

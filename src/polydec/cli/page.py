@@ -63,9 +63,11 @@ def figure(
     low: tuple[float | None, float | None] = (None, 0.0),
     most: float | None = None,
     percent: bool = False,
+    whole: bool = False,
 ) -> str:
     """Lines (or points alone) over an axis, with a legend below. low: where the axes begin, None: at the smallest; most: where
-    the upright one ends; percent: it shows shares."""
+    the upright one ends; percent: it shows shares; whole: only whole numbers stand
+    below."""
     some = [(x, y) for line in lines for x, y in line.points]
     if not some:
         return '<p class="note">Nothing was measured here.</p>'
@@ -88,7 +90,7 @@ def figure(
         said = f"{100 * y:.0f} %" if percent else f"{y:g}"
         out.append(f'<path d="M{LEFT} {h:.1f}H{WIDE - RIGHT}"/>')
         out.append(f'<text x="{LEFT - 6}" y="{h + 4:.1f}" text-anchor="end">{said}</text>')
-    for x in ticks(x0, x1):
+    for x in (x for x in ticks(x0, x1) if not whole or x == int(x)):
         w, _ = at(x, y0)
         out.append(f'<text x="{w:.1f}" y="{HIGH - BOTTOM + 16}" text-anchor="middle">{x:g}</text>')
     for line in lines:

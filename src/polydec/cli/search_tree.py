@@ -153,7 +153,7 @@ def drawn(root: Node) -> str:
         f'<h3>The search: {total} parts of texts</h3><p class="note">Green is what the answer went through; grey and crossed '
         f"out what was given up ({gone}). The small figure is what a text was ranked by there.{more}</p>"
         f'<div class="wide"><svg class="search" width="{wide}" height="{tall}" role="img" aria-label="search tree">'
-        f"{''.join(lines)}{''.join(words)}</svg></div>"
+        f"{''.join(sorted(lines, key=lambda line: 'class' in line))}{''.join(words)}</svg></div>"
     )
 
 

@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 class CpuStep:
-    """A network of models/lm.py whose rows never depend on their neighbours: every row is summed in one fixed order, so its
+    """A network of nets/query.py whose rows never depend on their neighbours: every row is summed in one fixed order, so its
     bits are the same for any batch, tree, number of threads and instruction set.
 
     kernel: name of the instruction set, of the arithmetic of quantised matrices (`compute`) and of how keys and values are kept
