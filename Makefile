@@ -8,9 +8,10 @@ demo: $(STAMP)
 	@$(BIN)/polydec zoo install smollm2 --quiet
 	@$(BIN)/polydec demo $(if $(PROMPTS),--prompt-file $(PROMPTS),) $(if $(JSON),--json,)
 
-# Two processes, each with one thread for torch: more would wait for one another on two cores.
+# Two processes, each with one thread for torch: more would wait for one another on two cores. Compiled modules are kept,
+# whatever the environment says: the tests start many programs, and each would compile the package anew.
 WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SPREAD := -n $(WORKERS) --dist worksteal
 
 # The core's own tests reach all of its lines. Watching lines makes tests take half as long again, so the others run without.
