@@ -90,7 +90,7 @@ class Harness(TemplateLM):
             raise RequestError(f"max_length is {max_length}: it must lie in 2 to {context}")
         self.max_length, self.draws, self.seed = max_length or context, draws, seed
         self._errors: list[float] = []
-        self._counts = {"tokens": 0, "target_passes": 0, "seconds": 0.0}
+        self._counts = {"tokens": 0, "target_passes": 0}
 
     # ---- tokens ----
 
@@ -171,11 +171,14 @@ class Harness(TemplateLM):
         return sums
 
     def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[Likelihood]:
-        cut = [
-            (context[max(0, len(context) + len(text) - self.max_length + 1) :], text)
-            for context, text in pairs
-        ]
-        found = likelihoods(self.lm, cut, draws=self.draws, seed=self.seed, at_once=self.batch_size)
+        found = likelihoods(
+            self.lm,
+            pairs,
+            draws=self.draws,
+            seed=self.seed,
+            at_once=self.batch_size,
+            most=self.max_length - 1,
+        )
         self._errors += [one.error for one in found]
         return found
 
@@ -189,7 +192,6 @@ class Harness(TemplateLM):
             done = ticket.completion()
             self._counts["tokens"] += done.usage["completion_tokens"]
             self._counts["target_passes"] += done.metrics["target_passes"]
-            self._counts["seconds"] += done.metrics["seconds"]
             texts.append(done.text)
             self.cache_hook.add_partial("generate_until", request.args, done.text)
         return texts

@@ -24,9 +24,6 @@ from polydec.methods.kit import CALLED, family_of
 Pair = tuple[Sequence[int], Sequence[int]]
 """Token ids: a context, and the text behind it, each of at least one."""
 
-AT_ONCE = 16
-"""Canvases of one text that share a pass."""
-
 
 @dataclass(frozen=True)
 class Likelihood:
@@ -41,13 +38,20 @@ class Likelihood:
 
 
 def likelihoods(
-    lm: LM, pairs: Sequence[Pair], *, draws: int = 128, seed: int = 0, at_once: int = 16
+    lm: LM,
+    pairs: Sequence[Pair],
+    *,
+    draws: int = 128,
+    seed: int = 0,
+    at_once: int = 16,
+    most: int | None = None,
 ) -> list[Likelihood]:
     """Of each pair, in order. A context that is too long loses its beginning.
 
     draws: canvases for each text under a masked-diffusion model, at least 2; where a text has no more sets of gaps than this,
-    all are taken and nothing is drawn. at_once: texts whose passes are merged, at least 1. Raises RequestError for a number out
-    of range, an empty text, a text longer than the context, and a model that writes in another way.
+    all are taken and nothing is drawn. at_once: texts, or canvases of one text, whose passes are merged, at least 1. most:
+    tokens of a context and its text together, None for what the model has room for. Raises RequestError for a number out of
+    range, an empty text, a text longer than that, and a model that writes in another way.
     """
     for name, value, least in (("draws", draws, 2), ("at_once", at_once, 1)):
         if value < least:
@@ -59,13 +63,13 @@ def likelihoods(
             f"{lm.name} is {kind} model: texts are scored under models that continue texts or fill canvases"
         )
     room = law.context if family == "diffusion" else law.context - 1  # a pass writes one more token
-    cut = [_fitting(pair, room) for pair in pairs]
+    cut = [_fitting(pair, room if most is None else min(most, room)) for pair in pairs]
     if family == "ar":
         return _continued(lm, cut, at_once)
     # draws hang on the text alone, so it has the same likelihood in any company
     named = [Rng.of(seed).at("likelihood", *context, "then", *text) for context, text in cut]
     return [
-        run([_masked(law, context, text, draws, rng)])[0]
+        run([_masked(law, context, text, draws, at_once, rng)])[0]
         for (context, text), rng in zip(cut, named, strict=True)
     ]
 
@@ -96,7 +100,12 @@ def _continued(lm: LM, pairs: Sequence[Pair], at_once: int) -> list[Likelihood]:
 
 
 async def _masked(
-    law: Any, context: tuple[int, ...], text: tuple[int, ...], draws: int, rng: Rng
+    law: Any,
+    context: tuple[int, ...],
+    text: tuple[int, ...],
+    draws: int,
+    at_once: int,
+    rng: Rng,
 ) -> Likelihood:
     """Block by block under a block-causal model, whose later blocks are not seen by the earlier ones."""
     whole, start = (*context, *text), len(context)
@@ -105,8 +114,8 @@ async def _masked(
         sets = list(_all_sets(places)) if 2 ** len(places) - 1 <= draws else None
         chosen = sets or [_drawn(places, rng.at("set", number, draw)) for draw in range(draws)]
         values: list[float] = []
-        for at in range(0, len(chosen), AT_ONCE):
-            group = chosen[at : at + AT_ONCE]
+        for at in range(0, len(chosen), at_once):
+            group = chosen[at : at + at_once]
             values += await gather(*(_filled_in(law, whole, places, gaps) for gaps in group))
         passes += len(chosen)
         if sets:  # the mean over how many gaps there are, then over the sets of so many
