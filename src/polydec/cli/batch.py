@@ -23,6 +23,7 @@ from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags
 from polydec.cli.generate import note
+from polydec.request.batching import Batching, chosen
 from polydec.serve.settings import limits
 
 RUNNING = limits()["running"]
@@ -42,6 +43,7 @@ ELSEWHERE = (
     "cache_dtype",
     "device",
     "threads",
+    "workers",
 )
 """Flags that do not say how a prompt is answered, or say so of requests with a body as well."""
 
@@ -62,6 +64,15 @@ def batch(
     max_running: Annotated[
         int, typer.Option(help=f"{RUNNING.help} (by each process; {RUNNING.range})")
     ] = RUNNING.default,
+    batching: Annotated[
+        str,
+        typer.Option(
+            help="how answers share passes: ragged; or, on the torch path, eqspec (padded and realigned), exspec (by length)"
+        ),
+    ] = "ragged",
+    pass_rows: Annotated[
+        int, typer.Option(help="answers of a pass of eqspec and exspec (1 to 4096)")
+    ] = 8,
     ray: Annotated[
         int, typer.Option(help="processes, by Ray Data on this machine (polydec[ray]); 0: this one")
     ] = 0,
@@ -74,6 +85,7 @@ def batch(
             "batch does not take --json or --trace: rows are JSON objects as they are"
         )
     RUNNING.convert(max_running)
+    shared_by = chosen(batching, whole("pass_rows", pass_rows, 1, 4096))
     if whole("ray", ray, 0, 64) and find_spec("ray") is None:
         raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
     text = prompts.read_text(given)
@@ -93,13 +105,17 @@ def batch(
             lm = flags.load()
             lm.check(flags.method, flags.options())
             _say_what_is_idle(lm, flags, lines)
-            job: Any = _job(lm, flags, given, as_text, max_running)
+            job: Any = _job(lm, flags, given, as_text, max_running, shared_by)
             if ray:  # what is wrong has been said by now; each process loads the model for itself
                 from polydec.serve.spread import Spread
 
                 each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
                 alone = dataclasses.replace(flags, threads=each)
-                job = Spread(ray, partial(_loaded, alone, given, as_text, max_running), max_running)
+                job = Spread(
+                    ray,
+                    partial(_loaded, alone, given, as_text, max_running, shared_by),
+                    max_running,
+                )
             with out.open("ab", buffering=0) as file:
                 _run(job, lines, done, rows.writer(file), tally)
     except OSError as error:
@@ -125,6 +141,7 @@ def _job(
     given: Path,
     as_text: bool,
     running: int,
+    batching: Batching,
     names: Mapping[str, int] | None = None,
 ) -> Any:
     """Lines to requests of this model. as_text: a line that is no request is a prompt as it stands."""
@@ -141,15 +158,27 @@ def _job(
         return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
 
     return rows.Batch(
-        lm, flags.model, method=flags.method, seed=flags.seed, own=own, running=running, names=names
+        lm,
+        flags.model,
+        method=flags.method,
+        seed=flags.seed,
+        own=own,
+        running=running,
+        names=names,
+        batching=batching,
     )
 
 
 def _loaded(
-    flags: Flags, given: Path, as_text: bool, running: int, names: Mapping[str, int]
+    flags: Flags,
+    given: Path,
+    as_text: bool,
+    running: int,
+    batching: Batching,
+    names: Mapping[str, int],
 ) -> Any:
     """The same in a process of its own, which loads the model."""
-    return _job(flags.load(), flags, given, as_text, running, names)
+    return _job(flags.load(), flags, given, as_text, running, batching, names)
 
 
 def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
@@ -176,7 +205,7 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
 
 def _settings(flags: Flags) -> str:
     """What decides an answer beside its line: rows of other settings are not gone on with."""
-    known = dataclasses.asdict(dataclasses.replace(flags, threads=None))
+    known = dataclasses.asdict(dataclasses.replace(flags, threads=None, workers=1))
     return json.dumps(known, sort_keys=True, default=str)
 
 

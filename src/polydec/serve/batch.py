@@ -21,6 +21,7 @@ from polydec.base import files
 from polydec.base.edge import parse_object, read_bytes
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import shown
+from polydec.request.batching import Batching
 from polydec.serve.body import Body, read_body
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import Refusal, refused
@@ -119,7 +120,8 @@ class Batch:
     """Lines to requests of one engine, and answers to rows.
 
     served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
-    (raises RequestError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known.
+    (raises RequestError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known;
+    batching: how answers share passes (request/batching.py), None: as the engine has it.
     """
 
     def __init__(
@@ -132,9 +134,10 @@ class Batch:
         own: Callable[[Line], Ask],
         running: int = 64,
         names: Mapping[str, int] | None = None,
+        batching: Batching | None = None,
     ) -> None:
         self.model, self.served, self.method, self.seed, self.own = model, served, method, seed, own
-        self.engine, self.running = Engine(model, max_running=running), running
+        self.engine, self.running = Engine(model, max_running=running, batching=batching), running
         self._named = dict(names or {})  # lines by their custom_id
 
     def answer(
