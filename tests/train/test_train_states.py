@@ -297,7 +297,7 @@ def test_wrong_options_are_told_in_one_sentence():
         ({"every": 0}, "every is 0"),
         (
             {"start": "x"},
-            r"start is 'x': kind eagle does nothing with it, leave it out \(eagle-3-narrow would",
+            r"start is 'x': kind eagle does nothing with it, leave it out \(eagle-3-narrow, longspec would",
         ),
         (
             {"tokens": 9},

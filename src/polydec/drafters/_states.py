@@ -56,6 +56,15 @@ class StateLaws:
         scores = self.session.states(state_NH)
         self.put(nodes, torch.stack([scores.weights(i) for i in range(len(state_NH))]))
 
+    def add_mean(self, nodes: Sequence[int], state_EH: Tensor) -> None:
+        """All these nodes have one law, of the mean of these states' logits."""
+        scores = self.session.states(state_EH)
+        weights = [scores.weights(i) for i in range(len(state_EH))]
+        self.put(
+            nodes,
+            torch.stack(weights).mean(0, keepdim=True) if len(weights) > 1 else weights[0][None],
+        )
+
     def add_normed(self, nodes: Sequence[int], state_NH: Tensor) -> None:
         """The same of states that lie behind the final norm: the head's logits of them alone. The session shows norm and head
         together, so each state is divided by the norm's weights, and what the norm then does to its length is undone."""

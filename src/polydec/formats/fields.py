@@ -335,10 +335,11 @@ class JudgeFields(Strict):
 
 
 class ProbeFields(OnStates):
-    """Of soft probes."""
+    """Of soft probes. copies: of each, in chains of their own."""
 
     maps: bool
     enter: Annotated[int, Field(ge=0, le=4096)]
+    copies: Annotated[int, Field(ge=1, le=16)] = 1
 
 
 class MtpFields(OnStates):

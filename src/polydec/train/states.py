@@ -85,7 +85,15 @@ def _course(spec: StatesSpec) -> Course:
     if begin is not None and "tokens" in kind.takes:
         frequent = narrow.tokens_of(begin)
     student = kind.start(
-        Shown(target, point.lm.vocab, torch.tensor(sorted(frequent)), levels, spec.seed, begin)
+        Shown(
+            target,
+            point.lm.vocab,
+            torch.tensor(sorted(frequent)),
+            levels,
+            spec.seed,
+            begin,
+            spec.copies,
+        )
     )
     pieces = lessons.pieces(spec.length, levels)
     aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))

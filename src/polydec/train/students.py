@@ -25,7 +25,8 @@ Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
 @dataclass(frozen=True)
 class Shown:
     """What a student reads of its target. tokens: the most frequent ones of the text, for a head of its own; levels: tokens
-    guessed; seed; begin: tensors that it may begin with, by the names of `Kind.begins`; None: there are none."""
+    guessed; seed; begin: tensors that it may begin with, by the names of `Kind.begins`; None: there are none; copies: of each
+    probe."""
 
     target: Llama
     vocab: Vocab
@@ -33,6 +34,7 @@ class Shown:
     levels: int
     seed: int
     begin: Mapping[str, Tensor] | None = None
+    copies: int = 1
 
     def embed(self, token: Tensor) -> Tensor:
         return self.target.model.embed_tokens(token)
