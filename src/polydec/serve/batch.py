@@ -220,7 +220,7 @@ class Batch:
         return None if first == line.at else first
 
     def _request(self, line: Line, twice: int | None) -> Work:
-        given = parse_object(line.text, "the line")
+        given = parse_object(line.text, "the line", finite=True)
         name = given.get("custom_id")
         head = {
             **line.head,

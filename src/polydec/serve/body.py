@@ -177,7 +177,7 @@ def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = Fals
             twice.extend([name for name, _ in items if name in seen or seen.add(name)][:1])
         return out
 
-    data = parse_object(text, "the body", pairs)
+    data = parse_object(text, "the body", pairs, finite=True)
     if twice:
         raise Refusal(f"field {shown(twice[0])} is given twice: give it once", param=twice[0][:100])
     return Body(data, limits, lenient=lenient)
