@@ -107,9 +107,9 @@ def _finite(digits: str) -> float:
 
 
 def parse(text: str | bytes, what: str, pairs: Pairs | None = None, *, finite: bool = False) -> Any:
-    """The value of a JSON text; pairs: makes each object; finite: NaN and Infinity, which Python's reader takes and models' files
-    hold, are refused, since no answer could tell them back. Raises RequestError with one sentence, also for one that is nested
-    too deeply."""
+    """The value of a JSON text; pairs: makes each object. finite: NaN and Infinity are refused, since no answer could tell them
+    back (Python's reader takes them, and models' files hold some). Raises RequestError with one sentence, also for one that is
+    nested too deeply."""
     numbers: dict[str, Any] = (
         {"parse_constant": _no_number, "parse_float": _finite} if finite else {}
     )

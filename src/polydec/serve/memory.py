@@ -1,9 +1,9 @@
 """Memory that large requests took, given back to the system.
 
 Three things keep it otherwise. The C library has an arena for each thread that reads requests, and of all but the first it
-keeps what was freed at the end: `one_arena` leaves it the first, and large pieces out of it. Objects that know one another stay until Python looks for
-them, and it looks when they are many, not when they are large: `giving_back` looks from time to time. And the C library gives
-back what is free only where somebody asks for it: so does `giving_back`.
+keeps what was freed at the end: `one_arena` leaves it the first, and large pieces out of it. Objects that know one another
+stay until Python looks for them, and it looks when they are many, not when they are large: `giving_back` looks from time to
+time. And the C library gives back what is free only where somebody asks for it: so does `giving_back`.
 """
 
 from __future__ import annotations
