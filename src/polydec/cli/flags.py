@@ -235,9 +235,9 @@ class Flags:
         given |= other
         if all(value is None for value in given.values()):
             return None
-        from polydec.constraints.asked import one
+        from polydec.constraints.asked import constraint_of
 
-        return one(given)
+        return constraint_of(given)
 
     @cached_property
     def written_from(self) -> str | None:

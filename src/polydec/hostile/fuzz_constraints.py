@@ -206,7 +206,7 @@ def case(r: random.Random, vocab: Vocab) -> tuple[str, Callable[[], str]]:
 
     def check() -> str:
         try:
-            found = asked.one({kind: given})
+            found = asked.constraint_of({kind: given})
             language = None if found is None else found.language(vocab, vocab.eos)
             return "" if language is None else _walked(language, vocab, random.Random(seed))
         except ValueError as error:
