@@ -51,7 +51,7 @@ ELSEWHERE = (
 @shared
 def batch(
     flags: Flags,
-    given: Annotated[
+    path: Annotated[
         Path,
         typer.Argument(
             metavar="IN", help="OpenAI's batch form, or prompts: a JSON object or a text a line"
@@ -88,13 +88,13 @@ def batch(
     shared_by = chosen(batching, whole("pass_rows", pass_rows, 1, 4096))
     if whole("ray", ray, 0, 64) and find_spec("ray") is None:
         raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
-    text = prompts.read_text(given)
+    text = prompts.read_text(path)
     lines = rows.lines_of(text, _settings(flags))
     if not lines:
-        raise RequestError(f"file {str(given)!r} holds no request")
+        raise RequestError(f"file {str(path)!r} holds no request")
     flags.check_names()
     _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
-    as_text = ".jsonl" not in given.name and not text.lstrip().startswith("{")
+    as_text = ".jsonl" not in path.name and not text.lstrip().startswith("{")
     try:
         with files.lock(out, wait=0.0):
             done = rows.resume(out, lines)
@@ -105,7 +105,7 @@ def batch(
             lm = flags.load()
             lm.check(flags.method, flags.options())
             _say_what_is_idle(lm, flags, lines)
-            job: Any = _job(lm, flags, given, as_text, max_running, shared_by)
+            job: Any = _job(lm, flags, path, as_text, max_running, shared_by)
             if ray:  # what is wrong has been said by now; each process loads the model for itself
                 from polydec.serve.spread import Spread
 
@@ -113,7 +113,7 @@ def batch(
                 alone = dataclasses.replace(flags, threads=each)
                 job = Spread(
                     ray,
-                    partial(_loaded, alone, given, as_text, max_running, shared_by),
+                    partial(_loaded, alone, path, as_text, max_running, shared_by),
                     max_running,
                 )
             with out.open("ab", buffering=0) as file:
@@ -138,7 +138,7 @@ def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
 def _job(
     lm: api.LM,
     flags: Flags,
-    given: Path,
+    path: Path,
     as_text: bool,
     running: int,
     batching: Batching,
@@ -153,7 +153,7 @@ def _job(
         row = (
             prompts.Row(line.text.strip(), "")
             if as_text
-            else prompts.row(line.text, line.at, given, "", lm, None)
+            else prompts.row(line.text, line.at, path, "", lm, None)
         )
         return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
 
@@ -171,14 +171,14 @@ def _job(
 
 def _loaded(
     flags: Flags,
-    given: Path,
+    path: Path,
     as_text: bool,
     running: int,
     batching: Batching,
     names: Mapping[str, int],
 ) -> Any:
     """The same in a process of its own, which loads the model."""
-    return _job(flags.load(), flags, given, as_text, running, batching, names)
+    return _job(flags.load(), flags, path, as_text, running, batching, names)
 
 
 def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:

@@ -22,7 +22,7 @@ class Batching(Protocol):
     @property
     def name(self) -> str: ...
 
-    def model(self, given: LM) -> LM:
+    def model(self, plain: LM) -> LM:
         """The model whose passes are laid out so. Raises RequestError where what runs it cannot."""
         ...
 
@@ -37,8 +37,8 @@ class Ragged:
 
     name: str = "ragged"
 
-    def model(self, given: LM) -> LM:
-        return given
+    def model(self, plain: LM) -> LM:
+        return plain
 
     def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
         return range(len(waiting))
@@ -58,8 +58,8 @@ class EqSpec:
     def __post_init__(self) -> None:
         _check_rows(self.rows)
 
-    def model(self, given: LM) -> LM:
-        return padded(given, self.name)
+    def model(self, plain: LM) -> LM:
+        return padded(plain, self.name)
 
     def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
         return sorted(_phase(waiting)[: self.rows])
@@ -80,8 +80,8 @@ class ExSpec:
     def __post_init__(self) -> None:
         _check_rows(self.rows)
 
-    def model(self, given: LM) -> LM:
-        return padded(given, self.name)
+    def model(self, plain: LM) -> LM:
+        return padded(plain, self.name)
 
     def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
         phase = _phase(waiting)
@@ -110,16 +110,16 @@ def chosen(name: str, rows: int) -> Batching:
     return Ragged() if kind is Ragged else kind(rows)
 
 
-def padded(given: LM, name: str) -> LM:
+def padded(plain: LM, name: str) -> LM:
     """The model over passes that are one padded tensor, and its draft as well. Raises RequestError where the compiled step or
     another engine runs it, which keep every row at its own end."""
     from polydec.models.checkpoint import Deferred
 
-    draft = given.draft
+    draft = plain.draft
     small = None if draft is None else Deferred(draft.name, lambda: _laid_out(_whole(draft), name))
-    made = replace(given, checkpoint=_laid_out(given.checkpoint, name), draft=small)
-    if "costs" in vars(given):  # they are measured once
-        vars(made)["costs"] = given.costs
+    made = replace(plain, checkpoint=_laid_out(plain.checkpoint, name), draft=small)
+    if "costs" in vars(plain):  # they are measured once
+        vars(made)["costs"] = plain.costs
     return made
 
 
@@ -138,10 +138,10 @@ def _laid_out(point: Checkpoint, name: str) -> Checkpoint:
     return replace(point, lm=twin)
 
 
-def _whole(one: Checkpoint | Deferred) -> Checkpoint:
+def _whole(point: Checkpoint | Deferred) -> Checkpoint:
     from polydec.models.checkpoint import Deferred
 
-    return one.whole if isinstance(one, Deferred) else one
+    return point.whole if isinstance(point, Deferred) else point
 
 
 def _phase(waiting: Sequence[Forward]) -> list[int]:

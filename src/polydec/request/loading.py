@@ -48,7 +48,7 @@ def load(
     here. workers: 2 for a model and a draft that run at the same time on half of the threads each.
     Raises RequestError with one sentence where something cannot be had or was made for another model.
     """
-    given = {
+    settings = {
         "dtype": dtype,
         "device": device,
         "threads": threads,
@@ -58,7 +58,7 @@ def load(
         "cache_dtype": cache_dtype,
     }
     known = declared()
-    checked = {key: known[key].convert(value) for key, value in given.items()}
+    checked = {key: known[key].convert(value) for key, value in settings.items()}
     from polydec.request.loaded import assembled
 
     return assembled(name, draft=draft, ngrams=ngrams, trained=trained, **checked)

@@ -51,7 +51,7 @@ class Widest:
                 for token, q, graded in likeliest(scores, at, room, budget)
                 if q > 0.0
             ]
-            level.sort(key=lambda one: -one[0])
+            level.sort(key=lambda path: -path[0])
             tips = []
             for path, node, at, token, q, graded in level[:room]:
                 new = tree.add(node, token, q)

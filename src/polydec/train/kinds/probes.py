@@ -32,7 +32,7 @@ class ProbeStudent(Student):
             ride(self.shown.target, probes.chain(copy), token_BT) for copy in range(probes.copies)
         ]
         for made in zip(*copies, strict=True):
-            logits = torch.stack([self.shown.logits(one) for one in made]).mean(0)
+            logits = torch.stack([self.shown.logits(state_BTH) for state_BTH in made]).mean(0)
             yield made[0], logits, torch.arange(made[0].shape[1])
 
 
