@@ -62,9 +62,9 @@ def build(
     from polydec.verifiers.match import Match
 
     longspec = kit.need(LongSpec)
-    tree = Ranked.of(longspec.rates, nodes, depth) if static else BestFirst(width)
-    if widths is not None:
-        tree, nodes, depth = Widest(widths), sum(widths), len(widths)
+    of_rates = Ranked.of(longspec.rates, nodes, depth) if static else BestFirst(width)
+    tree = of_rates if widths is None else Widest(widths)
+    size = (depth, nodes) if widths is None else (len(widths), sum(widths))
     drafter = FromLongSpec(longspec, tree)
     drafter = worth_its_cost(drafter, longspec.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))
+    return Speculative(kit.target, drafter, Match(), Fixed(*size))

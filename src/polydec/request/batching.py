@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -94,8 +94,10 @@ class ExSpec:
         return sorted(most[: self.rows])
 
 
-BATCHINGS = MappingProxyType({"ragged": Ragged, "eqspec": EqSpec, "exspec": ExSpec})
-"""By the name that a user gives."""
+BATCHINGS: Mapping[str, Callable[[int], Batching]] = MappingProxyType(
+    {"ragged": lambda rows: Ragged(), "eqspec": EqSpec, "exspec": ExSpec}
+)
+"""By the name that a user gives, each made for so many rows of a pass."""
 
 
 def chosen(name: str, rows: int) -> Batching:
@@ -106,8 +108,7 @@ def chosen(name: str, rows: int) -> Batching:
         raise RequestError(
             f"batching is {name!r}: it must be one of {', '.join(BATCHINGS)}; nearest is {near[0]}"
         )
-    kind = BATCHINGS[name]
-    return Ragged() if kind is Ragged else kind(rows)
+    return BATCHINGS[name](rows)
 
 
 def padded(plain: LM, name: str) -> LM:
