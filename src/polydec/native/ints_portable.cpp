@@ -40,6 +40,15 @@ inline V fms(V a, V b, V c) {
   return c;
 }
 inline void store(float* p, V a) { memcpy(p, &a, 64); }
+inline V load(const float* p) {
+  V r;
+  memcpy(&r, p, 64);
+  return r;
+}
+inline V add(V a, V b) {
+  EACH a.v[i] += b.v[i];
+  return a;
+}
 inline I iall(int32_t x) {
   I r;
   EACH r.v[i] = uint32_t(x);
@@ -144,10 +153,15 @@ inline I lookup(const u8* table, I x) {
   }
   return x;
 }
-struct WordSum {
-  void add(I, int32_t) {}
-  I get() const { return {}; }
-};  // not chosen
+struct WordSum {  // two codes of 16 bits with two inputs
+  I v = iall(0);
+  void add(I code, int32_t x) {
+    int16_t a[2];
+    memcpy(a, &x, 4);
+    EACH v.v[i] += (code.v[i] & 0xFFFF) * uint32_t(a[0]) + (code.v[i] >> 16) * uint32_t(a[1]);
+  }
+  I get() const { return v; }
+};
 template <int TOP, int UNIT>
 struct ByteSum {
   I v = iall(0);
@@ -166,6 +180,7 @@ struct ByteSum {
 #undef EACH
 
 constexpr int ROWS[COMPUTES] = {0, 2, 2};
+constexpr int QUERIES = 2;
 constexpr bool reads_words(int) { return false; }
 constexpr bool fetches(int, Compute, int) { return false; }
 constexpr bool chains(int) { return false; }

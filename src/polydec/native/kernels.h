@@ -12,6 +12,8 @@
 //   weights times the value's scale where values are integers. Blocks are joined in order: of the
 //   sum so far and the next block
 //             the one with the smaller maximum is scaled down.
+//   packed    see press_int.h: integers, summed exactly; offsets in 16 lanes (place mod 16), then
+//             `total`; a row's packed blocks of 128 positions come before those that are exact.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -110,6 +112,16 @@ struct View {
   const u8* at(int p) const { return base + size_t(p < prefix ? p : tail[p - prefix]) * entry; }
 };
 
+// What becomes of numbers x that are multiplied by packed codes, each with its scale and the number
+// that a code of 0 stands for (press_int.h): x * scale as integers from -FOLDED to FOLDED. unit:
+// what these are multiplied by; total: their sum; offset: what the codes' centre alone adds.
+struct Folded {
+  float unit, offset;
+  int32_t total;
+};
+constexpr int FOLDED = 32767;  // of 16 bits
+constexpr int FOLDABLE = 512;  // numbers that are folded at once, at most: sums fit into 32 bits
+
 // Rows of a tile lie block by block: input k of block b of row j at x[(b * M + j) * BLOCK + k], its
 // sum c at sums[(b * SUMS + c) * M + j].
 using Tile = void (*)(const u8* w, const u8* ahead, size_t panel, int blocks, const float* x,
@@ -128,6 +140,13 @@ struct Kernels {
   // SHARING * SPAN scores. fetch: what comes next in memory is wanted.
   void (*block[KEPTS])(const float* const* q, int n, const View& k, const View& v, int p0,
                        bool fetch, float* s, float* const* part);
+  // Scores [first, n), bounded by `cap` unless it is 0, become weights not yet divided by their
+  // sum; into a part's first places: what they are relative to, and the sum.
+  void (*weigh)(float* s, int first, int n, float cap, float* part);
+  // n numbers of each of several x, a multiple of LANES and FOLDABLE at most: into words + i * ld.
+  // scale, low: as halves; centre: the code that is taken for 0.
+  void (*fold)(const float* const* x, int count, const u8* scale, const u8* low, int n,
+               float centre, int16_t* words, size_t ld, Folded* by);
   void (*join)(float* part, const float* next, int head);  // the next block's part added
   void (*finish)(const float* part, int head, float* out);
   void (*turn)(const float* x, const float* cosine, const float* sine, int half, float scale,
