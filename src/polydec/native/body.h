@@ -235,31 +235,40 @@ void block(const float* const* q, int n, const View& k, const View& v, int p0, b
   }
 }
 
-void fold(const float* const* x, int count, const u8* scale, const u8* low, int n, float centre,
-          int16_t* words, size_t ld, Folded* by) {
-  alignas(64) float scales[FOLDABLE], centres[FOLDABLE], scaled[FOLDABLE];
+void widen(const u8* scale, const u8* low, int n, float centre, float* scales, float* middle) {
   for (int d = 0; d < n; d += LANES) {
     const V s = halves(scale + 2 * d);
     store(scales + d, s);
-    store(centres + d, fma(all(centre), s, halves(low + 2 * d)));
+    store(middle + d, fma(all(centre), s, halves(low + 2 * d)));
   }
-  for (int i = 0; i < count; ++i, words += ld) {
-    V most = zero(), offset = zero(), sum = zero();
+}
+float reach(const float* x, const float* y, int n) {
+  V most = zero();
+  for (int d = 0; d < n; d += LANES) {
+    const V v = y ? mul(load(x + d), load(y + d)) : load(x + d);
+    most = vmax(most, vmax(v, sub(zero(), v)));
+  }
+  return top(most);
+}
+void raise(float* x, const float* y, int n) {
+  for (int d = 0; d < n; d += LANES) store(x + d, vmax(load(x + d), load(y + d)));
+}
+void fold(const float* const* x, int count, int n, const float* scales, const float* middle,
+          const float* factor, int16_t* words, size_t ld, float* offset) {
+  V kept[4];
+  for (int i = 0; i < count; ++i) {
+    const V f = all(factor[i]);
+    V sum = zero();
     for (int d = 0; d < n; d += LANES) {
-      const V v = load(x[i] + d), y = mul(v, load(scales + d));
-      store(scaled + d, y);
-      most = vmax(most, vmax(y, sub(zero(), y)));
-      offset = fma(v, load(centres + d), offset);
+      const V v = load(x[i] + d);
+      sum = fma(v, load(middle + d), sum);
+      to_words(mul(mul(v, f), load(scales + d)), words + size_t(i) * ld + d);
     }
-    const float reach = top(most);
-    const V inverse = all(reach > 0x1p-100f ? FOLDED / reach : 0);
-    for (int d = 0; d < n; d += LANES) {
-      const V y = whole(mul(load(scaled + d), inverse));
-      sum = add(sum, y);  // exact: FOLDED * FOLDABLE is below 2^24
-      to_words(y, words + d);
-    }
-    const float all_words = total(sum);
-    by[i] = {reach / FOLDED, total(offset), all_words == all_words ? int32_t(all_words) : 0};
+    kept[i % 4] = sum;
+    if (i % 4 == 3)
+      total4(kept[0], kept[1], kept[2], kept[3], offset + i - 3);
+    else if (i + 1 == count)
+      for (int e = i / 4 * 4; e <= i; ++e) offset[e] = total(kept[e % 4]);
   }
 }
 
@@ -362,6 +371,9 @@ constexpr Kernels make(const char* name) {
   k.squares = squares;
   k.spread = spread;
   k.weigh = weigh;
+  k.widen = widen;
+  k.reach = reach;
+  k.raise = raise;
   k.fold = fold;
   k.join = join;
   k.finish = finish;

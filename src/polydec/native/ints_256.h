@@ -33,6 +33,10 @@ template <int n>
 inline I up(I a) {
   return _mm256_slli_epi16(a, n);
 }
+template <int n>
+inline I signed_down(I a) {
+  return _mm256_srai_epi16(a, n);
+}
 inline I iadd(I a, I b) { return _mm256_add_epi32(a, b); }
 inline I isub(I a, I b) { return _mm256_sub_epi32(a, b); }
 template <int n>

@@ -28,6 +28,10 @@ template <int n>
 inline I up(I a) {
   return _mm512_slli_epi16(a, n);
 }
+template <int n>
+inline I signed_down(I a) {
+  return _mm512_srai_epi16(a, n);
+}
 inline I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
 inline I isub(I a, I b) { return _mm512_sub_epi32(a, b); }
 template <int n>

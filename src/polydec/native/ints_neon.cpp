@@ -58,6 +58,14 @@ template <int n>
 inline I up(I x) {
   return {up4<n>(x.a), up4<n>(x.b)};
 }
+template <int n>
+inline uint32x4_t signed_down4(uint32x4_t x) {
+  return vreinterpretq_u32_s16(vshrq_n_s16(vreinterpretq_s16_u32(x), n));
+}
+template <int n>
+inline I signed_down(I x) {
+  return {signed_down4<n>(x.a), signed_down4<n>(x.b)};
+}
 inline I iadd(I x, I y) { return {vaddq_u32(x.a, y.a), vaddq_u32(x.b, y.b)}; }
 inline I isub(I x, I y) { return {vsubq_u32(x.a, y.a), vsubq_u32(x.b, y.b)}; }
 template <int n>

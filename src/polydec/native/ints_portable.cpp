@@ -77,6 +77,16 @@ inline I up(I a) {
   EACH a.v[i] = (a.v[i] << n & 0xFFFF) | (a.v[i] >> 16 << n << 16);
   return a;
 }
+template <int n>
+inline I signed_down(I a) {
+  EACH {
+    int16_t w[2];
+    memcpy(w, &a.v[i], 4);
+    for (int16_t& x : w) x = int16_t(x >> n);
+    memcpy(&a.v[i], w, 4);
+  }
+  return a;
+}
 inline I iadd(I a, I b) {
   EACH a.v[i] += b.v[i];
   return a;
@@ -158,7 +168,11 @@ struct WordSum {  // two codes of 16 bits with two inputs
   void add(I code, int32_t x) {
     int16_t a[2];
     memcpy(a, &x, 4);
-    EACH v.v[i] += (code.v[i] & 0xFFFF) * uint32_t(a[0]) + (code.v[i] >> 16) * uint32_t(a[1]);
+    EACH {
+      int16_t c[2];
+      memcpy(c, &code.v[i], 4);
+      v.v[i] += uint32_t(c[0] * a[0] + c[1] * a[1]);
+    }
   }
   I get() const { return v; }
 };

@@ -112,15 +112,9 @@ struct View {
   const u8* at(int p) const { return base + size_t(p < prefix ? p : tail[p - prefix]) * entry; }
 };
 
-// What becomes of numbers x that are multiplied by packed codes, each with its scale and the number
-// that a code of 0 stands for (press_int.h): x * scale as integers from -FOLDED to FOLDED. unit:
-// what these are multiplied by; total: their sum; offset: what the codes' centre alone adds.
-struct Folded {
-  float unit, offset;
-  int32_t total;
-};
-constexpr int FOLDED = 32767;  // of 16 bits
-constexpr int FOLDABLE = 512;  // numbers that are folded at once, at most: sums fit into 32 bits
+// Numbers that are multiplied by packed codes (press_int.h) become integers of 16 bits, -FOLDED to
+// FOLDED, FOLDABLE at once at most: their sums of products with codes of 8 bits fit into 32 bits.
+constexpr int FOLDED = 32767, FOLDABLE = 512;
 
 // Rows of a tile lie block by block: input k of block b of row j at x[(b * M + j) * BLOCK + k], its
 // sum c at sums[(b * SUMS + c) * M + j].
@@ -143,10 +137,14 @@ struct Kernels {
   // Scores [first, n), bounded by `cap` unless it is 0, become weights not yet divided by their
   // sum; into a part's first places: what they are relative to, and the sum.
   void (*weigh)(float* s, int first, int n, float cap, float* part);
-  // n numbers of each of several x, a multiple of LANES and FOLDABLE at most: into words + i * ld.
-  // scale, low: as halves; centre: the code that is taken for 0.
-  void (*fold)(const float* const* x, int count, const u8* scale, const u8* low, int n,
-               float centre, int16_t* words, size_t ld, Folded* by);
+  // n scales, of halves, and the numbers that the codes in the middle, `centre`, stand for.
+  void (*widen)(const u8* scale, const u8* low, int n, float centre, float* scales, float* middle);
+  float (*reach)(const float* x, const float* y, int n);  // the largest |x * y|; without y: of |x|
+  void (*raise)(float* x, const float* y, int n);         // x = the larger one of x and y
+  // `count` rows of n numbers: x * factor * scale as integers into words + i * ld, and the sum of
+  // x * middle.
+  void (*fold)(const float* const* x, int count, int n, const float* scales, const float* middle,
+               const float* factor, int16_t* words, size_t ld, float* offset);
   void (*join)(float* part, const float* next, int head);  // the next block's part added
   void (*finish)(const float* part, int head, float* out);
   void (*turn)(const float* x, const float* cosine, const float* sine, int half, float scale,

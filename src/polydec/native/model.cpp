@@ -694,7 +694,8 @@ int Model::run(const StepBatch& b) {
     need_inputs(b.rows, int(wide), threads);
     if (!j.tile) parts.need(m * H * size_t(packed + blocks) * part);
     if (packed)
-      for (auto& o : own_packed) o.need(PACKED * (SPAN + FOLDABLE / 2));
+      for (auto& o : own_packed)
+        o.need(PACKED * (SPAN + FOLDABLE / 2) + FOLDABLE * (1 + 2 * SPAN / LANES));
     if (compute != FLOAT32)
       for (auto& o : own_row) o.need(size_t(c.width));
     for (auto& o : own_att) o.need(4 * H * size_t(c.head));

@@ -27,8 +27,9 @@ static void rounded(const float* x, size_t step, int n, int bits, uint16_t* scal
     code[i] = whole ? u8(std::min(std::max(std::rint((number(i) - offset) / by), 0.0f), most)) : 0;
 }
 
-// The place of a code in a panel: of output o, the k-th.
+// The k-th code of output o goes into a panel.
 static void put(u8* panel, int bits, int o, int k, u8 code) {
+  code = u8((code - (1 << (bits - 1))) & ((1 << bits) - 1));  // less the centre
   const int each = 32 / bits, pair = k % each / 2, half = k % 2, at = pair * bits;
   panel[(k / each * LANES + o) * 4 + half * 2 + at / 8] |= u8(code << at % 8);
 }
@@ -81,46 +82,68 @@ int Model::press(const StepPress& p, const float* kv, uint8_t* out) {
 }
 
 // What n queries of key head h see of the positions [p0, stop), which are packed and lie in one
-// block of attention: a part for each.
+// block of attention: a part for each. Its queries are folded with one factor, from the largest
+// scales of each dimension; weights, at most 1, with one for a block and a group. While keys are
+// read, values are fetched, and meanwhile the keys of the next positions.
 void Model::ask_packed(const StepCache& s, int t, int l, int h, int p0, int stop,
                        const float* const* q, int n, float* const* part) {
-  const PressLayout at(*s.press, c.kv_heads, c.head);
-  const int B = at.block, D = at.head, rest = n - PACKED;
-  if (rest > 0) {
+  for (; n > PACKED; n -= PACKED, q += PACKED, part += PACKED)
     ask_packed(s, t, l, h, p0, stop, q, PACKED, part);
-    return ask_packed(s, t, l, h, p0, stop, q + PACKED, rest, part + PACKED);
-  }
+  const PressLayout at(*s.press, c.kv_heads, c.head);
+  const int B = at.block, D = at.head, groups = B / at.keys;
   const Products products = ints->products[at.kind()];
-  float* scores = own_packed[size_t(t)].p;
-  int16_t* words = reinterpret_cast<int16_t*>(scores + PACKED * SPAN);
-  Folded by[PACKED];
-  const float* x[PACKED];
-  float* y[PACKED];
   const u8* const* blocks = s.packed + size_t(l) * size_t(s.blocks);
-  const size_t panel_of_keys = size_t(D) * LANES * size_t(at.bits) / 8,
-               panel_of_values = size_t(B) * LANES * size_t(at.bits) / 8;
+  const int next = stop / B;
+  const bool more = next < s.blocks && stop - p0 == SPAN;
+  float *scores = own_packed[size_t(t)].p, *most = scores + PACKED * SPAN,
+        *scales = most + FOLDABLE, *middle = scales + SPAN / LANES * FOLDABLE;
+  int16_t* words = reinterpret_cast<int16_t*>(middle + SPAN / LANES * FOLDABLE);
+  float factor[PACKED], unit[PACKED], offset[PACKED], *y[PACKED];
+  const float* x[PACKED];
+  auto fold_by = [&](float reach, int i) {
+    unit[i] = reach / FOLDED;
+    factor[i] = reach > 0x1p-100f ? FOLDED / reach : 0;
+  };
+  memset(most, 0, size_t(D) * 4);
+  int place = 0;
+  for (int first = p0; first < stop; first += B)
+    for (int g = 0; g < groups; ++g, ++place) {
+      const u8* scale = blocks[first / B] + at.key_scales(h, g);
+      k->widen(scale, scale + 2 * D, D, at.centre(), scales + place * D, middle + place * D);
+      k->raise(most, scales + place * D, D);
+    }
+  for (int i = 0; i < n; ++i) fold_by(k->reach(q[i], most, D), i);
+  place = 0;
   for (int first = p0; first < stop; first += B) {
-    const u8* block = blocks[first / B];
-    for (int g = 0; g < B / at.keys; ++g) {
-      const u8* scale = block + at.key_scales(h, g);
-      k->fold(q, n, scale, scale + 2 * D, D, at.centre(), words, FOLDABLE, by);
-      for (int i = 0; i < n; ++i) y[i] = scores + i * SPAN + first - p0 + g * at.keys;
-      products(block + at.codes(0, h) + size_t(g * at.keys / LANES) * panel_of_keys,
-               at.keys / LANES, D, n, words, FOLDABLE, by, false, y);
+    const u8 *keys = blocks[first / B] + at.codes(0, h),
+             *values = blocks[first / B] + at.codes(1, h);
+    for (int g = 0; g < groups; ++g, ++place) {
+      const size_t skip = size_t(g) * (at.half() / size_t(groups));
+      k->fold(q, n, D, scales + place * D, middle + place * D, factor, words, FOLDABLE, offset);
+      for (int i = 0; i < n; ++i) y[i] = scores + i * SPAN + place * at.keys;
+      products(keys + skip, at.keys / LANES, D, n, words, FOLDABLE, unit, offset, false,
+               values + skip, y);
     }
   }
   for (int i = 0; i < n; ++i) k->weigh(scores + i * SPAN, 0, stop - p0, c.cap, part[i]);
   for (int first = p0; first < stop; first += B) {
-    const u8* block = blocks[first / B];
+    const u8 *block = blocks[first / B],
+             *soon = more && next + (first - p0) / B < s.blocks
+                         ? blocks[next + (first - p0) / B] + at.codes(0, h)
+                         : nullptr;
     for (int i = 0; i < n; ++i) x[i] = scores + i * SPAN + first - p0;
     for (int d = 0, width; d < D; d += width) {
       const int group = (h * D + d) / at.values;
       width = std::min(D - d, (group + 1) * at.values - (h * D + d));
       const u8* scale = block + at.value_scales(group);
-      k->fold(x, n, scale, scale + 2 * B, B, at.centre(), words, FOLDABLE, by);
+      const size_t skip = size_t(d) * (at.half() / size_t(D));
+      k->widen(scale, scale + 2 * B, B, at.centre(), scales, middle);
+      const float largest = k->reach(scales, nullptr, B);
+      for (int i = 0; i < n; ++i) fold_by(largest, i);
+      k->fold(x, n, B, scales, middle, factor, words, FOLDABLE, offset);
       for (int i = 0; i < n; ++i) y[i] = part[i] + LANES + d;
-      products(block + at.codes(1, h) + size_t(d / LANES) * panel_of_values, width / LANES, B, n,
-               words, FOLDABLE, by, first > p0, y);
+      products(block + at.codes(1, h) + skip, width / LANES, B, n, words, FOLDABLE, unit, offset,
+               first > p0, soon ? soon + skip : nullptr, y);
     }
   }
 }

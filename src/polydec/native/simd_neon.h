@@ -116,7 +116,7 @@ inline void totals(const V* s, float* out) {
 }
 
 inline void to_words(V a, int16_t* p) {
-  EACH vst1_s16(p + 4 * i, vmovn_s32(vcvtq_s32_f32(a.v[i])));
+  EACH vst1_s16(p + 4 * i, vmovn_s32(vcvtnq_s32_f32(a.v[i])));
 }
 inline V halves(const u8* p) {
   V r;
