@@ -60,7 +60,7 @@ WAYS = [(8, 32, 64), (8, 0, 16), (4, 32, 32), (4, 0, 128), (2, 16, 128), (2, 0, 
 
 
 @pytest.mark.parametrize("bits, group, block", WAYS)
-@pytest.mark.parametrize("heads, head", [(2, 32), (3, 48), (1, 16)])
+@pytest.mark.parametrize("heads, head", [(2, 32), (2, 48), (1, 32)])
 def test_packed_numbers_are_those_of_the_torch_path(bits, group, block, heads, head):
     """Every code, scale and lowest number, read from the bytes as press.h lays them out."""
     c = config(num_attention_heads=heads, num_key_value_heads=heads, head_dim=head)
@@ -297,13 +297,12 @@ def test_keys_are_not_shown_to_a_drafter():
 
 
 def test_numbers_that_are_none_stay_an_error():
-    """A key that is no number is one still when it is packed: it is never passed over in silence."""
-    for which, place in ((0, (0, 0, 3, 5)), (1, (0, 1, 3, 5))):
-        cache = NET.new_cache(press())
-        _, cache = pressed_chain(NET, press(), TEXT[:20])
-        cache.kv[(which, *place[1:])] = float("nan")
+    """What is packed must be finite: it is never passed over in silence."""
+    for which, bad in ((0, float("nan")), (1, float("nan")), (0, float("inf")), (1, -float("inf"))):
+        kv = torch.zeros(2, 2, 16, 32)
+        kv[which, 1, 3, 5] = bad
         with pytest.raises(ValueError, match="NaN or infinite"):
-            pressed_chain(NET, press(), TEXT[20:80], cache=cache)
+            NET.new_cache(press()).press.pack(0, kv, None, None)
 
 
 @pytest.mark.parametrize(

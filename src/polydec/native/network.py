@@ -244,16 +244,12 @@ class CpuStep:
 
     def _pack(self, shape: PressOf, kv: Tensor, out: Tensor) -> None:
         """Keys and values of a block of one layer, [2, kv heads, block, head], into bytes."""
-        self._check(
-            self._lib.step_press(
-                self._model,
-                C.byref(shape),
-                kv.data_ptr(),
-                kv.numel(),
-                out.data_ptr(),
-                out.numel(),
-            )
+        code = self._lib.step_press(
+            self._model, C.byref(shape), kv.data_ptr(), kv.numel(), out.data_ptr(), out.numel()
         )
+        if code == ENDLESS:
+            raise MissingError(NOT_FINITE)
+        self._check(code)
 
     def _turn(self, positions: int) -> None:
         """Tables for that many positions at least. Angles are rounded to fp32, as transformers has them: beyond a few

@@ -6,25 +6,26 @@
 namespace polydec {
 
 // Numbers that share a scale, `step` apart: scale and lowest number as halves, codes that count
-// from it, as presses/_integers.py rounds them. A number that is none stays so in the lowest one.
-static void rounded(const float* x, size_t step, int n, int bits, uint16_t* scale, uint16_t* low,
+// from it, as presses/_integers.py rounds them; false where one of them is infinite or NaN.
+static bool rounded(const float* x, size_t step, int n, int bits, uint16_t* scale, uint16_t* low,
                     u8* code) {
   const float most = float((1 << bits) - 1), largest = 65504;
   float least = INFINITY, top = -INFINITY;
-  bool whole = true;
+  bool finite = true;
   auto number = [&](int i) { return std::min(std::max(x[size_t(i) * step], -largest), largest); };
   for (int i = 0; i < n; ++i) {
-    whole &= x[size_t(i) * step] == x[size_t(i) * step];
+    finite &= std::fabs(x[size_t(i) * step]) < INFINITY;
     least = std::min(least, number(i));
     top = std::max(top, number(i));
   }
-  *low = whole ? float_to_half(least) : uint16_t(0x7e00);
-  const float offset = half_to_float(whole ? *low : uint16_t(0));
-  *scale =
-      whole ? float_to_half(std::min(std::max((top - offset) / most, 0.0f), largest)) : uint16_t(0);
+  if (!finite) return false;
+  *low = float_to_half(least);
+  const float offset = half_to_float(*low);
+  *scale = float_to_half(std::min(std::max((top - offset) / most, 0.0f), largest));
   const float unit = half_to_float(*scale), by = unit == 0 ? 1 : unit;
   for (int i = 0; i < n; ++i)
-    code[i] = whole ? u8(std::min(std::max(std::rint((number(i) - offset) / by), 0.0f), most)) : 0;
+    code[i] = u8(std::min(std::max(std::rint((number(i) - offset) / by), 0.0f), most));
+  return true;
 }
 
 // The k-th code of output o goes into a panel.
@@ -34,7 +35,7 @@ static void put(u8* panel, int bits, int o, int k, u8 code) {
   panel[(k / each * LANES + o) * 4 + half * 2 + at / 8] |= u8(code << at % 8);
 }
 
-static void press_block(const PressLayout& at, const float* kv, u8* out) {
+static bool press_block(const PressLayout& at, const float* kv, u8* out) {
   const int B = at.block, D = at.head, H = at.heads;
   const size_t panel_of_keys = size_t(D) * LANES * size_t(at.bits) / 8,
                panel_of_values = size_t(B) * LANES * size_t(at.bits) / 8;
@@ -47,7 +48,7 @@ static void press_block(const PressLayout& at, const float* kv, u8* out) {
       for (int d = 0; d < D; ++d) {
         const float* x = kv + (size_t(h) * size_t(B) + size_t(g * at.keys)) * size_t(D) + d;
         uint16_t* scale = halves + at.key_scales(h, g) / 2 + d;
-        rounded(x, size_t(D), at.keys, at.bits, scale, scale + D, code);
+        if (!rounded(x, size_t(D), at.keys, at.bits, scale, scale + D, code)) return false;
         for (int i = 0; i < at.keys; ++i) {
           const int p = g * at.keys + i;
           put(out + at.codes(0, h) + size_t(p / LANES) * panel_of_keys, at.bits, p % LANES, d,
@@ -62,8 +63,9 @@ static void press_block(const PressLayout& at, const float* kv, u8* out) {
              size_t(D) * 4);
     for (int g = 0; g < H * D / at.values; ++g) {
       uint16_t* scale = halves + at.value_scales(g) / 2 + p;
-      rounded(&row[size_t(g) * size_t(at.values)], 1, at.values, at.bits, scale, scale + B,
-              &codes[size_t(g) * size_t(at.values)]);
+      if (!rounded(&row[size_t(g) * size_t(at.values)], 1, at.values, at.bits, scale, scale + B,
+                   &codes[size_t(g) * size_t(at.values)]))
+        return false;
     }
     for (int c = 0; c < H * D; ++c)
       put(out + at.codes(1, c / D) + size_t(c % D / LANES) * panel_of_values, at.bits, c % LANES, p,
@@ -77,8 +79,7 @@ uint64_t Model::press_bytes(const StepPress& p) const {
 }
 
 int Model::press(const StepPress& p, const float* kv, uint8_t* out) {
-  press_block(PressLayout(p, c.kv_heads, c.head), kv, out);
-  return 0;
+  return press_block(PressLayout(p, c.kv_heads, c.head), kv, out) ? 0 : 9;
 }
 
 // What n queries of key head h see of the positions [p0, stop), which are packed and lie in one

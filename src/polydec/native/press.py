@@ -23,6 +23,8 @@ from polydec.nets.memory import empty
 from polydec.nets.press import Chunk, Press, chunks_of_rows, sealed
 
 CPU = torch.device("cpu")
+LEAST, MOST = 1 << 20, 1 << 23
+"""Bytes of a piece of memory for packed blocks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,21 +39,41 @@ class Block:
         return self.bytes.nbytes
 
 
+class Slab:
+    """Room for the packed blocks of one text, large pieces at a time, which large pages bear: a pass reads all of them, and a
+    block of one layer is a few small pages. Each piece is about as large as all before it, and is given back once no block
+    in it is read any more."""
+
+    __slots__ = ("_left", "_total")
+
+    def __init__(self) -> None:
+        self._left, self._total = torch.empty(0, dtype=torch.uint8), 0
+
+    def take(self, size: int) -> Tensor:
+        """So many bytes, at a multiple of 64 where all sizes are."""
+        if len(self._left) < size:
+            piece = max(size, min(max(LEAST, self._total), MOST))
+            self._left, self._total = empty((piece,), torch.uint8, CPU), self._total + piece
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPress:
     """A press as the library packs it (nets/press.py, Packing). shape: what the library is told; size: bytes of a packed block
-    of one layer; into: packs one."""
+    of one layer; into: packs one; slab: where blocks lie."""
 
     called: str
     block: int
     shape: PressOf
     size: int
     into: Callable[[PressOf, Tensor, Tensor], None]
+    slab: Slab
     asks = False
     lasting = True
 
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> Block:
-        out = empty((self.size,), torch.uint8, CPU)
+        out = self.slab.take(self.size)
         self.into(self.shape, kv.contiguous(), out)
         return Block(out, out.data_ptr())
 
@@ -82,7 +104,7 @@ def step_press(
             f"cache is {press.called}, block {press.block} and group {rounding.group}: the compiled step packs blocks of 16, "
             "32, 64 or 128 in groups of multiples of 16, or 0; choose such, or load the model on the torch path (--dtype torch)"
         )
-    return StepPress(press.called, press.block, shape, size, into)
+    return StepPress(press.called, press.block, shape, size, into, Slab())
 
 
 def looks(

@@ -158,7 +158,7 @@ int step_turns(void* model, const int32_t* ropes, uint64_t count);
 int step_sparse(void* model, const int32_t* sparse, uint64_t count);
 // Bytes of a packed block of one layer; 0: blocks of this kind cannot be read.
 uint64_t step_press_bytes(void* model, const StepPress* press);
-// Packs a block of one layer, kv [2][kv_heads][block][head] (`count` floats), into `out` (`room`
+// Packs a block of one layer, whose numbers must be finite, kv [2][kv_heads][block][head] (`count` floats), into `out` (`room`
 // bytes).
 int step_press(void* model, const StepPress* press, const float* kv, uint64_t count, uint8_t* out,
                uint64_t room);
