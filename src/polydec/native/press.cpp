@@ -71,6 +71,7 @@ static bool press_block(const PressLayout& at, const float* kv, u8* out) {
       put(out + at.codes(1, c / D) + size_t(c % D / LANES) * panel_of_values, at.bits, c % LANES, p,
           codes[size_t(c)]);
   }
+  return true;
 }
 
 uint64_t Model::press_bytes(const StepPress& p) const {
