@@ -27,9 +27,11 @@ LAYER = Want(law=Reads.ROW, hidden=True)
 
 @dataclass
 class StateLaws:
-    """session: the target's own, which is asked for laws and never moved; logits: of the nodes that have them by now."""
+    """session: the target's own, which is asked for laws and never moved; bent: whether laws are shaped as the target's are;
+    logits: of the nodes that have them by now."""
 
     session: Session
+    bent: bool = True
     logits: dict[int, Answer] = field(default_factory=dict[int, Answer])
 
     def new(self, draft: Draft) -> list[int]:
@@ -70,8 +72,9 @@ class StateLaws:
         )
 
     def scores(self, draft: Draft) -> Scores:
-        """The laws at all nodes, shaped as the target's are."""
-        return self.session.bend(draft, LogitScores([self.logits[i] for i in range(len(draft))]))
+        """The laws at all nodes."""
+        scores = LogitScores([self.logits[i] for i in range(len(draft))])
+        return self.session.bend(draft, scores) if self.bent else scores
 
 
 def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = ()) -> Tensor:
@@ -113,6 +116,10 @@ class StateDrafter(Protocol):
     def weights(self) -> Weights: ...
     @property
     def tree(self) -> Tree: ...
+    @property
+    def bent(self) -> bool:
+        """Whether laws of drafts are shaped as the target's are."""
+        ...
     @property
     def want(self) -> Want: ...
     def laws(self, known: StateGuess) -> Laws:
@@ -161,12 +168,13 @@ class StateGuess:
     def _grows(self, root: int, budget: Budget) -> bool:
         """Whether one call grows the tree that the drafter's would be: likeliest tokens first, of a law of which nothing counts
         but its likeliest token, with no reason to stop early."""
-        wide = getattr(self.drafter.tree, "expands", 0)
+        wide = getattr(self.drafter.tree, "expands", (0,))
         return (
-            1 <= wide <= WIDE
+            1 <= min(wide)
+            and max(wide) <= WIDE
             and 1 <= budget.nodes <= MOST
             and budget.go_on is always
-            and reads_argmax(self.session, root)
+            and (not self.drafter.bent or reads_argmax(self.session, root))
         )
 
     async def _grown(self, grower: Grower, root: int, depth: int, budget: Budget) -> Draft:
@@ -184,8 +192,9 @@ class StateGuess:
                 torch.stack([state_S for _, state_S in some]) if some else torch.empty(0),
                 None if some else self.end,
                 min(depth, DEEP),
-                self.drafter.tree.expands,  # pyright: ignore[reportAttributeAccessIssue]
+                *self.drafter.tree.expands,  # pyright: ignore[reportAttributeAccessIssue]
                 budget.nodes,
+                budget.floor,
             ),
             len(some) + depth - 1,
         )
