@@ -132,7 +132,7 @@ class StateGuess:
     """session: the target's own; cache: the layer's, None without one. What it holds between rounds was computed from true
     states alone. text: the last tokens, up to the root; pending: windows of tokens that the layer has not read yet, and the
     true states before the last of each; true_H: the last true state; tip: what the layer makes of it. grower: what grows whole
-    trees in one call, None where nothing does; end: the tip as it knows it."""
+    trees in one call, None where nothing does; end: the tip as it knows it; bent: whether laws are shaped as the target's."""
 
     drafter: StateDrafter
     session: Session
@@ -145,6 +145,7 @@ class StateGuess:
     tip: Answer | None = None
     grower: Grower | None = None
     end: Tip | None = None
+    bent: bool = True
     price = 0.0  # its passes are priced by whoever weighs them: see Priced
 
     @property
@@ -174,7 +175,7 @@ class StateGuess:
             and max(wide) <= WIDE
             and 1 <= budget.nodes <= MOST
             and budget.go_on is always
-            and (not self.drafter.bent or reads_argmax(self.session, root))
+            and (not self.bent or reads_argmax(self.session, root))
         )
 
     async def _grown(self, grower: Grower, root: int, depth: int, budget: Budget) -> Draft:
@@ -287,7 +288,8 @@ def at_work(drafter: StateDrafter, session: Session) -> StateGuess:
     """On a sequence that is about to begin."""
     network = drafter.weights.network
     cache = None if network is None else network.new_cache()
-    return StateGuess(drafter, session, cache, grower=getattr(drafter.weights, "grower", None))
+    grower = getattr(drafter.weights, "grower", None)
+    return StateGuess(drafter, session, cache, grower=grower, bent=drafter.bent)
 
 
 def last(tokens: Sequence[int], window: int) -> tuple[int, ...]:

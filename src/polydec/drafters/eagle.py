@@ -67,7 +67,7 @@ class LayerLaws:
         self._weights, self._known, self._laws, self._above = (
             weights,
             known,
-            StateLaws(known.session, known.drafter.bent),
+            StateLaws(known.session, known.bent),
             dict[int, Tensor](),
         )
         if known.tip is not None:

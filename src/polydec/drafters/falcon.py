@@ -50,7 +50,7 @@ class BlockLaws:
         self._weights, self._known, self._laws, self._fed = (
             weights,
             known,
-            StateLaws(known.session, known.drafter.bent),
+            StateLaws(known.session, known.bent),
             1,
         )
         assert known.tip is not None, "a draft is asked for before the target has read the prompt"

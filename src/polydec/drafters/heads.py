@@ -73,7 +73,7 @@ class HeadLaws:
         state = known.session.normed(state) if weights.normed else state
         self._weights, self._laws, self._carry = (
             weights,
-            StateLaws(known.session, known.drafter.bent),
+            StateLaws(known.session, known.bent),
             {-1: weights.start(state)[0]},
         )
 
