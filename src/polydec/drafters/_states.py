@@ -120,6 +120,7 @@ class StateDrafter(Protocol):
     def bent(self) -> bool:
         """Whether laws of drafts are shaped as the target's are."""
         ...
+
     @property
     def want(self) -> Want: ...
     def laws(self, known: StateGuess) -> Laws:
