@@ -119,7 +119,8 @@ class Batch(C.Structure):
 class Growth(C.Structure):
     _fields_ = [
         ("cache", _P),
-        *_all(_I, "length rows states depth width nodes found"),
+        *_all(_I, "length rows states depth width tips nodes found"),
+        ("floor", C.c_double),
         *_all(_P, "embed state table tip logits token parent chance"),
     ]
 

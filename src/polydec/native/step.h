@@ -85,14 +85,16 @@ struct StepBatch {
 // learned/kinds/eagle3.py). Its rows are a token's embedding beside a state, each divided by its
 // root mean square, joined to one of the network's width where there is STEP_JOIN. First it reads
 // `rows` true states, which stay in its cache: entries [length, length + rows). Then it expands at
-// each level the `width` likeliest paths, of which each names its `width` likeliest tokens; of all
-// that were named the `nodes` likeliest are answered (BestFirst, trees/best_first.py).
+// each level the `tips` likeliest paths, of which each names its `width` likeliest tokens, none on a
+// path less likely than `floor`; of all that were named the `nodes` likeliest are answered
+// (BestFirst, trees/best_first.py).
 struct StepGrowth {
-  const StepCache* cache;  // room for length + rows + width * (depth - 1) entries
+  const StepCache* cache;  // room for length + rows + tips * (depth - 1) entries
   int32_t length;          // entries that are there
   int32_t rows, states;    // of true states; how many of them lie side by side for STEP_FUSE
-  int32_t depth, width, nodes;
+  int32_t depth, width, tips, nodes;
   int32_t found;  // nodes of the answer
+  double floor;
   const float *embed,
       *state;               // [rows][S] and [rows][states * S]: tokens, and the states before them
   const float* table;       // [outputs][S]: what the head's tokens are as embeddings
