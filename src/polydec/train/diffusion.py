@@ -207,26 +207,26 @@ class Rows:
         if going_on:  # as many positions as the longest of the others take
             length = int(spec.length * (spec.long / spec.length) ** r.random())
             count = max(1, spec.rows * spec.length // length)
-        some = [
+        rows = [
             self._row(tasks[i % len(tasks)], i, length)
             for i in range(step * spec.rows, step * spec.rows + count)
         ]
-        return torch.tensor([t for t, _ in some]), torch.tensor(
-            [[i >= n for i in range(length)] for _, n in some]
+        return torch.tensor([t for t, _ in rows]), torch.tensor(
+            [[i >= n for i in range(length)] for _, n in rows]
         )
 
     def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:
         task = make(name, self._spec.seed, i, of=variety(self._spec.varied))
         question = task.question if not self._left_out(i) else ""
         asked = self._ids(BEGIN + USER + question + END + ASSISTANT)
-        said = self._ids(task.answer + END)
-        left = length - len(asked) - len(said)
+        answer = self._ids(task.answer + END)
+        left = length - len(asked) - len(answer)
         if left < 0 and name not in LONG:
             raise RequestError(
                 f"shortest is {self._spec.shortest}: task {task.question!r} and its answer take {length - left} "
                 "positions"
             )
-        return [*asked, *said, *[mark_id(self._tokenizer, END)] * left][:length], len(asked)
+        return [*asked, *answer, *[mark_id(self._tokenizer, END)] * left][:length], len(asked)
 
     def _left_out(self, i: int) -> bool:
         """Whether a causal model sees no question in this row; to the others it is gaps, see `dropped`."""
