@@ -93,7 +93,7 @@ def test_what_is_trained_is_what_drafts(kind, model):
 
     run([drafted()])
     for row_V, logits in zip(tree.rows, trained, strict=True):
-        some = slice(None) if student.some is None else student.some
+        some = slice(None) if student.columns is None else student.columns
         assert row_V[some].exp().allclose(logits.softmax(-1), atol=2e-5)
         assert float(row_V[some].exp().sum()) == pytest.approx(1.0, abs=1e-5)
 

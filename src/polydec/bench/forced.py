@@ -82,7 +82,7 @@ def fates(
     a draft's law, of the same vocabulary; own: note the model's own row too."""
     out, want = dict[int, list[Fate]](), Want(base=Reads.ROW if own else Reads.NOTHING)
 
-    async def one(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
+    async def force(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
         try:
             draft = Draft.chain(prompt[-1], tokens[:-1])
             laws = [await session.score(draft, want) for session in sessions]
@@ -104,12 +104,12 @@ def fates(
         try:
             for base in bases:
                 await base.prefill(Want())
-            some = [(choice, tokens) for choice, tokens in texts.items() if tokens]
-            for at in range(0, len(some), TOGETHER):
+            written = [(choice, tokens) for choice, tokens in texts.items() if tokens]
+            for at in range(0, len(written), TOGETHER):
                 await gather(
                     *(
-                        one([base.fork(c) for base in bases], c, tokens)
-                        for c, tokens in some[at : at + TOGETHER]
+                        force([base.fork(c) for base in bases], c, tokens)
+                        for c, tokens in written[at : at + TOGETHER]
                     )
                 )
         finally:

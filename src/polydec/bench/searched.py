@@ -72,7 +72,7 @@ def audit(
     ran = dict(booked)
     for at, (prompt, raw) in enumerate(prompts):
         passes = list[Pass]()
-        found = generate(
+        completion = generate(
             lm,
             prompt,
             method=method,
@@ -86,7 +86,7 @@ def audit(
         answers += 1
         made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
         decoder: Any = made.decoder
-        answer, rng = found.choices[0], np.random.default_rng(0)
+        answer, rng = completion.choices[0], np.random.default_rng(0)
         law = searched(decoder.target)
         mine = fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0]
         total, length = -sum(f.surprise for f in mine), max(1, len(mine))
@@ -100,10 +100,10 @@ def audit(
                 place = (
                     f"prompt {at + 1}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
                 )
-        define = SCORES.get(found.method["name"])
+        define = SCORES.get(completion.method["name"])
         if define is not None and answer.score is not None:
             scored += 1
-            right = define(total, length, found.method["options"])
+            right = define(total, length, completion.method["options"])
             gap = abs(answer.score - right) / max(1.0, abs(right) / abs(total or 1.0) * length)
             furthest = max(furthest, gap)
             if gap > CLOSE and not place:
@@ -111,7 +111,7 @@ def audit(
                     f"prompt {at + 1}: the score is {answer.score:.4f}, computed again {right:.4f}"
                 )
         mine_of = [p for p in passes if p.model is lm.network]
-        metrics = found.metrics
+        metrics = completion.metrics
         books = {
             "passes": int(metrics["target_passes"]),
             "positions": int(metrics["positions_fed"]),

@@ -162,10 +162,10 @@ _SIGNATURES = {
 def where() -> Path:
     """The file. Raises OSError where it was not built."""
     own = os.environ.get("POLYDEC_STEP")
-    found = [Path(own)] if own else sorted(HERE.glob("_step*.so"))
-    if not found:
+    libraries = [Path(own)] if own else sorted(HERE.glob("_step*.so"))
+    if not libraries:
         raise OSError("it was not built: installing found no C++ compiler, or the compiler failed")
-    return found[0]
+    return libraries[0]
 
 
 @cache

@@ -345,7 +345,7 @@ class CpuStep:
         if R and any(q.want.exits for q in queries):
             depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
             exit_at = tuple(depths.index(i + 1) if i + 1 in depths else -1 for i in layers)
-        some = max(wants) > Reads.NOTHING
+        reads = max(wants) > Reads.NOTHING
         ints = array(
             "i",
             [
@@ -358,13 +358,13 @@ class CpuStep:
                 *start,
                 *out,
                 *(range(R) if k == R else self._places(queries, full)),
-                *([0] * R if some else ()),
+                *([0] * R if reads else ()),
                 *tail,
                 0,
             ],
         )
         base = ints.buffer_info()[0]
-        outs, tails, step = base + 28 * m, base + 28 * m + (12 if some else 8) * R, 4 * m
+        outs, tails, step = base + 28 * m, base + 28 * m + (12 if reads else 8) * R, 4 * m
         layer = (
             self._run_all
             if layers is self._every and not depths and not without
@@ -414,7 +414,7 @@ class CpuStep:
             outs,
             outs + 4 * R,
             None if logits is None else logits.data_ptr(),
-            outs + 8 * R if some else None,
+            outs + 8 * R if reads else None,
             None if hidden is None else C.addressof(hidden),
             None if exits is None else exits.data_ptr(),
         )
@@ -423,7 +423,7 @@ class CpuStep:
                 raise MissingError(NOT_FINITE)
             self._check(code)
         best: list[int] = []
-        if some and R:
+        if reads and R:
             best = ints[7 * m + 2 * R : 7 * m + 3 * R].tolist()
             if min(best) < 0:
                 raise MissingError(NOT_FINITE)
@@ -482,13 +482,13 @@ class CpuStep:
         r = k = 0
         for q, w, n in zip(queries, wants, need):
             end = r + len(q.rows)
-            some = w > Reads.NOTHING and end > r
+            reads = w > Reads.NOTHING and end > r
             answers.append(
                 Answer(
                     self._full(logits[k : k + n]) if n and logits is not None else None,
                     states(r, end) if q.want.hidden else None,
-                    best[r:end] if some else None,
-                    (lambda r=r, end=end: self.head(states(r, end))) if some and not n else None,
+                    best[r:end] if reads else None,
+                    (lambda r=r, end=end: self.head(states(r, end))) if reads and not n else None,
                     top=self.top if Reads.TOPK in (q.want.law, q.want.base) else None,
                 )
             )
@@ -547,7 +547,7 @@ class CpuStep:
     def top(self, logits_RV: Tensor, k: int) -> list[list[int]]:
         """Of each row the k likeliest tokens, likeliest first."""
         (R, V), most = logits_RV.shape, min(k, logits_RV.shape[1])
-        found = np.empty((R, most), np.int32)
+        token_RN = np.empty((R, most), np.int32)
         rows_RV = logits_RV.contiguous()
         self._check(
             self._lib.step_top(
@@ -557,11 +557,11 @@ class CpuStep:
                 R,
                 V,
                 most,
-                found.ctypes.data,
-                found.size,
+                token_RN.ctypes.data,
+                token_RN.size,
             )
         )
-        return found.tolist()
+        return token_RN.tolist()
 
     def _place(
         self,

@@ -39,10 +39,10 @@ class Shown:
     def embed(self, token: Tensor) -> Tensor:
         return self.target.model.embed_tokens(token)
 
-    def logits(self, state: Tensor, some: Tensor | None = None) -> Tensor:
-        """The target's own, of states; some: of these tokens alone."""
+    def logits(self, state: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The target's own, of states; columns: of these tokens alone."""
         normed = self.target.model.norm(state)
-        return self.target.logits(normed) if some is None else F.linear(normed, self.head_CH)
+        return self.target.logits(normed) if columns is None else F.linear(normed, self.head_CH)
 
     @property
     def table_VH(self) -> Tensor:
@@ -60,10 +60,10 @@ class Shown:
 
 
 class Student(nn.Module):
-    """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay. some:
+    """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay. columns:
     the tokens that its laws are over, None: all; normed: it reads and guesses states as the target's final norm leaves them."""
 
-    some: Tensor | None = None
+    columns: Tensor | None = None
     normed: bool = False
 
     def __init__(
@@ -105,20 +105,20 @@ class Student(nn.Module):
     @property
     def matrices(self) -> list[nn.Parameter]:
         """What Muon may train: all matrices but a head over tokens, whose rows are many."""
-        tokens = self.shown.target.s.vocab if self.some is None else len(self.some)
+        tokens = self.shown.target.s.vocab if self.columns is None else len(self.columns)
         return [p for p in self.parameters() if p.ndim == 2 and len(p) != tokens]
 
     def knows(self, token: Tensor) -> Tensor:
         """Whether its laws give these tokens a probability."""
         return (
             torch.ones_like(token, dtype=torch.bool)
-            if self.some is None
-            else torch.isin(token, self.some)
+            if self.columns is None
+            else torch.isin(token, self.columns)
         )
 
     def named(self, column: Tensor) -> Tensor:
         """The tokens of columns of its laws."""
-        return column if self.some is None else self.some[column]
+        return column if self.columns is None else self.columns[column]
 
     def model(self, rates: Rates = (), share: float = 0.0) -> Any:
         return self._make(

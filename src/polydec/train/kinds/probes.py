@@ -94,7 +94,7 @@ def through(
 
 def make_ppd(shown: Shown) -> Student:
     """Prompt tokens, which begin as the embeddings of frequent tokens."""
-    some = shown.tokens[
+    drawn = shown.tokens[
         torch.randperm(len(shown.tokens), generator=torch.Generator().manual_seed(shown.seed))[
             : shown.levels * shown.copies
         ]
@@ -105,7 +105,7 @@ def make_ppd(shown: Shown) -> Student:
     ) -> Probes:
         return Probes(t[0], None, 0, vocab, rates, share, shown.copies)
 
-    return ProbeStudent(shown, [shown.embed(some).clone()], None, make)
+    return ProbeStudent(shown, [shown.embed(drawn).clone()], None, make)
 
 
 def make_hidden(shown: Shown) -> Student:
