@@ -81,6 +81,8 @@ class Flags:
     threads: int | None = _loaded("threads")
     cache: str | None = _asked("cache", MODEL)
     cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
+    reuse: str | None = _asked("reuse", MODEL)
+    reuse_key: str = _asked("reuse_key", MODEL)
     raw: bool = _asked("raw", MODEL)
     source: str | None = _asked("source", MODEL, type=str | None)
     source_file: Annotated[
