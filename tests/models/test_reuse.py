@@ -113,7 +113,7 @@ def test_a_prefix_is_exact_in_any_number_of_layers():
     torch.testing.assert_close(visit(view, again), visit(lm(layers=3), again), atol=1e-10, rtol=0)
     assert view.within[1].told == {
         "name": "prefix",
-        "positions": 80,  # and none of those that were computed with the first text in view
+        "positions": 82,  # and none of those that were computed with the first text in view
         "turned": 0,
         "approximate": False,
     }
