@@ -104,13 +104,13 @@ def same(p: list[Tensor], q: list[Tensor]) -> float:
     return sum(int(a.argmax() == b.argmax()) for a, b in zip(p, q)) / max(1, len(p))
 
 
-def taken(lm: Any, old: tuple[int, ...], new: tuple[int, ...], kind: bool) -> tuple[float, Any, Any]:
+def taken(lm: Any, key: str, kind: bool, old: Any, new: Any) -> tuple[float, Any, Any]:
     """Seconds for the new text where the old one is kept, the session, and what was taken."""
     seconds = list[float]()
     for again in range(2):
-        lm.texts.forget("")
-        read(lm.reusing("", kind), old)
-        view = lm.reusing("", kind)
+        lm.texts.forget(key)
+        read(lm.reusing(key, kind), old)
+        view = lm.reusing(key, kind)
         took, session = read(view, new, keep=bool(again))
         seconds.append(took)
     return min(seconds), session, view.within[1]
@@ -123,11 +123,11 @@ def measured(lm: Any, name: str, old: Any, new: Any, first: int, last: int) -> d
     near = [*range(at + 1, min(at + NEAR, end) + 1, 2)]
     behind = range(at + NEAR + 1, end + 1)
     far = [*behind][:: max(1, len(behind) // PLACES)]
-    recompute, exact, _ = taken(lm, old, whole, False)
-    edited, moved, reuse = taken(lm, old, whole, True)
+    recompute, exact, _ = taken(lm, "exact", False, old, whole)
+    edited, moved, reuse = taken(lm, "edited", True, old, whole)
     turned = reuse.turned
     lm.network.turned = lambda kv, first, by: kv.clone()
-    _, spliced, _ = taken(lm, old, whole, True)
+    _, spliced, _ = taken(lm, "naive", True, old, whole)
     del lm.network.turned
     text = whole[:-1]
     seen = [

@@ -1,6 +1,5 @@
 """Requests that take an earlier text's cache: what is refused before anything runs, and that company never changes an answer."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 import micro
 from polydec import Ask, Engine, Sampling, generate, load
-from polydec.base.errors import RequestError
+from polydec.base.errors import PolydecError, RequestError
 from polydec.drafting.costs import Costs
 from polydec.methods import registry
 from polydec.request.ask import plan
@@ -87,7 +86,7 @@ def test_every_method_keeps_the_text_of_the_edited_law_or_is_refused(lm, primed)
     for method in sorted(registry.of_family("ar")):
         try:
             answer = generate(lm, ask(SECOND, primed("a"), method=method))
-        except RequestError as why:
+        except PolydecError as why:
             refused.add(method)
             assert len(str(why)) < 300, (method, why)
             continue
@@ -170,8 +169,7 @@ def test_the_compiled_step_refuses_rounded_caches(lm, tmp_path):
 
 
 def test_an_explanation_names_it(lm):
-    parts = {part.name: part for part in explain(lm, ask(SECOND, "a")).parts}
-    assert "edited" in json.dumps([str(p) for p in parts.values()])
+    assert "edited" in {part.name for part in explain(lm, ask(SECOND, "a"))}
 
 
 def test_over_http_a_text_has_a_name(lm):

@@ -174,7 +174,7 @@ class LM:
                 f"reuse_key is {shown(reuse.key)}: another request of this key is being answered, and they follow one another"
             )
         kept, n, grafts = reuse.known(text)
-        if kept is None or (n < LEAST and not grafts):
+        if kept is None or not n:
             return Ledger(self.network, law._beginning(text), text, pressed)
         edited = kept.edited if kept.edited is not None and kept.edited < n else None
         reuse.took(n, grafts, edited)
