@@ -1,4 +1,4 @@
-"""Requests that take an earlier text's cache: what is refused before anything runs, and that company never changes an answer."""
+"""Requests that take an earlier text's cache: what is refused before anything runs; company never changes an answer."""
 
 from dataclasses import replace
 

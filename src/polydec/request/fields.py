@@ -75,9 +75,9 @@ class Ask:
     cache: any name of a way to keep old keys and values (polydec.methods.press), None: as they are. The law is then that of the
     pressed cache: every method keeps it as it keeps the model's.
 
-    reuse: "prefix" takes of an earlier request's cache what both texts begin with, "edited" also what stands behind an edit, turned
-    to its new positions: the law is approximate then, and the answer's `method` says so. reuse_key names the text: requests of
-    one key follow one another, and each leaves its text to the next (models/reuse.py).
+    reuse: "prefix" takes of an earlier request's cache what both texts begin with, "edited" also what stands behind an edit,
+    turned to its new positions: the law is approximate then, and the answer's `method` says so. reuse_key names the text:
+    requests of one key follow one another, and each leaves its text to the next (models/reuse.py).
 
     tools: as chat templates take it (JSON schemas of functions), only beside chat messages. template: further names, such as
     {"enable_thinking": False}.
