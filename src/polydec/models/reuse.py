@@ -3,7 +3,7 @@ Encoding, He et al., ICLR 2025: "Let the Code LLM Edit Itself When You Edit the 
 
 A key names a text that is edited: its requests follow one another, and each leaves its cache to the next. With "prefix" the
 next one takes what both begin with. With "edited" it takes what stands behind an edit, too: keys are turned to their new
-positions, and what is new is fed. What was taken so was computed with the old text in view, so the law is approximate from
+positions, and what is new is fed, with a few tokens behind it. What was taken so was computed with the old text in view, so the law is approximate from
 there on. Nobody but the key's next request is given such entries, and they are never computed anew in silence.
 """
 
@@ -22,6 +22,9 @@ IDLE = 600.0
 
 LEAST = 32
 """Tokens that must agree in a row for their entries to be turned to another place."""
+
+AGAIN = 16
+"""Tokens right behind an edit that are fed again, as theirs are the entries that the edit changes most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,11 @@ class Reuse:
         if not n:  # the first token is what much attention rests on
             return kept, 0, ()
         found = runs(kept.text, text, n)
-        return kept, n, tuple(Graft(at, kept.cache, first, stop) for at, first, stop in found)
+        return (
+            kept,
+            n,
+            tuple(Graft(at + AGAIN, kept.cache, first + AGAIN, stop) for at, first, stop in found),
+        )
 
 
 def runs(old: Sequence[int], new: Sequence[int], begin: int) -> list[tuple[int, int, int]]:
