@@ -8,7 +8,7 @@ from polydec import load
 from polydec.bench.apart import distances
 from polydec.bench.certify import compare
 from polydec.bench.drift import drift
-from polydec.bench.masked import held
+from polydec.bench.masked import judge_constrained
 from polydec.bench.sampled import OTHERS, draw, sampled
 from polydec.bench.searched import audit
 from polydec.constraints.regex import Regex
@@ -287,10 +287,10 @@ def test_a_grammar_that_is_looser_than_the_pattern(lm, monkeypatch):
     asked = (PROMPTS[:1], "prompt-lookup", {})
     request = {"samples": 8, "max_tokens": 24, "sampling": lm.sampling(temperature=1.0)}
     request["constraint"] = Regex("[0-9]{4}")
-    assert held(lm, *asked, **request).verdict == "keeps it"
+    assert judge_constrained(lm, *asked, **request).verdict == "keeps it"
     language, looser = Regex.language, Regex("[a-z]{4}")
     monkeypatch.setattr(Regex, "language", lambda self, *rest: language(looser, *rest))
-    found = held(lm, *asked, **request)
+    found = judge_constrained(lm, *asked, **request)
     assert found.verdict == "fault" and "does not allow" in found.place
 
 

@@ -45,7 +45,7 @@ class Held:
         return {"verdict": self.verdict, **asdict(self)}
 
 
-def held(
+def judge_constrained(
     lm: LM,
     prompts: Sequence[tuple[Prompt, bool]],
     method: str,

@@ -49,7 +49,7 @@ ELSEWHERE = (
 @shared
 def batch(
     flags: Flags,
-    given: Annotated[
+    path: Annotated[
         Path,
         typer.Argument(
             metavar="IN", help="OpenAI's batch form, or prompts: a JSON object or a text a line"
@@ -76,13 +76,13 @@ def batch(
     RUNNING.convert(max_running)
     if whole("ray", ray, 0, 64) and find_spec("ray") is None:
         raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
-    text = prompts.read_text(given)
+    text = prompts.read_text(path)
     lines = rows.lines_of(text, _settings(flags))
     if not lines:
-        raise RequestError(f"file {str(given)!r} holds no request")
+        raise RequestError(f"file {str(path)!r} holds no request")
     flags.check_names()
     _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
-    as_text = ".jsonl" not in given.name and not text.lstrip().startswith("{")
+    as_text = ".jsonl" not in path.name and not text.lstrip().startswith("{")
     try:
         with files.lock(out, wait=0.0):
             done = rows.resume(out, lines)
@@ -93,13 +93,13 @@ def batch(
             lm = flags.load()
             lm.check(flags.method, flags.options())
             _say_what_is_idle(lm, flags, lines)
-            job: Any = _job(lm, flags, given, as_text, max_running)
+            job: Any = _job(lm, flags, path, as_text, max_running)
             if ray:  # what is wrong has been said by now; each process loads the model for itself
                 from polydec.serve.spread import Spread
 
                 each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
                 alone = dataclasses.replace(flags, threads=each)
-                job = Spread(ray, partial(_loaded, alone, given, as_text, max_running), max_running)
+                job = Spread(ray, partial(_loaded, alone, path, as_text, max_running), max_running)
             with out.open("ab", buffering=0) as file:
                 _run(job, lines, done, rows.writer(file), tally)
     except OSError as error:
@@ -122,7 +122,7 @@ def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
 def _job(
     lm: api.LM,
     flags: Flags,
-    given: Path,
+    path: Path,
     as_text: bool,
     running: int,
     names: Mapping[str, int] | None = None,
@@ -136,7 +136,7 @@ def _job(
         row = (
             prompts.Row(line.text.strip(), "")
             if as_text
-            else prompts.row(line.text, line.at, given, "", lm, None)
+            else prompts.row(line.text, line.at, path, "", lm, None)
         )
         return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
 
@@ -145,11 +145,9 @@ def _job(
     )
 
 
-def _loaded(
-    flags: Flags, given: Path, as_text: bool, running: int, names: Mapping[str, int]
-) -> Any:
+def _loaded(flags: Flags, path: Path, as_text: bool, running: int, names: Mapping[str, int]) -> Any:
     """The same in a process of its own, which loads the model."""
-    return _job(flags.load(), flags, given, as_text, running, names)
+    return _job(flags.load(), flags, path, as_text, running, names)
 
 
 def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:

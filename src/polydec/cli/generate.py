@@ -97,8 +97,8 @@ def generate(
         if flags.trace is not None:
             sink = files.enter_context(trace(flags.trace))
         interrupted = run(engine, ticket, quiet=flags.json_)
-        for one in passed(lm, passes or ()):
-            on(one)
+        for each in passed(lm, passes or ()):
+            on(each)
     answer = ticket.completion()
     if flags.json_:
         print(json.dumps(answer.to_json()))
@@ -198,8 +198,8 @@ def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
     """Say what was given and does nothing, on standard error."""
     from polydec.request.explain import idle
 
-    for said in idle(lm, ask, made):
-        print(f"polydec: {said}", file=sys.stderr)
+    for line in idle(lm, ask, made):
+        print(f"polydec: {line}", file=sys.stderr)
 
 
 def report(answer: api.Completion) -> None:

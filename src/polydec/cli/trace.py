@@ -206,8 +206,8 @@ def replay(
 
     stories, (mine, size, ends, costs) = read(file), _settings(file)
     new = str(method or mine["name"])
-    given = pairs("set", set_)
-    options = {**(mine["options"] if new == mine["name"] else {}), **given}
+    changed = pairs("set", set_)
+    options = {**(mine["options"] if new == mine["name"] else {}), **changed}
     registry.check_names(new, options)
     law = None if draft is None else api.load(draft, draft=None).checkpoint.lm
     small = None if law is None else Shaped(law, Greedy())
@@ -220,9 +220,9 @@ def replay(
                     f"trace {str(file)!r}: choice {choice} is no text of draft and verify that can be replayed"
                 )
             )
-        one = Recorded(story.ids, tokens, size, ends)
-        again = replayed(one, mine["name"], mine["options"], small, costs)
-        other = replayed(one, new, options, small, costs)
+        recorded = Recorded(story.ids, tokens, size, ends)
+        again = replayed(recorded, mine["name"], mine["options"], small, costs)
+        other = replayed(recorded, new, options, small, costs)
         rows.append(
             {
                 "choice": choice,
@@ -277,9 +277,9 @@ def _canvases(stories: Mapping[int, Story], file: Path, page: Path | None, delay
         )
         return
     console = Console(highlight=False)
-    for heading, some in shown:
+    for heading, boards in shown:
         console.print(Text(printable(heading), "bold"))
-        canvas.watch(console, some, delay)
+        canvas.watch(console, boards, delay)
 
 
 def table(rounds: Sequence[Round]) -> Table:

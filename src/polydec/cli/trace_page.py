@@ -93,24 +93,24 @@ def _text(rounds: Sequence[tuple[int, Sequence[str]]]) -> str:
 
 def _timeline(passes: Sequence[Passed]) -> str:
     """A bar a pass, a lane a model; taller where more positions were fed."""
-    some = passes[:PASSES]
-    end = max(p.start + p.seconds for p in some) or 1.0
-    most, lanes = max(p.positions for p in some) or 1, list(dict.fromkeys(p.model for p in some))
+    shown = passes[:PASSES]
+    end = max(p.start + p.seconds for p in shown) or 1.0
+    most, lanes = max(p.positions for p in shown) or 1, list(dict.fromkeys(p.model for p in shown))
     width, high = 1100, 46
     bars = list[str]()
     for i, lane in enumerate(lanes):
         base = (i + 1) * (high + 20)
         bars.append(f'<text x="0" y="{base - high - 3}">{safe(lane, 60)}</text>')
-        for p in (p for p in some if p.model == lane):
+        for p in (p for p in shown if p.model == lane):
             tall = max(3.0, high * (p.positions / most) ** 0.5)
             x, w = width * p.start / end, max(0.6, width * p.seconds / end - 0.4)
-            said = (
+            label = (
                 f"{p.seconds * 1000:.1f} ms, {p.positions} positions for this request of {p.of}, "
                 f"{p.queries} queries together"
             )
             bars.append(
                 f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{w:.1f}" height="{tall:.1f}" fill="{INKS[i % len(INKS)]}">'
-                f"<title>{said}</title></rect>"
+                f"<title>{label}</title></rect>"
             )
     tall = len(lanes) * (high + 20) + 18
     axis = (
@@ -170,11 +170,11 @@ def _tree(n: int, tree: Tree) -> str:
                 f'<path{mark} d="M{fx} {fy:.0f}C{fx + 14} {fy:.0f} {x - 18} {y - 4:.0f} {x - 4} {y - 4:.0f}"/>'
             )
     wide, tall = (max(depth) + 1) * COLUMN, free * ROW + 8
-    said = f"pass {n}, from position {position}: {len(path)} of {len(parent) - 1} accepted"
+    tree_label = f"pass {n}, from position {position}: {len(path)} of {len(parent) - 1} accepted"
     return (
-        f'<figure class="wide"><svg width="{wide}" height="{tall}" role="img" aria-label="{said}">'
+        f'<figure class="wide"><svg width="{wide}" height="{tall}" role="img" aria-label="{tree_label}">'
         f"{''.join(lines)}{''.join(words)}</svg>"
-        f"<figcaption>{said}</figcaption></figure>"
+        f"<figcaption>{tree_label}</figcaption></figure>"
     )
 
 

@@ -50,12 +50,12 @@ class Task:
         "coro",
         "done",
         "error",
-        "held",
         "join",
         "kids",
         "left",
         "parent",
         "passes",
+        "paused",
         "result",
         "running",
         "slot",
@@ -72,7 +72,7 @@ class Task:
         self.kids: list[Task] = []
         self.left = 0
         self.done = self.running = False
-        self.held: list[Task] | None = (
+        self.paused: list[Task] | None = (
             None  # of a task that is asked to stop: who below it has done so
         )
         self.result: Any = None
@@ -201,12 +201,12 @@ class Scheduler:
 
     def hold(self, task: Task) -> None:
         """Ask a submitted task to stop at its next pause, until `resume`."""
-        if task.held is None:
-            task.held = []
+        if task.paused is None:
+            task.paused = []
 
     def stopped(self, task: Task) -> bool:
         """Whether a task that was asked to has stopped, with everything below it."""
-        if task.held is None or task.done:
+        if task.paused is None or task.done:
             return False
         waits = any(
             t.root is task for group in self._waiting.values() for t, _ in group if not t.done
@@ -216,9 +216,9 @@ class Scheduler:
 
     def resume(self, task: Task) -> None:
         """Let a task that was asked to stop go on."""
-        if task.held is not None:
-            self._ready.extend((t, None, None) for t in task.held)
-            task.held = None
+        if task.paused is not None:
+            self._ready.extend((t, None, None) for t in task.paused)
+            task.paused = None
 
     def step(self) -> bool:
         """Advance every coroutine to its next pass and run the passes that are due; False when nothing is left."""
@@ -282,16 +282,16 @@ class Scheduler:
         return bool(self._ready or self._running or self._waiting)
 
     def _take(self, model: Model, group: Group, result: Answers) -> None:
-        given, start, seconds = result
-        if isinstance(given, Exception):  # every request of this pass fails; the others go on
-            self._ready.extend((t, None, given) for t, _ in group)
+        answers, start, seconds = result
+        if isinstance(answers, Exception):  # every request of this pass fails; the others go on
+            self._ready.extend((t, None, answers) for t, _ in group)
             return
         self._passes += 1
         size = sum([f.size for _, f in group])
         each = seconds / size
         later: Group = []
         watched: dict[int, tuple[list[Pass], int]] = {}
-        for (task, f), answer in zip(group, given):
+        for (task, f), answer in zip(group, answers):
             use = task.usage.get(model)
             if use is None:
                 use = task.usage[model] = Usage()
@@ -334,11 +334,11 @@ class Scheduler:
             elif isinstance(effect, Forward):
                 self._waiting.setdefault(effect.model, []).append((task, effect))
             elif isinstance(effect, Pause):
-                held = task.root.held
-                if held is None:
+                paused = task.root.paused
+                if paused is None:
                     self._ready.append((task, None, None))
                 else:
-                    held.append(task)
+                    paused.append(task)
             else:
                 join: Join = effect
                 task.join, task.kids = join, [Task(c, task, i) for i, c in enumerate(join.coros)]

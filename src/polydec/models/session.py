@@ -81,7 +81,7 @@ class LMSession:
             scores = await depths.score_whole(self.ledger, draft, want)
         else:
             scores = await paths.score(self.ledger, draft, want, self.law.chunk)
-        if self.owner is not None and self.owner.held is not None:
+        if self.owner is not None and self.owner.paused is not None:
             await Pause()  # the engine wants the memory of this request back
         return scores
 

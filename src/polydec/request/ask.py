@@ -112,15 +112,15 @@ def steering(
 ) -> Steering | None:
     """How a request is steered; ids: of its prompt; most: tokens that a second prompt has room for. Raises RequestError with
     one sentence for what cannot be honoured."""
-    given = {
+    steer_fields = {
         name: declared()[name].convert(getattr(ask, name)) for name in ("steer", "steer_options")
     }
-    if given["steer"] is None and ask.negative_prompt is None:
-        if given["steer_options"]:
+    if steer_fields["steer"] is None and ask.negative_prompt is None:
+        if steer_fields["steer_options"]:
             raise RequestError("steer_options is given without steer: name the way to steer")
         return None
-    name = "cfg" if given["steer"] is None else given["steer"]
-    options = steer.chosen(name, given["steer_options"])
+    name = "cfg" if steer_fields["steer"] is None else steer_fields["steer"]
+    options = steer.chosen(name, steer_fields["steer_options"])
     steer.check_second(name, ask.negative_prompt is not None)
     second, derive = ask.negative_prompt, steer.derived(name)
     if second is None and derive is not None and isinstance(ask.prompt, str):
@@ -140,21 +140,23 @@ def steering(
     return Steering(steer.get(name).CARD, options, other)
 
 
-def over(model: LM, name: str | None, given: Mapping[str, Any]) -> tuple[Any, Pressed | None]:
+def over(
+    model: LM, name: str | None, options_asked: Mapping[str, Any]
+) -> tuple[Any, Pressed | None]:
     """The model's law over the cache that a request asks for. Raises RequestError where there is none of that name, or the
     model cannot read it."""
     lm, family = model.checkpoint.lm, family_of(model.checkpoint.lm)
     if name is None:
-        if given:
+        if options_asked:
             raise RequestError("cache_options is given without cache: name the press")
         return lm, None
-    one, options = press.build(name, given)
+    pressing, options = press.build(name, options_asked)
     card: Card = press.get(name).CARD
     if family != "ar":
         raise RequestError(
             f"cache is {shown(card.name)}: {CALLED[family]} model feeds its text anew and has no old keys to press"
         )
-    return lm.pressed(one), Pressed(card, options)
+    return lm.pressed(pressing), Pressed(card, options)
 
 
 def reusing(
@@ -235,9 +237,11 @@ def plan(
         )
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
-    given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
+    template_filled = (
+        () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
+    )
     length = _length(
-        model, card, max(ids, fed, key=len), len(given) or values["max_tokens"], steered
+        model, card, max(ids, fed, key=len), len(template_filled) or values["max_tokens"], steered
     )
     if sampling.min_tokens > length:
         raise RequestError(
@@ -273,7 +277,7 @@ def plan(
         writer,
         values["n"],
         guard,
-        given,
+        template_filled,
         values["prompt_logprobs"],
     )
     shape = _SHAPES[family]
@@ -596,7 +600,7 @@ def room(
     )
     if draft is not None and DRAFT in needs:
         contexts.append((draft.lm.network.context, draft.name, draft.lm))
-    context, who, lm = min(contexts, key=lambda one: one[0])
+    context, who, lm = min(contexts, key=lambda entry: entry[0])
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
         if context - taken(lm, text) < 1:

@@ -416,7 +416,7 @@ class Engine:
     @property
     def cached(self) -> int:
         """Bytes of the caches of all requests."""
-        return sum(one.lm.nbytes for one in self.model.ready)
+        return sum(point.lm.nbytes for point in self.model.ready)
 
     def _has_room(self, more: int) -> bool:
         return self.max_cache_bytes is None or self.cached + more <= self.max_cache_bytes
@@ -436,7 +436,7 @@ class Engine:
             self.preempted += 1
             self._running.remove(ticket)
             self._held.insert(0, ticket)
-        going = [t for t in self._running if t.task is not None and t.task.held is None]
+        going = [t for t in self._running if t.task is not None and t.task.paused is None]
         if not self._has_room(0) and len(going) > 1 and len(going) == len(self._running):
             young = next((t.task for t in reversed(going) if not t.plan.pinned), None)
             if young is not None:

@@ -138,13 +138,13 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
             says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one",
             {},
         )
-    for name, one in zip(model.given, model.artefacts):
+    for name, artefact in zip(model.given, model.artefacts):
         says = (
             "read by what needs it below"
-            if _reads(made, one)
-            else f"nothing below reads it{_readers(one)}"
+            if _reads(made, artefact)
+            else f"nothing below reads it{_readers(artefact)}"
         )
-        yield Part("trained", name, f"{one.called}; {says}", {})
+        yield Part("trained", name, f"{artefact.called}; {says}", {})
 
 
 def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
@@ -153,9 +153,9 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     view = model.in_units(ask.units, ask.covers)
     method, own, sampling = made.card.name, view.sampling(), _sampling(view, ask)
     unread = [
-        f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
-        for name, one in zip(model.given, model.artefacts)
-        if not _reads(made, one)
+        f"{name} is {artefact.called}, and {method} does not read it{_readers(artefact)}"
+        for name, artefact in zip(model.given, model.artefacts)
+        if not _reads(made, artefact)
     ]
     still = [
         f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
@@ -185,8 +185,8 @@ def _units(ask: Ask, made: Plan) -> Iterator[Part]:
         )
 
 
-def _reads(made: Plan, one: Artefact) -> bool:
-    return any(one is other for other in made.read)
+def _reads(made: Plan, artefact: Artefact) -> bool:
+    return any(artefact is other for other in made.read)
 
 
 def _needs_draft(made: Plan) -> bool:
@@ -195,11 +195,11 @@ def _needs_draft(made: Plan) -> bool:
     return bool({DRAFT, ANY_DRAFT, MASKED_DRAFT} & needs)
 
 
-def _readers(one: Artefact) -> str:
+def _readers(artefact: Artefact) -> str:
     """Which methods need it, as the end of a sentence."""
 
     def needs(card: Any) -> bool:
-        return any(isinstance(n, Trained) and n.fits(one) for n in card.needs)
+        return any(isinstance(n, Trained) and n.fits(artefact) for n in card.needs)
 
     methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
     return f": {together(methods)} would" if methods else ""

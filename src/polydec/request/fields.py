@@ -171,11 +171,11 @@ class Ask:
     def __repr__(self) -> str:
         """The prompt, cut short, and the fields that were set."""
         set_ = [f for f in fields(self)[1:] if getattr(self, f.name) != _default(f)]
-        said = [
+        fields_set = [
             _SHORT.repr(self.prompt),
             *(f"{f.name}={_SHORT.repr(getattr(self, f.name))}" for f in set_),
         ]
-        return f"Ask({', '.join(said)})"
+        return f"Ask({', '.join(fields_set)})"
 
 
 def _default(field: Field[Any]) -> Any:
@@ -220,21 +220,21 @@ class Fields(TypedDict, total=False):
     template: Mapping[str, Any]
 
 
-def asked(prompt: Prompt | Ask, given: Fields) -> Ask:
+def asked(prompt: Prompt | Ask, values: Fields) -> Ask:
     """The request of a prompt and fields by name, or the one that is given. Raises TypeError for a field that is unknown, with
     the nearest one, or where fields stand beside an Ask, which has its own."""
     if isinstance(prompt, Ask):
-        if given:
+        if values:
             raise TypeError(
-                f"{', '.join(given)} is given beside an Ask: set it there (dataclasses.replace changes one)"
+                f"{', '.join(values)} is given beside an Ask: set it there (dataclasses.replace changes one)"
             )
         return prompt
     known = [f.name for f in fields(Ask)][1:]
-    for name in given:
+    for name in values:
         if name not in known:
             nearest = meant(name, known, "its fields", most=1)
             raise TypeError(f"a request has no field {shown(name)}: {nearest}")
-    return Ask(prompt, **given)
+    return Ask(prompt, **values)
 
 
 @cache

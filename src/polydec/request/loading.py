@@ -46,7 +46,7 @@ def load(
     was trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
     here. Raises RequestError with one sentence where something cannot be had or was made for another model.
     """
-    given = {
+    settings = {
         "dtype": dtype,
         "device": device,
         "threads": threads,
@@ -55,7 +55,7 @@ def load(
         "cache_dtype": cache_dtype,
     }
     known = declared()
-    checked = {key: known[key].convert(value) for key, value in given.items()}
+    checked = {key: known[key].convert(value) for key, value in settings.items()}
     from polydec.request.loaded import assembled
 
     return assembled(name, draft=draft, ngrams=ngrams, trained=trained, **checked)

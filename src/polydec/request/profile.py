@@ -188,13 +188,13 @@ EACH_MS = 0.04
 def key(lm: Loaded) -> str:
     """What a profile depends on: machine, threads, models and their kernels."""
 
-    def one(point: Any) -> str:
+    def called(point: Any) -> str:
         threads = getattr(point.lm.network, "threads", None) or torch.get_num_threads()
         return f"{point.name} ({point.kernel}, {point.dtype}, {threads} threads)"
 
     # a model's own draft, which is loaded when a method asks for it, is what its name says
-    small = lm.draft and (lm.draft.name if isinstance(lm.draft, Deferred) else one(lm.draft))
-    return f"{cpu_name()}: {one(lm.checkpoint)}" + (f" with {small}" if small else "")
+    small = lm.draft and (lm.draft.name if isinstance(lm.draft, Deferred) else called(lm.draft))
+    return f"{cpu_name()}: {called(lm.checkpoint)}" + (f" with {small}" if small else "")
 
 
 def path() -> Path:

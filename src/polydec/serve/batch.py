@@ -220,8 +220,8 @@ class Batch:
         return None if first == line.at else first
 
     def _request(self, line: Line, twice: int | None) -> Work:
-        given = parse_object(line.text, "the line")
-        name = given.get("custom_id")
+        fields = parse_object(line.text, "the line", finite=True)
+        name = fields.get("custom_id")
         head = {
             **line.head,
             "id": f"batch_req_{line.digest}",
@@ -242,7 +242,7 @@ class Batch:
                 error = Refusal("the request failed inside the engine", status=500, code="internal")
             return answered(error.status, error.to_json())
 
-        why = _wrong(given, twice)
+        why = _wrong(fields, twice)
         if why is not None:
             raise _Bad(
                 {
@@ -251,10 +251,10 @@ class Batch:
                     "error": {"code": "invalid_line", "message": str(Refusal(why))},
                 }
             )
-        endpoint, sent = ENDPOINTS[given["url"]], frozenset(given["body"])
+        endpoint, sent = ENDPOINTS[fields["url"]], frozenset(fields["body"])
         shape = endpoint.reads()
         try:
-            body = read_body(json.dumps(given["body"]).encode())
+            body = read_body(json.dumps(fields["body"]).encode())
             self._check_model(body)
             wanted = shape.read(body, self.model, self.method, self.seed)
             if wanted.stream:
@@ -294,19 +294,19 @@ class _Bad(Exception):
         self.row = row
 
 
-def _wrong(given: Mapping[str, Any], twice: int | None) -> str | None:
+def _wrong(fields: Mapping[str, Any], twice: int | None) -> str | None:
     """What is wrong with a line of OpenAI's form, apart from its body."""
-    if not isinstance(given.get("custom_id"), str) or not given["custom_id"]:
-        return f"custom_id is {shown(given.get('custom_id'))}: it must be a text of at least one character"
+    if not isinstance(fields.get("custom_id"), str) or not fields["custom_id"]:
+        return f"custom_id is {shown(fields.get('custom_id'))}: it must be a text of at least one character"
     if twice is not None:
-        return f"custom_id is {shown(given['custom_id'])}: line {twice} has it already"
-    if given.get("method") != "POST":
-        return f"method is {shown(given.get('method'))}: it must be POST"
-    if not isinstance(given.get("url"), str) or given["url"] not in ENDPOINTS:
-        return f"url is {shown(given.get('url'))}: it must be {' or '.join(ENDPOINTS)}"
-    if not isinstance(given.get("body"), Mapping):
-        return f"body is {shown(given.get('body'))}: it must be an object"
-    more = next((k for k in given if k not in ("custom_id", "method", "url", "body")), None)
+        return f"custom_id is {shown(fields['custom_id'])}: line {twice} has it already"
+    if fields.get("method") != "POST":
+        return f"method is {shown(fields.get('method'))}: it must be POST"
+    if not isinstance(fields.get("url"), str) or fields["url"] not in ENDPOINTS:
+        return f"url is {shown(fields.get('url'))}: it must be {' or '.join(ENDPOINTS)}"
+    if not isinstance(fields.get("body"), Mapping):
+        return f"body is {shown(fields.get('body'))}: it must be an object"
+    more = next((k for k in fields if k not in ("custom_id", "method", "url", "body")), None)
     return (
         None
         if more is None

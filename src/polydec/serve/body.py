@@ -179,7 +179,7 @@ def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = Fals
             twice.extend([name for name, _ in items if name in seen or seen.add(name)][:1])
         return out
 
-    data = parse_object(text, "the body", pairs)
+    data = parse_object(text, "the body", pairs, finite=True)
     if twice:
         raise Refusal(f"field {shown(twice[0])} is given twice: give it once", param=twice[0][:100])
     return Body(data, limits, lenient=lenient)
@@ -204,13 +204,13 @@ def _count(text: bytes, body: int) -> None:
 
 def _outside(text: bytes, marks: bytes, most: int) -> int:
     """How many marks stand outside of texts; counted no further than `most`. Between two texts other threads may run."""
-    found, at = 0, 0
+    count, at = 0, 0
     for inside in _TEXT.finditer(text):
-        found += _marks(text[at : inside.start()], marks)
-        if found > most:
-            return found
+        count += _marks(text[at : inside.start()], marks)
+        if count > most:
+            return count
         at = inside.end()
-    return found + _marks(text[at:], marks)
+    return count + _marks(text[at:], marks)
 
 
 def _marks(text: bytes, marks: bytes) -> int:
@@ -300,10 +300,10 @@ def _field(body: Body, name: str, field: str, usual: Mapping[str, Any]) -> Any:
 
 def _entries(body: Body, name: str, size: int) -> None:
     """Refuse more tokens than there are, before anybody looks at each."""
-    given = body.peek(name)
-    if isinstance(given, (list, Mapping)) and len(given) > size:
+    value = body.peek(name)
+    if isinstance(value, (list, Mapping)) and len(value) > size:
         raise Refusal(
-            f"{name} has {len(given)} entries: the vocabulary has {size} tokens", param=name
+            f"{name} has {len(value)} entries: the vocabulary has {size} tokens", param=name
         )
 
 
@@ -326,17 +326,17 @@ def prompt_logprobs(body: Body, stream: bool) -> int | None:
 
 def length(body: Body, *names: str, default: int | None = None, least: int = 1) -> int | None:
     """max_tokens by any of its names. Raises Refusal where two of them differ."""
-    given = {name: value for name in names if (value := body.take(name)) is not None}
-    for name, value in given.items():
+    lengths = {name: value for name in names if (value := body.take(name)) is not None}
+    for name, value in lengths.items():
         if type(value) is not int or value < least:
             raise Refusal(
                 f"{name} is {shown(value)}: it must be a whole number of at least {least}"
                 + (" (0 only with echo)" if value == 0 and type(value) is int else ""),
                 param=name,
             )
-    if len(set(given.values())) > 1:
+    if len(set(lengths.values())) > 1:
         raise Refusal(
-            f"{' and '.join(given)} are both given and differ: give one of them",
-            param=next(iter(given)),
+            f"{' and '.join(lengths)} are both given and differ: give one of them",
+            param=next(iter(lengths)),
         )
-    return next(iter(given.values()), default)
+    return next(iter(lengths.values()), default)
