@@ -82,6 +82,8 @@ class Flags:
     workers: int = _loaded("workers")
     cache: str | None = _asked("cache", MODEL)
     cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
+    reuse: str | None = _asked("reuse", MODEL)
+    reuse_key: str = _asked("reuse_key", MODEL)
     raw: bool = _asked("raw", MODEL)
     source: str | None = _asked("source", MODEL, type=str | None)
     source_file: Annotated[

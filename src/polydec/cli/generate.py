@@ -215,6 +215,10 @@ def report(answer: api.Completion) -> None:
     )  # of some passes
     cache = answer.method.get("cache")
     towards = "" if cache is None else f", over cache {cache['name']}"
+    reuse = answer.method.get("reuse")
+    if reuse is not None and reuse["positions"]:
+        nearly = ", so its law is approximate" if reuse["approximate"] else ""
+        towards += f", {reuse['positions']} positions of an earlier text taken{nearly}"
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
         f"{answer.method['name']} ({answer.method['guarantee']}{towards}): "
         f"{answer.usage['completion_tokens']} {unit}, {speed}, "

@@ -38,6 +38,7 @@ from polydec.nets.packing import passes
 from polydec.nets.press import Press
 from polydec.nets.query import Answer, Query, bounded, in_turns
 from polydec.nets.scores import NOT_FINITE
+from polydec.nets.turned import still, turned
 
 LIMIT = 512  # rows of a pass: more gain nothing, and each holds memory
 MOST = 1 << 24  # of any count in a config
@@ -520,6 +521,24 @@ class CpuStep:
     def normed(self, hidden_RH: Tensor) -> Tensor:
         """States behind the final norm, [n, width]."""
         return rms_norm(hidden_RH.float(), self._norm_W.shape, self._norm_W, self.config.eps)
+
+    @property
+    def still(self) -> str:
+        """Why cached keys cannot be turned to other positions; "": they can."""
+        if self.cache_dtype != "float32":
+            return f"cache_dtype is {self.cache_dtype!r}, which turns would round again and again"
+        return still(self.config)
+
+    def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
+        """See nets/turned.py. The factors are those of the step's own tables."""
+        n = kv.shape[-2]
+
+        def tables(k: int) -> tuple[Tensor, Tensor]:
+            cosine, sine = rotary(self.config.ropes[k], max(first, first + by) + n)
+            turn = torch.complex(cosine, sine)
+            return turn[first : first + n], turn[first + by : first + by + n]
+
+        return turned(kv, by, self.config, True, tables)
 
     def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the last layer, [kv heads, stop, head], float32."""

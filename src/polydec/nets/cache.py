@@ -117,6 +117,24 @@ class Cache:
         """Slots from `first` on are about to be written again."""
         self._move(first, self.end)
 
+    def append(self, kv: Tensor) -> None:
+        """Further committed entries, while nothing is staged."""
+        n = kv.shape[-2]
+        first = self.stage(range(-1, n - 1)) - self.start
+        self.kv[..., first : first + n, :] = kv
+        self.commit(range(n))
+
+    def own(self) -> None:
+        """Copy what other caches hold, so that they may go."""
+        if not self.shared:
+            return
+        base, size = self.base, -(-(self.end - self.base) // BLOCK) * BLOCK
+        kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
+        for at, piece in self.pieces(base, self.end):
+            kv[..., at - base : at - base + piece.shape[-2], :] = piece
+        self.shared = ()
+        self._hold(Storage(kv, base))
+
     def commit(self, path: Sequence[int]) -> None:
         """Keep these staged entries (a path from the tip, ascending), drop the other staged ones."""
         self.keep(path, ())

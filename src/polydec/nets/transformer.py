@@ -32,6 +32,7 @@ from polydec.nets.memory import empty
 from polydec.nets.packing import Attention, Heads, Packed, attention, pack, passes
 from polydec.nets.press import Press
 from polydec.nets.query import Answer, Query, bounded
+from polydec.nets.turned import still, turned
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
@@ -311,6 +312,22 @@ class Transformer:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer, [n, width]."""
         return self._rows(tokens).to(self._number)
+
+    @property
+    def still(self) -> str:
+        """Why cached keys cannot be turned to other positions; "": they can."""
+        return still(self.config)
+
+    @torch.inference_mode()
+    def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
+        """See nets/turned.py. Pairs are turned in float32 at least."""
+        stood = range(first, first + kv.shape[-2])
+        shall = range(first + by, first + by + kv.shape[-2])
+
+        def tables(k: int) -> tuple[Tensor, Tensor]:
+            return self._turns(k, stood)[:, 0], self._turns(k, shall)[:, 0]
+
+        return turned(kv, by, self.config, False, tables)
 
     def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the last layer, [kv heads, stop, head]. Raises RequestError where the cache is pressed."""

@@ -305,8 +305,8 @@ class Engine:
     doubling: behind so many tokens a position counts twice there, above 0 (`Costs.doubling`; without it each counts once).
     max_cache_bytes: of the caches of all requests together, at least 1, None for no limit: while there is more, the youngest
     request is put on hold and gives its caches back, and its text is fed anew when there is room. One request may always go
-    on. batching: how answers share passes (request/batching.py), None: ragged, as fast as any here. None of these changes a
-    text.
+    on, and one whose caches could not be fed again as they are (reuse "edited") waits for room and is not put on hold. batching:
+    how answers share passes (request/batching.py), None: ragged, as fast as any here. None of these changes a text.
     """
 
     def __init__(
@@ -411,6 +411,8 @@ class Engine:
             ticket = self._waiting[0]
             if self._running and answers + ticket.plan.request.n > self.max_running:
                 return
+            if self._running and ticket.plan.pinned and not self._has_room(0):
+                return
             self._waiting.popleft()
             if not ticket.cancelled:
                 request = ticket.plan.request
@@ -445,8 +447,9 @@ class Engine:
             self._held.insert(0, ticket)
         going = [t for t in self._running if t.task is not None and t.task.paused is None]
         if not self._has_room(0) and len(going) > 1 and len(going) == len(self._running):
-            assert going[-1].task is not None
-            self._scheduler.hold(going[-1].task)
+            young = next((t.task for t in reversed(going) if not t.plan.pinned), None)
+            if young is not None:
+                self._scheduler.hold(young)
 
     def cancel(self, ticket: Ticket) -> None:
         """End the request of a ticket; its completion then holds what there was, with finish_reason "abort". One that is done

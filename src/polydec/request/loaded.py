@@ -133,6 +133,10 @@ class LM:
         elif self.draft is not None:
             self.draft.lm.keep = count
 
+    def forget(self, key: str = "") -> None:
+        """Give back what is kept of the text of a key (`reuse_key`)."""
+        self.checkpoint.lm.forget(key)
+
     def find(self, kind: type[A]) -> A | None:
         """The artefact of the type `kind` that goes with the model; None where there is none."""
         return self.kit().find(kind)
