@@ -394,8 +394,8 @@ def _depth(parent: Sequence[int]) -> int:
 
 
 def _events(path: Path) -> Iterator[tuple[int, Event, str]]:
-    """Whose event it is, the event, and of an opening the method's name with its guarantee. A last line that an interruption cut
-    short is left out."""
+    """Whose event it is, the event, and of an opening the method's name with its guarantee. A last line that an interruption
+    cut short is left out."""
     lines = read_bytes(path).split(b"\n")
     for n, line in enumerate(lines, 1):
         if not line.strip():
