@@ -54,10 +54,10 @@ def build(
         "ask what was trained on the model's states too; none: where there is such a drafter and it pays",
     ] = None,
 ) -> Decoder:
+    from polydec.drafters import trained_tree
     from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
     from polydec.drafters.cost_aware import CostAware
     from polydec.drafters.merged_tree import MergedTree
-    from polydec.drafters import trained_tree
     from polydec.drafters.model import FromModel
     from polydec.drafters.priced_tree import PricedTree
     from polydec.drafters.recycling import Recycling
