@@ -153,8 +153,8 @@ class Parts:
 
 
 def buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
-    """Of positions [m] and [n] the buckets of T5's relative positions, [m, n]. Near distances have a bucket each, far ones share
-    them by their logarithm; both: whether later positions are seen, which takes half the buckets."""
+    """Of positions [m] and [n] the buckets of T5's relative positions, [m, n]. Near distances have a bucket each,
+    far ones share them by their logarithm; both: whether later positions are seen, which takes half the buckets."""
     n, far = c.buckets, key[None, :] - query[:, None]
     bucket = torch.zeros_like(far)
     if both:
@@ -204,8 +204,8 @@ class Encoder:
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """What a Filler is asked. kv: what its encoder left of a source; known: the text so far, at least one token; count: gaps behind
-    it, at least 1."""
+    """What a Filler is asked. kv: what its encoder left of a source; known: the text so far, at least one token;
+    count: gaps behind it, at least 1."""
 
     kv: Tensor
     known: tuple[int, ...]
