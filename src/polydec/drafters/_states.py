@@ -172,7 +172,7 @@ class StateGuess:
         but its likeliest token, with no reason to stop early."""
         wide = getattr(self.drafter.tree, "expands", (0,))
         return (
-            1 <= min(wide)
+            min(wide) >= 1
             and max(wide) <= WIDE
             and 1 <= budget.nodes <= MOST
             and budget.go_on is always

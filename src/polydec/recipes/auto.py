@@ -15,7 +15,7 @@ CARD = Card(
     name="auto",
     title="Goodput",
     source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
-    summary="Of what cheap drafters propose (copies, n-gram table, trained ones), feeds what is worth its rows here, or nothing.",
+    summary="Of what copies, counts and trained drafters propose, feeds what is worth its rows here, or nothing.",
     kind="draft-and-verify",
     family="ar",
     guarantee=Exactness.LAW,
@@ -54,10 +54,10 @@ def build(
         "ask what was trained on the model's states too; none: where there is such a drafter and it pays",
     ] = None,
 ) -> Decoder:
+    from polydec.drafters import trained_tree
     from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
     from polydec.drafters.cost_aware import CostAware
     from polydec.drafters.merged_tree import MergedTree
-    from polydec.drafters import trained_tree
     from polydec.drafters.model import FromModel
     from polydec.drafters.priced_tree import PricedTree
     from polydec.drafters.recycling import Recycling
