@@ -349,7 +349,7 @@ def test_a_trained_tree_that_is_wrong_is_soon_left_alone():
 
     target, opposite = toy(5, 3), toy(77, 3)
     opposite.network.weight = -8 * target.network.weight
-    own = FromModel(Shaped(opposite, Greedy()), Watched(2, 1))
+    own = FromModel(Shaped(opposite, Greedy()), Watched(1))
     tree = PricedTree(own, 0.2, 0.1)
     drafts(CostAware(Nothing(), None, Costs((1.0, 1.05, 1.1)), tree=tree), target)
     assert 1 <= len(asked) <= 30

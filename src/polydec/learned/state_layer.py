@@ -63,8 +63,7 @@ class StateLayer:
 
     def network(self, vocab: int = 1, own: Vocabulary | None = None) -> Network:
         """What runs it, fed by `Query.embed` (S wide). It gives states (S wide, H of them new), and laws where there is a head.
-        The native step where it serves this shape, with matrices stored and multiplied in 8 bits, as guesses are checked; else
-        torch in fp32.
+        The native step where it serves this shape, with matrices stored in 8 bits, as guesses are checked; else torch in fp32.
         """
         t = {name: tensor.detach() for name, tensor in self.tensors.items()}
         wide = t["self_attn.q_proj.weight"].shape[1]
@@ -113,9 +112,7 @@ class StateLayer:
                 "model.embed_tokens.proj.weight": torch.zeros(wide, 1),
             }
         )
-        native, _ = cpu.attempt(
-            config, tensors | thin, self.threads, quantize="q8_0", compute="int8"
-        )
+        native, _ = cpu.attempt(config, tensors | thin, self.threads, quantize="q8_0")
         return native or Transformer.build(config, tensors, dtype="float32")
 
     @property

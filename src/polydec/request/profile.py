@@ -34,6 +34,7 @@ from polydec.policies.fixed import Fixed
 from polydec.request.passes import Passes, table
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
+from polydec.trees.best_first import BestFirst
 from polydec.verifiers.match import Match
 
 
@@ -129,6 +130,7 @@ class Profile:
         return max(0.0, apart), crowd
 
 
+TREE = BestFirst(trained_tree.WIDTH, trained_tree.TIPS)
 LEVELS = (1, 4)
 """Levels of the trees that are timed."""
 DRAFTS = 48
@@ -203,7 +205,7 @@ def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
 
 def _tree(lm: Loaded) -> dict[int, float]:
     """Drafts of few and of many levels in turns, each behind a pass of the model, which fills the processor's caches."""
-    found = trained_tree.find(lm.kit())
+    found = trained_tree.find(lm.kit(), TREE)
     if found is None:
         return {}
     took: dict[int, list[float]] = {levels: [] for levels in LEVELS}
@@ -275,7 +277,7 @@ def key(lm: Loaded) -> str:
 
     # a model's own draft, which is loaded when a method asks for it, is what its name says
     small = lm.draft and (lm.draft.name if isinstance(lm.draft, Deferred) else one(lm.draft))
-    found = trained_tree.find(lm.kit())
+    found = trained_tree.find(lm.kit(), TREE)
     beside = [small, found and f"a tree of {found[0].weights.kind}"]  # pyright: ignore
     return f"{cpu_name()}: {one(lm.checkpoint)}" + "".join(f" with {x}" for x in beside if x)
 
