@@ -200,7 +200,9 @@ def test_tasks_are_right(name):
         assert not right(name, task.question, task.answer[:30] + "x") and not right(
             name, task.question, ""
         )
-    assert {make(name, 3, i) for i in range(20)} != {make(name, 3, i, held=True) for i in range(20)}
+    assert {make(name, 3, i) for i in range(20)} != {
+        make(name, 3, i, unseen=True) for i in range(20)
+    }
     assert len({make(name, s, 0) for s in range(20)}) > 3  # of some there are ten questions
 
 

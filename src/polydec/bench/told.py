@@ -149,18 +149,18 @@ class Remade:
 
 
 def replayed(
-    one: Recorded,
+    recorded: Recorded,
     method: str,
     options: Mapping[str, Any],
     draft: Target | None = None,
     costs: Costs | None = None,
 ) -> list[Round]:
     """The rounds of `remade`."""
-    return remade(one, method, options, draft, costs).rounds
+    return remade(recorded, method, options, draft, costs).rounds
 
 
 def remade(
-    one: Recorded,
+    recorded: Recorded,
     method: str,
     options: Mapping[str, Any],
     draft: Target | None = None,
@@ -171,7 +171,7 @@ def remade(
 
     draft: the draft model's law; costs: what the method was told of passes.
     Raises RequestError for a method that reads more."""
-    law = Told((*one.prompt, *one.tokens), Vocab(one.size, one.ends))
+    law = Told((*recorded.prompt, *recorded.tokens), Vocab(recorded.size, recorded.ends))
     decoder, _ = registry.build(
         method, Kit(cast(Target, law), draft, measure=lambda: costs or Costs()), options
     )
@@ -184,7 +184,7 @@ def remade(
         elif isinstance(event, Verified):
             rounds.append(Round(event.position, drafted, len(event.path)))
 
-    request = Request(one.prompt, len(one.tokens), one.ends, ignore_eos=True)
+    request = Request(recorded.prompt, len(recorded.tokens), recorded.ends, ignore_eos=True)
     scheduler = Scheduler()
     task = scheduler.submit(answer_one(decoder, request, on=on))
     try:

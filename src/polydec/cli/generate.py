@@ -153,9 +153,11 @@ def header(lm: api.LM, ticket: api.Ticket) -> dict[str, Any]:
     }
 
 
-def passed(lm: api.LM, passes: Sequence[Pass]) -> Iterator[Passed]:
-    """The passes of a request as events; they are of all its answers together, and stand under the first."""
-    names, begun = lm.names, min((p.start for p in passes), default=0.0)
+def passed(lm: api.LM, passes: Sequence[Pass], begun: float | None = None) -> Iterator[Passed]:
+    """The passes of a request as events; they are of all its answers together, and stand under the first. begun: the moment
+    from which seconds count, None: the first of these passes."""
+    names = lm.names
+    begun = min((p.start for p in passes), default=0.0) if begun is None else begun
     for p in passes:
         yield Passed(
             0, names.get(p.model, "?"), p.start - begun, p.seconds, p.positions, p.of, p.queries

@@ -102,7 +102,7 @@ class LM:
         caches."""
         if not getattr(self.network, "presses", False):
             raise RequestError(
-                f"cache is {press.called}: what runs this model (the compiled step, or transformers) reads caches as they are; "
+                f"cache is {press.called}: what runs this model (transformers) reads caches as they are; "
                 "load it on the torch path (--dtype torch)"
             )
         if press not in self._pressed:

@@ -33,23 +33,23 @@ def beside(step: CpuStep, part: str, weight_NK: Tensor) -> Callable[[Tensor], Te
 
     def through(rows_MK: Tensor) -> Tensor:
         return torch.cat(
-            [_through(step, part, len(weight_NK), some) for some in rows_MK.split(LIMIT)]
+            [_through(step, part, len(weight_NK), part_MK) for part_MK in rows_MK.split(LIMIT)]
         )
 
     return through
 
 
 def _through(step: CpuStep, part: str, width: int, rows_MK: Tensor) -> Tensor:
-    given, out = rows_MK.float().contiguous(), torch.empty(len(rows_MK), width)
-    if len(given):
+    input_MK, out = rows_MK.float().contiguous(), torch.empty(len(rows_MK), width)
+    if len(input_MK):
         _check(
             step,
             step._lib.step_through(
                 step._model,
                 PARTS[part],
-                len(given),
-                given.data_ptr(),
-                given.numel(),
+                len(input_MK),
+                input_MK.data_ptr(),
+                input_MK.numel(),
                 out.data_ptr(),
                 out.numel(),
             ),
@@ -75,7 +75,7 @@ class Tip:
 class Growing:
     """A tree that is asked for. The layer's cache, whose entries behind the committed ones are free; the true states that it
     reads first, side by side, and the embeddings of the tokens behind them; the tip, where there are none; and the tree: see
-    BestFirst."""
+    BestFirst. tips: paths that go on at each level; floor: no path less likely is named."""
 
     cache: Cache
     embed_NH: Tensor
@@ -83,7 +83,9 @@ class Growing:
     tip: Tip | None
     depth: int
     width: int
+    tips: int
     nodes: int
+    floor: float = 0.0
 
     def __len__(self) -> int:
         return len(self.embed_NH)
@@ -136,7 +138,7 @@ class Grower:
     def _grow(self, q: Growing) -> Grown:
         step, n, cache = self._step, len(q), q.cache
         length = cache.length
-        room = n + q.width * (q.depth - 1)
+        room = n + q.tips * (q.depth - 1)
         cache.stage([-1] * room)
         if (need := length + n + q.depth) >= step._turned:
             step._turn(need + 1)
@@ -157,8 +159,10 @@ class Grower:
             self._states,
             q.depth,
             q.width,
+            q.tips,
             q.nodes,
             0,
+            q.floor,
             embed_NH.data_ptr(),
             state_ND.data_ptr(),
             table_CH.data_ptr(),

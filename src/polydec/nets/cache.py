@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.nets.memory import empty
-from polydec.nets.press import Chunk, Packed, Press, sealed, settled
+from polydec.nets.press import Chunk, Packed, Packing, sealed, settled
 
 BLOCK = 128
 """Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
@@ -79,7 +79,7 @@ class Cache:
         "start",
     )
 
-    def __init__(self, kv: Tensor, length: int = 0, press: Press | None = None) -> None:
+    def __init__(self, kv: Tensor, length: int = 0, press: Packing | None = None) -> None:
         self.beside: Any = None
         self.length, self.parent, self.shared = length, list[int](), tuple[Lease, ...]()
         self.press, self.base = press, 0

@@ -213,12 +213,12 @@ class Rows:
         if going_on:  # as many positions as the longest of the others take
             length = int(spec.length * (spec.long / spec.length) ** r.random())
             count = max(1, spec.rows * spec.length // length)
-        some = [
+        rows = [
             self._row(tasks[i % len(tasks)], i, length)
             for i in range(step * spec.rows, step * spec.rows + count)
         ]
-        return torch.tensor([t for t, _ in some]), torch.tensor(
-            [[i >= n for i in range(length)] for _, n in some]
+        return torch.tensor([t for t, _ in rows]), torch.tensor(
+            [[i >= n for i in range(length)] for _, n in rows]
         )
 
     def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:

@@ -93,8 +93,8 @@ def _ids(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not answer.strip():
         raise RequestError(f"pairs[{at}] has no answer: give a text of at least one character")
-    said = lm.checkpoint.text.encode(answer, special=False)
-    return lm.ids(prompt, raw=raw, who=f"pairs[{at}]"), said
+    answer_ids = lm.checkpoint.text.encode(answer, special=False)
+    return lm.ids(prompt, raw=raw, who=f"pairs[{at}]"), answer_ids
 
 
 def _every(
