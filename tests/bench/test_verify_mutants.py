@@ -203,25 +203,25 @@ ASKED = "The old man went"
 
 
 @pytest.mark.parametrize(
-    "mutant, where",
+    "mutant, method, where",
     [
-        (first_draft_is_always_accepted, "place 1 of its tokens (an accepted draft)"),
-        (token_after_a_path_is_the_roots, "(the pass's own token)"),
-        (a_deep_draft_is_not_checked, "(an accepted draft)"),
+        (
+            first_draft_is_always_accepted,
+            "token-recycling",
+            "place 1 of its tokens (an accepted draft)",
+        ),
+        (token_after_a_path_is_the_roots, "token-recycling", "(the pass's own token)"),
+        (a_deep_draft_is_not_checked, "suffix-automaton", "(an accepted draft)"),
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
-def test_a_greedy_fault(lm, monkeypatch, mutant, where):
+def test_a_greedy_fault(lm, monkeypatch, mutant, method, where):
+    request = {"sampling": lm.sampling(), "max_tokens": 64, "raw": True}
     mutant(monkeypatch)
-    found = compare(
-        lm, ASKED, "token-recycling", {}, sampling=lm.sampling(), max_tokens=32, raw=True
-    )
+    found = compare(lm, ASKED, method, {}, **request)
     monkeypatch.undo()
     assert found.verdict == "fault" and where in found.place, found
-    clean = compare(
-        lm, ASKED, "token-recycling", {}, sampling=lm.sampling(), max_tokens=32, raw=True
-    )
-    assert clean.verdict == "equal"
+    assert compare(lm, ASKED, method, {}, **request).verdict == "equal"
 
 
 # Approximate ones, searches, constraints, caches

@@ -115,11 +115,11 @@ def test_a_law_that_is_bent_is_grown_by_level():
     assert ONLY_ARGMAX.argmax(0) == SEEN
 
 
-@pytest.mark.parametrize("field", ["width", "depth", "nodes"])
+@pytest.mark.parametrize("field", ["width", "tips", "depth", "nodes"])
 def test_what_lies_outside_is_refused_by_the_library(field):
     target, eagle = bound()
     width = target.network.config.width
-    good = {"depth": 2, "width": 2, "nodes": 4}
+    good = {"depth": 2, "width": 2, "tips": 2, "nodes": 4}
     cache_ = eagle.grower._step.new_cache()
     for bad in (0, 5000):
         if field == "nodes" and not bad:
@@ -136,5 +136,5 @@ def test_states_that_are_no_numbers_are_told():
     state = torch.full((1, 2 * width), float("nan"))
     with pytest.raises(Exception, match="NaN or infinite"):
         eagle.grower.forward(
-            [Growing(eagle.grower._step.new_cache(), torch.ones(1, width), state, None, 2, 2, 4)]
+            [Growing(eagle.grower._step.new_cache(), torch.ones(1, width), state, None, 2, 2, 2, 4)]
         )

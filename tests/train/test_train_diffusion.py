@@ -262,8 +262,10 @@ def test_wrong_specs(fields, message):
 def test_a_task_that_does_not_fit_is_said(tmp_path):
     from polydec.train.tokens import train_tokenizer
 
-    spec = DiffusionSpec("x", ("slots",), shortest=20)
-    with pytest.raises(ValueError, match="shortest is 20: task"):
+    spec = DiffusionSpec("x", ("slots",), shortest=20, length=20)
+    with pytest.raises(
+        ValueError, match="shortest is 20: none of 50 tasks of 'slots' fits into 20"
+    ):
         Rows(train_tokenizer(["a"], 260), spec).batch(0)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from polydec.api import LM, Completion, Engine, Prompt, Ticket
 from polydec.base.errors import RequestError
-from polydec.bench import answers as judges
 from polydec.bench import energy
+from polydec.bench.checks import Check
 from polydec.bench.intervals import wilson
 from polydec.core.trace import Edited, Event
 from polydec.families.ar.stats import DraftStats
@@ -49,13 +49,13 @@ def spelt(item: str) -> Method:
 
 @dataclass(frozen=True)
 class Task:
-    """Requests that run together (one where the batch is 1). wanted: of each prompt the right answer, None where nobody says
-    one; none at all where no prompt has one."""
+    """Requests that run together (one where the batch is 1). wanted: of each prompt what its answer is held against, None where
+    nobody says it; none at all where no prompt has one."""
 
     workload: str
     prompts: tuple[Prompt, ...]
     raw: bool = False
-    wanted: tuple[str | None, ...] = ()
+    wanted: tuple[Check | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def summary(
     repeat: int,
     watching: Sequence[Arrivals] = (),
     joules: float | None = None,
-    wanted: Sequence[str | None] = (),
+    wanted: Sequence[Check | None] = (),
 ) -> Run:
     watches = [t.watch for t in tickets]
     stats: list[Any] = [r.stats for ticket in tickets for r in ticket.results]
@@ -179,7 +179,7 @@ def summary(
         cache_bytes=max((watched.cached for watched in watching), default=0),
         joules=joules,
         right=tuple(
-            None if want is None else judges.right(want, a.text)
+            None if want is None else want.right(a.text)
             for want, a in zip(wanted, answers, strict=False)
         ),
     )

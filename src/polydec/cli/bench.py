@@ -24,6 +24,7 @@ from polydec import api
 from polydec.base import files
 from polydec.base.edge import printable, sentence, whole
 from polydec.base.errors import RequestError
+from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, SAMPLED, Flags
 from polydec.cli.shown import cell, emit, emit_drawn
@@ -61,11 +62,18 @@ def bench(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="instead of timing, count right answers at each degree of "
+            help="questions of published suites, comma-separated, with --from: gsm8k, svamp, math500, mbpp, humaneval, "
+            "spec-bench, mt-bench, json-schema-bench; or, instead of timing, right answers at each degree of "
             "parallelism: parallelbench, parallelbench-digits"
         ),
     ] = None,
-    each: Annotated[int, typer.Option(help="of a suite: problems of each task")] = 25,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="the file of the suite, or a folder that holds one for each"),
+    ] = None,
+    each: Annotated[
+        int, typer.Option(help="of a suite: problems of each task, questions of each suite")
+    ] = 25,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -102,7 +110,8 @@ def bench(
             "--methods plain,draft-model:depth=3"
         )
     flags.only("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
-    if suite is not None:
+    questions = _questions(suite, from_, each, (data, prompt_tokens, limit))
+    if suite is not None and from_ is None:
         beside = (data, prompt_tokens, limit, flags.max_tokens, record_, html, csv_)
         if any(x is not None for x in (*beside, models, temperatures)):
             raise RequestError(
@@ -128,7 +137,7 @@ def bench(
         for model_flags in each_flags
     ]
     for side in every:
-        side.prepare(data, prompt_tokens, limit)
+        side.prepare(data, prompt_tokens, limit, questions)
     measured = bench_run.Found(bench_run.identity(every, _settings(flags)))
     if machine.busy() > 0.2:
         Console(stderr=True).print(
@@ -142,6 +151,23 @@ def bench(
         measured.rows += measured.partly
         if measured.rows:
             publish(measured, flags.json_, html, csv_)
+
+
+def _questions(
+    suite: str | None, at: Path | None, each: int, beside: Sequence[object]
+) -> Sequence[prompts.Row]:
+    """The rows of published suites; none where none is asked for. Raises RequestError."""
+    from polydec.cli import suites
+
+    if at is None:
+        if suite is not None and suite.split(",")[0].strip() in suites.SUITES:
+            raise RequestError(f"suite is {suite!r}: say with --from where its questions are")
+        return ()
+    if suite is None:
+        raise RequestError(f"from is {str(at)!r}: say with --suite what is there")
+    if any(x is not None for x in beside):
+        raise RequestError("bench --suite --from does not take --data, --prompt-tokens or --limit")
+    return suites.rows(suite, at, whole("each", each, 1, 10_000))
 
 
 def _each_model(flags: Flags, models: str | None) -> list[Flags]:

@@ -14,8 +14,9 @@ from rich.progress import Progress
 
 from polydec import api
 from polydec.base.edge import printable
-from polydec.bench import answers, measure, record
+from polydec.bench import measure, record
 from polydec.bench.certificate import digest
+from polydec.bench.checks import check_of
 from polydec.bench.record import Cell
 from polydec.cli import asking, prompts
 from polydec.cli.flags import Flags
@@ -64,9 +65,14 @@ class Side:
         return lm
 
     def prepare(
-        self, data: Sequence[Path] | None, prompt_tokens: int | None, limit: int | None
+        self,
+        data: Sequence[Path] | None,
+        prompt_tokens: int | None,
+        limit: int | None,
+        suite: Sequence[prompts.Row] = (),
     ) -> None:
-        """Check every prompt by every method at every temperature. Raises RequestError; nothing is decoded."""
+        """Check every prompt by every method at every temperature. suite: rows in place of files. Raises RequestError; nothing
+        is decoded."""
         lm = self.load()
         family = family_of(lm.checkpoint.lm)
         methods = self._choose(lm, family)
@@ -76,7 +82,7 @@ class Side:
             *(m for m in methods if m.label != self.base),
         ]
         files_of = [prompts.read(path, lm, prompt_tokens) for path in data or ()]
-        self.rows = [
+        self.rows = list(suite) or [
             row for read in files_of or [prompts.BUILT_IN] for row in prompts.first(read, limit)
         ]
         for request in self._requests(lm):
@@ -122,7 +128,7 @@ class Side:
             mine = [r for r in self.rows if r.workload == workload]
             for i in range(0, len(mine), size):
                 rows = mine[i : i + size]
-                wanted = tuple(answers.wanted(r.answer) for r in rows)
+                wanted = tuple(check_of(r.answer) for r in rows)
                 out.append(
                     measure.Task(
                         workload,

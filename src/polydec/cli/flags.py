@@ -79,8 +79,11 @@ class Flags:
     cache_dtype: str | None = _loaded("cache_dtype")
     device: str = _loaded("device")
     threads: int | None = _loaded("threads")
+    workers: int = _loaded("workers")
     cache: str | None = _asked("cache", MODEL)
     cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
+    reuse: str | None = _asked("reuse", MODEL)
+    reuse_key: str = _asked("reuse_key", MODEL)
     raw: bool = _asked("raw", MODEL)
     source: str | None = _asked("source", MODEL, type=str | None)
     source_file: Annotated[

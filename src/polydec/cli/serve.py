@@ -68,6 +68,7 @@ class ServeFlags:
     cache_dtype: str | None = _loaded("cache_dtype")
     device: str = _loaded("device")
     threads: int | None = _loaded("threads")
+    workers: int = _loaded("workers")
     keep: int = _set("keep", MODEL)
     host: str = _set("host", SERVER)
     port: int = _set("port", SERVER)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from polydec.bench.enumerated import Enumerated
     from polydec.bench.masked import Held
     from polydec.bench.sampled import Findings
-    from polydec.bench.searched import Audit
+    from polydec.bench.searched import Audit, ToyAudit
 
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
 CONSTRAINED = {"regex", "json_schema", "grammar", "choice", "span_of", "constraint_"}
@@ -194,7 +194,7 @@ def decoded(
     from polydec.bench.enumerated import enumerated
     from polydec.bench.masked import judge_constrained
     from polydec.bench.sampled import sampled
-    from polydec.bench.searched import audit
+    from polydec.bench.searched import audit, on_toys
     from polydec.request.ask import plan
 
     method, options = flags.method, flags.options()
@@ -205,8 +205,12 @@ def decoded(
     about = {"method": method, "decodes": made.method, "promise": promise.value}
     if kind in SEARCHES:
         audited = audit(lm, pairs, method, options, seed=flags.seed, **request)
+        toys = on_toys(method, options)
         done = Done(
-            audited.verdict, audited.place, {"search": audited.to_json()}, _audited(audited)
+            _worse(audited.verdict, toys.verdict),
+            "; ".join(p for p in (audited.place, toys.place) if p),
+            {"search": audited.to_json(), "toys": toys.to_json()},
+            [*_on_toys(toys), *_audited(audited)],
         )
     elif promise is Exactness.APPROXIMATE or (drawn and promise is Exactness.ARGMAX):
         far = distances(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
@@ -531,6 +535,16 @@ def _apart(name: str, p: Apart) -> str:
 
 def _between(interval: Sequence[float]) -> str:
     return f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+
+def _on_toys(audit: ToyAudit) -> list[str]:
+    """What a search's answers on toys came to."""
+    if audit.unknown:
+        return [f"not run on toys: {audit.unknown}"]
+    return [
+        f"{audit.laws} random toy laws under sampling rules: {audit.tokens} log-probabilities computed again, "
+        f"at most {audit.apart:.1e} nats off"
+    ]
 
 
 def _audited(audit: Audit) -> list[str]:

@@ -110,6 +110,14 @@ def current_task() -> Task | None:
     return _current.get()
 
 
+def _below(task: Task, above: Task) -> bool:
+    """Whether a task is this one, or somewhere below it."""
+    at: Task | None = task
+    while at is not None and at is not above:
+        at = at.parent
+    return at is above
+
+
 _cost = attrgetter("cost")
 Group = list[tuple[Task, Forward]]
 Answers = tuple[Sequence[Any] | Exception, float, float]
@@ -166,7 +174,8 @@ class Scheduler:
     waits for the next pass, first come first served (a query that is larger than that runs all the same). Prompts fill the
     room that the others leave, in parts where all of one does not fit, and an eighth of a pass is theirs whatever else waits
     (Sarathi-Serve, Agrawal et al. 2024). doubling: behind so many tokens a position counts twice. A pass that is interrupted
-    (Ctrl-C) stays due and runs again.
+    (Ctrl-C) stays due and runs again. choose: which of the queries that wait for a model may share its next pass, at least
+    one of them; None: all.
 
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.
@@ -178,7 +187,9 @@ class Scheduler:
         pool: Executor | None = None,
         positions: Callable[[int], int] | None = None,
         doubling: float = inf,
+        choose: Callable[[Sequence[Forward]], Sequence[int]] | None = None,
     ) -> None:
+        self._choose = choose
         self._pool, self._running = pool, dict[Future[Answers], tuple[Model, Group]]()
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
@@ -197,7 +208,18 @@ class Scheduler:
 
     def cancel(self, task: Task) -> None:
         """Close a submitted task: it ends without result or error."""
+        self.settle(task)
         task.close()
+
+    def settle(self, task: Task | None = None) -> None:
+        """Wait until no pass is under way in which this task, or one below it, takes part (None: none at all): whoever closes
+        it gives caches back, which such a pass still writes. Without a pool nothing is ever under way."""
+        if self._running:
+            wait(
+                future
+                for future, (_, group) in self._running.items()
+                if task is None or any(_below(t, task) for t, _ in group)
+            )
 
     def hold(self, task: Task) -> None:
         """Ask a submitted task to stop at its next pause, until `resume`."""
@@ -252,6 +274,11 @@ class Scheduler:
     def _due(self, model: Model) -> Group:
         """What the next pass of a model takes of those that wait for it; the others wait on."""
         group = self._waiting.pop(model)
+        if self._choose is not None:
+            chosen = set(self._choose([f for _, f in group]))
+            if later := [item for i, item in enumerate(group) if i not in chosen]:
+                self._waiting[model] = later
+            group = [item for i, item in enumerate(group) if i in chosen]
         if self._positions is None:
             return group
         others = [item for item in group if item[1].split is None]
@@ -267,7 +294,7 @@ class Scheduler:
             count, size = count + 1, size + load
         filled, left = _fill(prompts, max(kept, most - size), doubling)
         if later := [*left, *others[count:]]:
-            self._waiting[model] = later
+            self._waiting[model] = [*later, *self._waiting.get(model, ())]
         return [*others[:count], *filled]
 
     def _overlap(self, pool: Executor) -> bool:
@@ -368,6 +395,7 @@ class Scheduler:
         else:
             return
         parent.join = None
+        self.settle(parent)
         for kid in parent.kids:
             kid.close()
         self._ready.append((parent, answer, error))

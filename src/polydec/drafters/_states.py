@@ -27,9 +27,11 @@ LAYER = Want(law=Reads.ROW, hidden=True)
 
 @dataclass
 class StateLaws:
-    """session: the target's own, which is asked for laws and never moved; logits: of the nodes that have them by now."""
+    """session: the target's own, which is asked for laws and never moved; bent: whether laws are shaped as the target's are;
+    logits: of the nodes that have them by now."""
 
     session: Session
+    bent: bool = True
     logits: dict[int, Answer] = field(default_factory=dict[int, Answer])
 
     def new(self, draft: Draft) -> list[int]:
@@ -56,6 +58,15 @@ class StateLaws:
         scores = self.session.states(state_NH)
         self.put(nodes, torch.stack([scores.weights(i) for i in range(len(state_NH))]))
 
+    def add_mean(self, nodes: Sequence[int], state_EH: Tensor) -> None:
+        """All these nodes have one law, of the mean of these states' logits."""
+        scores = self.session.states(state_EH)
+        weights = [scores.weights(i) for i in range(len(state_EH))]
+        self.put(
+            nodes,
+            torch.stack(weights).mean(0, keepdim=True) if len(weights) > 1 else weights[0][None],
+        )
+
     def add_normed(self, nodes: Sequence[int], state_NH: Tensor) -> None:
         """The same of states that lie behind the final norm: the head's logits of them alone. The session shows norm and head
         together, so each state is divided by the norm's weights, and what the norm then does to its length is undone."""
@@ -70,8 +81,9 @@ class StateLaws:
         )
 
     def scores(self, draft: Draft) -> Scores:
-        """The laws at all nodes, shaped as the target's are."""
-        return self.session.bend(draft, LogitScores([self.logits[i] for i in range(len(draft))]))
+        """The laws at all nodes."""
+        scores = LogitScores([self.logits[i] for i in range(len(draft))])
+        return self.session.bend(draft, scores) if self.bent else scores
 
 
 def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = ()) -> Tensor:
@@ -114,6 +126,11 @@ class StateDrafter(Protocol):
     @property
     def tree(self) -> Tree: ...
     @property
+    def bent(self) -> bool:
+        """Whether laws of drafts are shaped as the target's are."""
+        ...
+
+    @property
     def want(self) -> Want: ...
     def laws(self, known: StateGuess) -> Laws:
         """What the tree asks: it scores the nodes of a draft, of which each one extends the last."""
@@ -125,7 +142,7 @@ class StateGuess:
     """session: the target's own; cache: the layer's, None without one. What it holds between rounds was computed from true
     states alone. text: the last tokens, up to the root; pending: windows of tokens that the layer has not read yet, and the
     true states before the last of each; true_H: the last true state; tip: what the layer makes of it. grower: what grows whole
-    trees in one call, None where nothing does; end: the tip as it knows it."""
+    trees in one call, None where nothing does; end: the tip as it knows it; bent: whether laws are shaped as the target's."""
 
     drafter: StateDrafter
     session: Session
@@ -138,6 +155,7 @@ class StateGuess:
     tip: Answer | None = None
     grower: Grower | None = None
     end: Tip | None = None
+    bent: bool = True
     price = 0.0  # its passes are priced by whoever weighs them: see Priced
 
     @property
@@ -161,12 +179,13 @@ class StateGuess:
     def _grows(self, root: int, budget: Budget) -> bool:
         """Whether one call grows the tree that the drafter's would be: likeliest tokens first, of a law of which nothing counts
         but its likeliest token, with no reason to stop early."""
-        wide = getattr(self.drafter.tree, "expands", 0)
+        wide = getattr(self.drafter.tree, "expands", (0,))
         return (
-            1 <= wide <= WIDE
+            min(wide) >= 1
+            and max(wide) <= WIDE
             and 1 <= budget.nodes <= MOST
             and budget.go_on is always
-            and reads_argmax(self.session, root)
+            and (not self.bent or reads_argmax(self.session, root))
         )
 
     async def _grown(self, grower: Grower, root: int, depth: int, budget: Budget) -> Draft:
@@ -184,8 +203,9 @@ class StateGuess:
                 torch.stack([state_S for _, state_S in some]) if some else torch.empty(0),
                 None if some else self.end,
                 min(depth, DEEP),
-                self.drafter.tree.expands,  # pyright: ignore[reportAttributeAccessIssue]
+                *self.drafter.tree.expands,  # pyright: ignore[reportAttributeAccessIssue]
                 budget.nodes,
+                budget.floor,
             ),
             len(some) + depth - 1,
         )
@@ -278,7 +298,8 @@ def at_work(drafter: StateDrafter, session: Session) -> StateGuess:
     """On a sequence that is about to begin."""
     network = drafter.weights.network
     cache = None if network is None else network.new_cache()
-    return StateGuess(drafter, session, cache, grower=getattr(drafter.weights, "grower", None))
+    grower = getattr(drafter.weights, "grower", None)
+    return StateGuess(drafter, session, cache, grower=grower, bent=drafter.bent)
 
 
 def last(tokens: Sequence[int], window: int) -> tuple[int, ...]:

@@ -12,9 +12,11 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._several import price, reads_prompt, wanted
 from polydec.drafters.priced import Priced
+from polydec.drafters.priced_tree import Brought, PricedTree, class_of
 from polydec.drafting.calibration import Calibration, bin_of
 from polydec.drafting.costs import Costs
 from polydec.drafting.goodput import while_it_pays
+from polydec.drafting.mixing import certain, mixed, weighed
 from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
@@ -57,7 +59,8 @@ class CostAware:
     free: says its chances; where its proposals have a price, it is asked like the paid one, while that has been worth it.
     paid: None, or a chain drafter that asks the budget's go_on with its own probabilities and takes costs.draft_ms a token
     beside its price; costs: of passes and of one token of the paid drafter; lasting: whether something of the free drafter
-    outlives the request, which must then have seen all of the text when it ends.
+    outlives the request, which must then have seen all of the text when it ends; tree: None, or a trained drafter whose tree is
+    mixed with the free candidates in those steps in which that is expected to bring more than its levels and rows cost.
 
     Exact: law, under any exact verifier: what is certain may be chosen freely, what was drawn is left as it was drawn.
     Reduces to: `free` where further rows and time cost nothing; `nothing` where they cost too much.
@@ -69,13 +72,14 @@ class CostAware:
     paid: Drafter | None
     costs: Costs
     lasting: bool = True
+    tree: PricedTree | None = None
 
     def open(self, prompt: Sequence[int], session: Session) -> CostAwareGuess:
         paid = None if self.paid is None else self.paid.open(prompt, session)
         free = self.free.open(prompt, session)
-        return CostAwareGuess(
-            self, session, free, paid, Ledger(), Round(), free.want == Want(law=Reads.NOTHING)
-        )
+        tree = None if self.tree is None else self.tree.drafter.open(prompt, session)
+        blind = free.want == Want(law=Reads.NOTHING)
+        return CostAwareGuess(self, session, free, paid, tree, Ledger(), Round(), blind)
 
 
 class Belief:
@@ -87,8 +91,7 @@ class Belief:
         self.rates = Calibration(BINS, TRUST)
 
     def __call__(self, stated: float) -> float:
-        """Unlikely ones are less likely still, as what was seen of SmolLM2-135M-Instruct had it, which is the prior."""
-        return self.rates.chance(bin_of(stated, BINS), stated * min(1.0, 0.4 + 1.3 * stated))
+        return self.rates.chance(bin_of(stated, BINS), stated)
 
     def see(self, stated: float, true: bool) -> None:
         self.rates.observe(bin_of(stated, BINS), true)
@@ -138,13 +141,15 @@ class Asking:
 @dataclass
 class Ledger:
     """What a text has taught so far: how fast it is written; what chances are worth that were stated of whole paths, and of
-    the paid drafter's tokens; whether it pays to ask the free drafter (where it has a price) and the paid one."""
+    the paid drafter's tokens; whether it pays to ask the free drafter (where it has a price) and the paid one; what asking for
+    the trained drafter's tree has brought."""
 
     speed: Speed = field(default_factory=Speed)
     paths: Belief = field(default_factory=Belief)
     tokens: Belief = field(default_factory=Belief)
     free: Asking = field(default_factory=lambda: Asking.of(1))
     paid: Asking = field(default_factory=lambda: Asking.of(len(LOOKS)))
+    tree: Brought = field(default_factory=Brought)
 
 
 @dataclass
@@ -163,7 +168,7 @@ class Round:
 
     one_row_ms: a pass of one row; saved_ms: what an accepted token saves; spent_ms: what the step costs. candidates: all that
     were proposed, fed or not, and said: the stated chance of each one's path. chain: the paid drafter's (token, own
-    probability). without_free, without_paid: for the gain of asking, where it is to be judged. silent: the free drafter was
+    probability). without_free, without_paid, without_tree: for the gain of asking, where it is to be judged. silent: the free drafter was
     not asked; missed: what it has to be told yet, for that reason.
     """
 
@@ -175,25 +180,27 @@ class Round:
     chain: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     without_free: Plain | None = None
     without_paid: Plain | None = None
+    without_tree: Plain | None = None
     silent: bool = False
     missed: list[tuple[Draft, Verdict]] = field(default_factory=list[tuple[Draft, Verdict]])
 
 
 @dataclass(frozen=True)
 class CostAwareGuess:
-    """Both drafters at work, what was learned of them, the step under way, and whether the free one reads no scores."""
+    """The drafters at work, what was learned of them, the step under way, and whether the free one reads no scores."""
 
     config: CostAware
     session: Session
     free: Guess
     paid: Guess | None
+    tree: Guess | None
     ledger: Ledger
     round: Round
     blind: bool
 
     @property
     def guesses(self) -> tuple[Guess, ...]:
-        return (self.free,) if self.paid is None else (self.free, self.paid)
+        return (self.free, *(g for g in (self.paid, self.tree) if g is not None))
 
     @property
     def price(self) -> float:
@@ -206,7 +213,7 @@ class CostAwareGuess:
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         now, peers, costs = self.round, self.session.peers, self.config.costs
         now.chain.clear()
-        now.without_free = now.without_paid = now.candidates = None
+        now.without_free = now.without_paid = now.without_tree = now.candidates = None
         one_row, two_rows = costs.share(1, peers, position), costs.share(2, peers, position)
         now.one_row_ms, now.saved_ms = one_row, self.ledger.speed.ms_per_token(one_row)
         row = MARGIN * (two_rows - one_row)
@@ -235,6 +242,11 @@ class CostAwareGuess:
                 self.paid, plain, draft, root, position, budget, rng
             )
             ms += self.paid.price + len(now.chain) * costs.draft_ms
+        if self.tree is not None and self._tree_pays(draft, two_rows - one_row, budget):
+            draft, keep, more = await self._with_tree(
+                self.tree, draft, keep, ms, root, position, likely, rng
+            )
+            ms += more
         draft = self._told(draft, keep)
         n = len(draft.token)
         now.spent_ms = ms + (one_row if n == 1 else costs.share(n, peers, position))
@@ -253,7 +265,7 @@ class CostAwareGuess:
             return Draft.chain(root), [0], 0.0
         if now.missed:
             self._catch_up()
-        draft = await self.free.propose(root, position, budget, rng)
+        draft = weighed(await self.free.propose(root, position, budget, rng))
         keep = self._best(draft, position, budget.nodes)
         if ms > 0.0:
             self.ledger.free.waited[0] = 0
@@ -354,6 +366,37 @@ class CostAwareGuess:
         both = _joined(free, chain, [believed(q) for _, q in now.chain])
         return both, self._best(both, position, budget.nodes)
 
+    def _tree_pays(self, free: Draft, row_ms: float, budget: Budget) -> bool:
+        """Whether the trained drafter is expected to bring more than it costs in this step."""
+        tree, step = self.config.tree, class_of(free)
+        if tree is None or budget.depth < 1 or not certain(free):
+            return False
+        brought = self.ledger.tree.expected(step, tree.brings(step))
+        if brought * self.round.saved_ms > tree.least_ms(row_ms):
+            return True
+        self.ledger.tree.pass_over(step)
+        return False
+
+    async def _with_tree(
+        self,
+        guess: Guess,
+        free: Draft,
+        keep: list[int],
+        ms: float,
+        root: int,
+        position: int,
+        budget: Budget,
+        rng: Rng,
+    ) -> tuple[Draft, list[int], float]:
+        """The trained drafter's tree mixed with what is there, which of it to feed, and the milliseconds that it took."""
+        tree, now = self.config.tree, self.round
+        assert tree is not None
+        asked = tree.budget(budget, now.saved_ms)
+        grown = await guess.propose(root, position, asked, rng.at("tree"))
+        now.without_tree = Plain(free.only(keep), ms, class_of(free))
+        both = mixed(free, grown)
+        return both, self._best(both, position, budget.nodes), tree.took_ms(grown, asked.depth)
+
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         now, ledger = self.round, self.ledger
         if now.silent and self.blind:
@@ -362,6 +405,8 @@ class CostAwareGuess:
             self.free.learn(draft, scores, verdict)
         if self.paid is not None and (not verdict.prompt or reads_prompt(self.paid)):
             self.paid.learn(draft, scores, verdict)
+        if self.tree is not None and (not verdict.prompt or reads_prompt(self.tree)):
+            self.tree.learn(draft, scores, verdict)
         if verdict.prompt:
             return
         truth = verdict.tokens(draft)
@@ -382,6 +427,10 @@ class CostAwareGuess:
             plain = now.without_paid
             more = len(verdict.path) - (len(plain.draft.nodes_of(text)) - 1)
             ledger.paid.observe(plain.step, more * now.saved_ms + plain.ms - now.spent_ms)
+        if now.without_tree is not None:
+            plain = now.without_tree
+            came = len(plain.draft.nodes_of(text)) - 1
+            ledger.tree.observe(plain.step, len(verdict.path) - came)
         ledger.speed.observe(len(truth), now.spent_ms / now.one_row_ms)
         now.spent_ms = 0.0
 
@@ -406,6 +455,7 @@ class CostAwareGuess:
             session=session,
             free=self.free.fork(session, choice),
             paid=paid,
+            tree=None if self.tree is None else self.tree.fork(session, choice),
             ledger=deepcopy(self.ledger),
             round=deepcopy(self.round),
         )

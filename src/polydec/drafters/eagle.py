@@ -29,7 +29,8 @@ class Layered(Weights, Protocol):
 class FromEagle:
     """Grows a tree from what `weights` make of the target's states: a node's entry is made of its token and what was made at
     its parent. What is kept between rounds was computed from true states alone. prompt: the prompt's states are read too, and
-    a cached prefix is computed again for them; else the last one's only.
+    a cached prefix is computed again for them; else the last one's only. bent: the layer's laws are shaped as the target's are;
+    else they stay as they are, which one call of the compiled step grows whatever shapes the target.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
@@ -39,6 +40,7 @@ class FromEagle:
     weights: Layered
     tree: Tree
     prompt: bool = True
+    bent: bool = True
 
     @property
     def want(self) -> Want:
@@ -65,7 +67,7 @@ class LayerLaws:
         self._weights, self._known, self._laws, self._above = (
             weights,
             known,
-            StateLaws(known.session),
+            StateLaws(known.session, known.bent),
             dict[int, Tensor](),
         )
         if known.tip is not None:

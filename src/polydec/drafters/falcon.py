@@ -19,7 +19,7 @@ from polydec.learned.kinds.falcon import Falcon
 class FromFalcon:
     """Grows a tree from blocks of guessed states: one pass of `weights` behind the last true states gives the laws of `block`
     levels, each further one behind the nodes that many levels below the root gives those of the next `block`. Tokens of a
-    block are chosen without regard to one another. prompt: as for `eagle`.
+    block are chosen without regard to one another. prompt, bent: as for `eagle`.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
@@ -29,6 +29,7 @@ class FromFalcon:
     weights: Falcon
     tree: Tree
     prompt: bool = True
+    bent: bool = True
 
     @property
     def want(self) -> Want:
@@ -49,7 +50,7 @@ class BlockLaws:
         self._weights, self._known, self._laws, self._fed = (
             weights,
             known,
-            StateLaws(known.session),
+            StateLaws(known.session, known.bent),
             1,
         )
         assert known.tip is not None, "a draft is asked for before the target has read the prompt"

@@ -34,7 +34,7 @@ class FromHeads:
     the target's final norm leaves (`normed`).
 
     weights: heads, or what goes on like them; prompt: where a layer reads all states first, the prompt's are read too, and a
-    cached prefix is computed again for them; else the last one's only.
+    cached prefix is computed again for them; else the last one's only; bent: laws are shaped as the target's are.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
@@ -44,6 +44,7 @@ class FromHeads:
     weights: Stepped
     tree: Tree
     prompt: bool = True
+    bent: bool = True
 
     @property
     def want(self) -> Want:
@@ -72,7 +73,7 @@ class HeadLaws:
         state = known.session.normed(state) if weights.normed else state
         self._weights, self._laws, self._carry = (
             weights,
-            StateLaws(known.session),
+            StateLaws(known.session, known.bent),
             {-1: weights.start(state)[0]},
         )
 

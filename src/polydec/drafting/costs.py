@@ -26,7 +26,8 @@ class Costs:
     all above 0; more_ms: what 1,000 tokens of context add to each of the first of these, as many entries or fewer, at least 0;
     draft_ms: of one token of the draft model with all that belongs to it, at least 0; beside_ms: what a further sequence adds
     to a pass beside its rows, at least 0; crowd: how many times as much a sequence's context costs where several share a pass,
-    whose keys and values a processor's caches do not hold together, at least 1.
+    whose keys and values a processor's caches do not hold together, at least 1; tree_ms: what the first level and each further
+    one of the trained drafter's tree take, None where there is none or nobody knows.
 
     The default is a machine on which every further row costs a fifth of a pass.
     """
@@ -36,6 +37,7 @@ class Costs:
     more_ms: tuple[float, ...] = ()
     beside_ms: float = 0.0
     crowd: float = 1.0
+    tree_ms: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if len(self.rows_ms) < 2 or not all(t > 0 for t in self.rows_ms):
@@ -48,6 +50,8 @@ class Costs:
             raise RequestError(f"draft_ms is {self.draft_ms}: it must be at least 0")
         if not self.beside_ms >= 0:
             raise RequestError(f"beside_ms is {self.beside_ms}: it must be at least 0")
+        if self.tree_ms is not None and not all(t >= 0 for t in self.tree_ms):
+            raise RequestError(f"tree_ms is {self.tree_ms}: both must be at least 0")
         if not self.crowd >= 1:
             raise RequestError(f"crowd is {self.crowd}: it must be at least 1")
 

@@ -135,7 +135,7 @@ NAMES = (
     *("stream_options", "logprobs", "top_logprobs", "options", "logit_bias", "top_p", "top_k"),
     *("echo", "nonsense", "order", "stop", "stop_token_ids", "min_tokens", "polydec", "model"),
     *("tools", "tool_choice", "suffix", "n", "seed", "method", "steer", "steer_options", "finish"),
-    *("cache", "cache_options"),
+    *("cache", "cache_options", "reuse", "reuse_key"),
     *(
         "negative_prompt",
         "prompt_logprobs",

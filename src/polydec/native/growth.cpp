@@ -140,7 +140,8 @@ int Model::grow(StepGrowth& g) {
   const auto outside = [](int32_t x, int32_t most) { return x < 1 || x > most; };
   g.found = 0;
   if (!head.data || c.layers != 1) return 5;
-  if (outside(g.width, std::min(MOST_WIDE, N)) || outside(g.depth, MOST_DEEP) ||
+  if (outside(g.width, std::min(MOST_WIDE, N)) || outside(g.tips, MOST_WIDE) || !(g.floor <= 1) ||
+      outside(g.depth, MOST_DEEP) ||
       outside(g.nodes, MOST_NODES) || g.rows < 0 || g.rows > c.context || g.length < 0 ||
       g.length > c.context || !g.cache || !g.table || !g.tip || !g.logits || !g.token ||
       !g.parent || !g.chance)
@@ -173,8 +174,8 @@ int Model::grow(StepGrowth& g) {
     std::vector<Tip> tips{{-1, 0, {}}};
     std::vector<float> value(size_t(g.width));
     std::vector<int32_t> at(size_t(g.width));
-    laws.need(size_t(g.width) * size_t(N));
-    states.need(size_t(g.width) * wide);
+    laws.need(size_t(g.tips) * size_t(N));
+    states.need(size_t(g.tips) * wide);
     memcpy(states.p, g.tip, wide * 4);
     for (int depth = 1; depth <= g.depth && !tips.empty(); ++depth) {
       if (depth > 1) {
@@ -202,14 +203,14 @@ int Model::grow(StepGrowth& g) {
         const double path = tips[i].named < 0 ? 1.0 : named[size_t(tips[i].named)].path;
         for (int n = 0; n < g.width; ++n) {
           const double q = std::exp(double(float(double(value[size_t(n)] - value[0]) - all)));
-          if (q > 0) fresh.push_back({{path * q, q, tips[i].named, at[size_t(n)], depth}, int(i)});
+          if (q > 0 && path * q >= g.floor) fresh.push_back({{path * q, q, tips[i].named, at[size_t(n)], depth}, int(i)});
         }
       }
       std::stable_sort(fresh.begin(), fresh.end(),
                        [](const auto& a, const auto& b) { return a.first.path > b.first.path; });
       std::vector<Tip> next;
       for (const auto& [one, row] : fresh) {
-        if (int(next.size()) < g.width)
+        if (int(next.size()) < g.tips)
           next.push_back({int(named.size()), row, tips[size_t(row)].slots});
         named.push_back(one);
       }

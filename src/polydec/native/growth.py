@@ -75,7 +75,7 @@ class Tip:
 class Growing:
     """A tree that is asked for. The layer's cache, whose entries behind the committed ones are free; the true states that it
     reads first, side by side, and the embeddings of the tokens behind them; the tip, where there are none; and the tree: see
-    BestFirst."""
+    BestFirst. tips: paths that go on at each level; floor: no path less likely is named."""
 
     cache: Cache
     embed_NH: Tensor
@@ -83,7 +83,9 @@ class Growing:
     tip: Tip | None
     depth: int
     width: int
+    tips: int
     nodes: int
+    floor: float = 0.0
 
     def __len__(self) -> int:
         return len(self.embed_NH)
@@ -136,7 +138,7 @@ class Grower:
     def _grow(self, q: Growing) -> Grown:
         step, n, cache = self._step, len(q), q.cache
         length = cache.length
-        room = n + q.width * (q.depth - 1)
+        room = n + q.tips * (q.depth - 1)
         cache.stage([-1] * room)
         if (need := length + n + q.depth) >= step._turned:
             step._turn(need + 1)
@@ -157,8 +159,10 @@ class Grower:
             self._states,
             q.depth,
             q.width,
+            q.tips,
             q.nodes,
             0,
+            q.floor,
             embed_NH.data_ptr(),
             state_ND.data_ptr(),
             table_CH.data_ptr(),

@@ -94,7 +94,15 @@ class CacheOf(C.Structure):
         ("start", C.c_int64),
         ("parts", C.c_int64),
         ("part", _P),
+        ("press", _P),
+        ("base", C.c_int64),
+        ("blocks", C.c_int64),
+        ("packed", _P),
     ]
+
+
+class PressOf(C.Structure):
+    _fields_ = _all(_I, "bits block keys values")
 
 
 class Batch(C.Structure):
@@ -111,7 +119,8 @@ class Batch(C.Structure):
 class Growth(C.Structure):
     _fields_ = [
         ("cache", _P),
-        *_all(_I, "length rows states depth width nodes found"),
+        *_all(_I, "length rows states depth width tips nodes found"),
+        ("floor", C.c_double),
         *_all(_P, "embed state table tip logits token parent chance"),
     ]
 
@@ -132,6 +141,8 @@ _SIGNATURES = {
     "step_rotary": (C.c_int, [_P, C.c_int, _P, _P, C.c_uint64, C.c_int]),
     "step_turns": (C.c_int, [_P, _P, C.c_uint64]),
     "step_sparse": (C.c_int, [_P, _P, C.c_uint64]),
+    "step_press_bytes": (C.c_uint64, [_P, C.POINTER(PressOf)]),
+    "step_press": (C.c_int, [_P, C.POINTER(PressOf), _P, C.c_uint64, _P, C.c_uint64]),
     "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
     "step_through": (
         C.c_int,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.nets.memory import empty
-from polydec.nets.press import Chunk, Packed, Press, sealed, settled
+from polydec.nets.press import Chunk, Packed, Packing, sealed, settled
 
 BLOCK = 128
 """Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
@@ -79,7 +79,7 @@ class Cache:
         "start",
     )
 
-    def __init__(self, kv: Tensor, length: int = 0, press: Press | None = None) -> None:
+    def __init__(self, kv: Tensor, length: int = 0, press: Packing | None = None) -> None:
         self.beside: Any = None
         self.length, self.parent, self.shared = length, list[int](), tuple[Lease, ...]()
         self.press, self.base = press, 0
@@ -116,6 +116,24 @@ class Cache:
     def claim(self, first: int) -> None:
         """Slots from `first` on are about to be written again."""
         self._move(first, self.end)
+
+    def append(self, kv: Tensor) -> None:
+        """Further committed entries, while nothing is staged."""
+        n = kv.shape[-2]
+        first = self.stage(range(-1, n - 1)) - self.start
+        self.kv[..., first : first + n, :] = kv
+        self.commit(range(n))
+
+    def own(self) -> None:
+        """Copy what other caches hold, so that they may go."""
+        if not self.shared:
+            return
+        base, size = self.base, -(-(self.end - self.base) // BLOCK) * BLOCK
+        kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
+        for at, piece in self.pieces(base, self.end):
+            kv[..., at - base : at - base + piece.shape[-2], :] = piece
+        self.shared = ()
+        self._hold(Storage(kv, base))
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep these staged entries (a path from the tip, ascending), drop the other staged ones."""

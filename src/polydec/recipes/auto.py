@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from polydec.base.options import Within
@@ -14,7 +15,7 @@ CARD = Card(
     name="auto",
     title="Goodput",
     source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
-    summary="Of what cheap drafters propose (copies, the model's n-gram table), feeds what is worth its rows here, or nothing.",
+    summary="Of what cheap drafters propose (copies, n-gram table, trained ones), feeds what is worth its rows here, or nothing.",
     kind="draft-and-verify",
     family="ar",
     guarantee=Exactness.LAW,
@@ -48,11 +49,17 @@ def build(
         bool | None,
         "ask the draft model too; none: where there is one, rows cost as little, and it pays",
     ] = None,
+    states: Annotated[
+        bool | None,
+        "ask what was trained on the model's states too; none: where there is such a drafter and it pays",
+    ] = None,
 ) -> Decoder:
+    from polydec.drafters import trained_tree
     from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
     from polydec.drafters.cost_aware import CostAware
     from polydec.drafters.merged_tree import MergedTree
     from polydec.drafters.model import FromModel
+    from polydec.drafters.priced_tree import PricedTree
     from polydec.drafters.recycling import Recycling
     from polydec.drafters.suffix import Suffix
     from polydec.families.ar.speculative import Speculative
@@ -77,6 +84,12 @@ def build(
         else ask
     )
     paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
-    return Speculative(
-        kit.target, CostAware(free, paid, kit.costs, lasting=False), Match(), Fixed(depth, nodes)
-    )
+    drafter = CostAware(free, paid, kit.costs, lasting=False)
+    one, two = kit.costs.share(1), kit.costs.share(2)
+    took_ms = kit.costs.tree_ms or ((0.0, 0.0) if states else None)
+    trained = None if took_ms is None or states is False else trained_tree.find(kit)
+    if trained is not None and took_ms is not None:
+        tree = PricedTree(trained[0], *took_ms, trained[1])
+        if states or tree.ever_pays(one, two - one):
+            drafter = replace(drafter, paid=None, tree=tree)
+    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

@@ -21,6 +21,7 @@ from polydec.drafting.costs import Costs
 from polydec.methods import press, registry, steer
 from polydec.methods.card import Card
 from polydec.methods.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
+from polydec.models.reuse import Reuse
 from polydec.request.fields import LENGTH, Ask, Prompt, declared
 from polydec.request.loaded import LM
 from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
@@ -35,7 +36,7 @@ class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
     what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for;
     pressed: how old keys and values are kept, None: as they are; unit: what ids of the request and its answers stand for,
-    "token" or "byte"; source: tokens that are read beside the prompt."""
+    "token" or "byte"; source: tokens that are read beside the prompt; reuse: what is taken of an earlier text's cache."""
 
     request: Request
     decoder: Decoder
@@ -47,6 +48,12 @@ class Plan:
     pressed: Pressed | None = None
     unit: str = "token"
     source: int = 0
+    reuse: Reuse | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether its caches may not be given back and fed again, which would change the law."""
+        return self.reuse is not None and self.reuse.edited
 
     @property
     def method(self) -> dict[str, Any]:
@@ -63,6 +70,8 @@ class Plan:
             }
         if self.pressed is not None:  # the guarantee is towards this law
             out["cache"] = {"name": self.pressed.card.name, "options": dict(self.pressed.options)}
+        if self.reuse is not None:  # and towards this one, where it is approximate
+            out["reuse"] = self.reuse.told
         return out
 
 
@@ -150,6 +159,36 @@ def over(
     return lm.pressed(pressing), Pressed(card, options)
 
 
+def reusing(
+    lm: Any, values: Mapping[str, Any], steered: Steering | None
+) -> tuple[Any, Reuse | None]:
+    """The law as a request reads it that takes what it can of an earlier text's cache. Raises RequestError where the model, or
+    something else that is asked for, cannot go with that."""
+    kind, key = values["reuse"], values["reuse_key"]
+    if kind is None:
+        if key:
+            raise RequestError(
+                f"reuse_key is {shown(key)}, and reuse is none: say 'prefix' or 'edited'"
+            )
+        return lm, None
+    if (family := family_of(lm)) != "ar":
+        raise RequestError(
+            f"reuse is {kind!r}: {CALLED[family]} model feeds its text anew, so leave it out"
+        )
+    refused = {
+        "units is bytes": values["units"] != "tokens",
+        "a source is read beside the prompt": getattr(lm, "beside", None) is not None,
+        "a second prompt is read": steered is not None and steered.second is not None,
+        "prompt_logprobs is given, and what is taken has no law to show": kind == "edited"
+        and values["prompt_logprobs"] is not None,
+    }
+    for why, holds in refused.items():
+        if holds:
+            raise RequestError(f"reuse is {kind!r}: {why}; leave one of them out")
+    view = lm.reusing(key, kind == "edited")
+    return view, view.within[1]
+
+
 def plan(
     model: LM,
     ask: Ask,
@@ -184,13 +223,14 @@ def plan(
     if values["units"] != "tokens":
         model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
     lm, pressed = over(model, values["cache"], values["cache_options"])
+    steered = steering(model, ask, ids, values["raw"])
+    lm, reuse = reusing(lm, values, steered)
     lm = model.behind_vectors(ask.prompt, lm)
     fed = lm.instead if isinstance(lm, Softened) else ids  # what the model reads, vectors counted
     if fed is not ids and values["prompt_logprobs"] is not None:
         raise RequestError(
             f"prompt_logprobs is {values['prompt_logprobs']}: the prompt holds vectors, which have no law, so leave it out"
         )
-    steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
         raise RequestError(
             f"steer is {shown(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer"
@@ -278,6 +318,7 @@ def plan(
         pressed,
         point.unit,
         len(source),
+        reuse,
     )
 
 

@@ -50,6 +50,7 @@ def explain(model: LM, ask: Ask) -> list[Part]:
     return [
         *_models(model, made),
         *_pressed(made),
+        *_reused(made),
         *_units(ask, made),
         *_steering(made),
         *_constraint(ask),
@@ -91,6 +92,8 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
         yield "without a second prompt", replace(ask, negative_prompt=None)
     if ask.cache is not None:
         yield "with the cache as it is", replace(ask, cache=None, cache_options={})
+    if ask.reuse is not None:
+        yield "without an earlier text's cache", replace(ask, reuse=None, reuse_key="")
     if ask.constraint is not None:
         yield "without the constraint", replace(ask, constraint=None, finish=False)
     if ask.finish:
@@ -211,6 +214,14 @@ def _pressed(made: Plan) -> Iterator[Part]:
             f"{_sentence(card.summary)}: the law below is that of the model over this cache",
             _written(made.pressed.options),
         )
+
+
+def _reused(made: Plan) -> Iterator[Part]:
+    if made.reuse is not None:
+        what = "what an earlier text of the key begins with is not fed again"
+        if made.reuse.edited:
+            what += "; nor is what stands behind an edit, so the law below is approximate"
+        yield Part("reuse", made.reuse.told["name"], what, {"reuse_key": made.reuse.key})
 
 
 def _steering(made: Plan) -> Iterator[Part]:

@@ -75,6 +75,10 @@ class Ask:
     cache: any name of a way to keep old keys and values (polydec.methods.press), None: as they are. The law is then that of the
     pressed cache: every method keeps it as it keeps the model's.
 
+    reuse: "prefix" takes of an earlier request's cache what both texts begin with, "edited" also what stands behind an edit,
+    turned to its new positions: the law is approximate then, and the answer's `method` says so. reuse_key names the text:
+    requests of one key follow one another, and each leaves its text to the next (models/reuse.py).
+
     tools: as chat templates take it (JSON schemas of functions), only beside chat messages. template: further names, such as
     {"enable_thinking": False}.
     """
@@ -153,6 +157,12 @@ class Ask:
     cache_options: Annotated[Mapping[str, Any], "options of the press"] = field(
         default_factory=dict[str, Any]
     )
+    reuse: Annotated[
+        str | None,
+        OneOf("prefix", "edited"),
+        "take an earlier request's cache: of what both texts begin with, or also behind an edit (approximate)",
+    ] = None
+    reuse_key: Annotated[str, "names the text that is edited from request to request (reuse)"] = ""
     tools: Annotated[Sequence[Mapping[str, Any]], As(object), "what the model may call"] = ()
     template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
         default_factory=dict[str, Any]
@@ -204,6 +214,8 @@ class Fields(TypedDict, total=False):
     negative_prompt: Prompt | None
     cache: str | None
     cache_options: Mapping[str, Any]
+    reuse: str | None
+    reuse_key: str
     tools: Sequence[Mapping[str, Any]]
     template: Mapping[str, Any]
 

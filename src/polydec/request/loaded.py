@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
@@ -44,7 +46,8 @@ class LM:
     """A loaded model, with what goes with it.
 
     checkpoint: the model itself; draft: its draft model, None where methods that need one must say so; artefacts: such as an
-    n-gram table or a stop head; given: what the user called the first of these; draft_given: whether the user named the draft.
+    n-gram table or a stop head; given: what the user called the first of these; draft_given: whether the user named the draft;
+    workers: how many of its networks run at the same time.
     """
 
     checkpoint: Checkpoint
@@ -52,6 +55,7 @@ class LM:
     artefacts: tuple[Artefact, ...] = ()
     given: tuple[str, ...] = ()
     draft_given: bool = False
+    workers: int = 1
 
     @property
     def name(self) -> str:
@@ -74,6 +78,14 @@ class LM:
             "trained": ", ".join(dict.fromkeys(a.kind for a in self.artefacts)),
         }
         return {name: value for name, value in facts.items() if value}
+
+    @cached_property
+    def pool(self) -> Executor | None:
+        """What runs the passes of several networks at the same time; None: they run one after another."""
+        if self.workers < 2:
+            return None
+        threads = torch.get_num_threads()
+        return ThreadPoolExecutor(self.workers, "polydec-worker", torch.set_num_threads, (threads,))
 
     @cached_property
     def costs(self) -> Costs:
@@ -120,6 +132,10 @@ class LM:
             self.draft.when_loaded(lambda made: setattr(made.lm, "keep", count))
         elif self.draft is not None:
             self.draft.lm.keep = count
+
+    def forget(self, key: str = "") -> None:
+        """Give back what is kept of the text of a key (`reuse_key`)."""
+        self.checkpoint.lm.forget(key)
 
     def find(self, kind: type[A]) -> A | None:
         """The artefact of the type `kind` that goes with the model; None where there is none."""
@@ -412,6 +428,7 @@ def assembled(
     dtype: str,
     device: str,
     threads: int | None,
+    workers: int,
     quantize: str | None,
     compute: str | None,
     cache_dtype: str | None,
@@ -419,6 +436,10 @@ def assembled(
     trained: Sequence[str],
 ) -> LM:
     """What `polydec.load` gives (loading.py); its settings are checked."""
+    if draft == "default" and workers > 1:
+        draft = zoo.default_draft(name) or "none"
+    if workers > 1:
+        threads = _half(name, draft, device, threads, workers)
     opened = dict[Path, sources.Source]()  # a draft model shares its target's tokenizer
     model = checkpoint.load(
         name,
@@ -445,7 +466,25 @@ def assembled(
         for p in paths
     )
     _share_threads(model, None if isinstance(small, Deferred) else small, device, threads)
-    return LM(model, small, fitted, called, named and small is not None)
+    return LM(model, small, fitted, called, named and small is not None, workers)
+
+
+def _half(name: str, draft: str | None, device: str, threads: int | None, workers: int) -> int:
+    """The threads of each worker. Raises RequestError where there are too few cores, or nothing that a second one could do."""
+    cores = min(len(os.sched_getaffinity(0)), threads or 1 << 16)
+    if device != "cpu":
+        raise RequestError(
+            f"workers is {workers} and device is {device!r}: workers share the cores of a CPU, so leave workers out"
+        )
+    if draft in (None, "none"):
+        raise RequestError(
+            f"workers is {workers} and {name} has no draft model, which the second one runs: name one (--draft)"
+        )
+    if cores < workers:
+        raise RequestError(
+            f"workers is {workers}: each needs a core of its own, and there is 1 here (workers 1 runs the passes in turns)"
+        )
+    return cores // workers
 
 
 def _fitted(artefact: Any, target: Target, draft: Callable[[], Target | None]) -> Artefact:

@@ -21,6 +21,7 @@ from polydec.base import files
 from polydec.base.edge import parse_object, read_bytes
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import shown
+from polydec.request.batching import Batching
 from polydec.serve.body import Body, read_body
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import Refusal, refused
@@ -70,6 +71,13 @@ class Tally:
 
 
 Row = dict[str, Any]
+Submit = Callable[[Engine, Ask, int], Ticket]
+"""Asks an engine; the number is that of the line."""
+
+
+def alone(engine: Engine, ask: Ask, line: int) -> Ticket:
+    """Nobody watches."""
+    return engine.submit(ask)
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,9 @@ class Batch:
     """Lines to requests of one engine, and answers to rows.
 
     served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
-    (raises RequestError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known.
+    (raises RequestError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known;
+    batching: how answers share passes (request/batching.py), None: as the engine has it; submit: how the engine is asked, which a
+    watcher does its own way.
     """
 
     def __init__(
@@ -132,9 +142,12 @@ class Batch:
         own: Callable[[Line], Ask],
         running: int = 64,
         names: Mapping[str, int] | None = None,
+        batching: Batching | None = None,
+        submit: Submit = alone,
     ) -> None:
+        self._submitted = submit
         self.model, self.served, self.method, self.seed, self.own = model, served, method, seed, own
-        self.engine, self.running = Engine(model, max_running=running), running
+        self.engine, self.running = Engine(model, max_running=running, batching=batching), running
         self._named = dict(names or {})  # lines by their custom_id
 
     def answer(
@@ -184,12 +197,12 @@ class Batch:
         tally.done += 1
         tally.wrong += wrong
 
-    def _submit(self, asks: Iterable[Ask]) -> tuple[Ticket, ...]:
+    def _submit(self, asks: Iterable[Ask], line: int) -> tuple[Ticket, ...]:
         """All of them, or none where one is refused."""
         tickets = list[Ticket]()
         try:
             for ask in asks:
-                tickets.append(self.engine.submit(ask))
+                tickets.append(self._submitted(self.engine, ask, line))
         except BaseException:
             self._cancel(tickets)
             raise
@@ -206,7 +219,7 @@ class Batch:
             return {**line.head, "error": str(Refusal(error))}
 
         try:
-            tickets = self._submit([self.own(line)])
+            tickets = self._submit([self.own(line)], line.at)
         except PolydecError as error:
             raise _Bad(failed(error)) from None
         return Work(tickets, lambda answers: {**line.head, **answers[0].to_json()}, failed)
@@ -220,7 +233,7 @@ class Batch:
         return None if first == line.at else first
 
     def _request(self, line: Line, twice: int | None) -> Work:
-        fields = parse_object(line.text, "the line")
+        fields = parse_object(line.text, "the line", finite=True)
         name = fields.get("custom_id")
         head = {
             **line.head,
@@ -259,7 +272,9 @@ class Batch:
             wanted = shape.read(body, self.model, self.method, self.seed)
             if wanted.stream:
                 raise Refusal("stream is true: a row has the whole answer", param="stream")
-            tickets = self._submit(fitted(self.model, ask, LIMITS) for ask in wanted.asks)
+            tickets = self._submit(
+                (fitted(self.model, ask, LIMITS) for ask in wanted.asks), line.at
+            )
         except Refusal as error:
             raise _Bad(failed(error)) from None
         except PolydecError as error:

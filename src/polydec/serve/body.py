@@ -71,6 +71,8 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "covers",
                 "cache",
                 "cache_options",
+                "reuse",
+                "reuse_key",
                 "source",
             )
         },
@@ -177,7 +179,7 @@ def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = Fals
             twice.extend([name for name, _ in items if name in seen or seen.add(name)][:1])
         return out
 
-    data = parse_object(text, "the body", pairs)
+    data = parse_object(text, "the body", pairs, finite=True)
     if twice:
         raise Refusal(f"field {shown(twice[0])} is given twice: give it once", param=twice[0][:100])
     return Body(data, limits, lenient=lenient)
@@ -272,6 +274,11 @@ def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
     Raises RequestError for a value out of its range."""
     usual = {"method": method, "seed": seed}
     fields = {field: _field(body, name, field, usual) for name, field in ASKED.items()}
+    if fields["reuse"] is not None and not fields["reuse_key"]:
+        raise Refusal(
+            f"reuse is {fields['reuse']!r}: name the text (reuse_key), as another client's is none of yours",
+            param="reuse_key",
+        )
     model = model.in_units(fields["units"], fields["covers"])
     size = model.checkpoint.lm.vocab.size
     for name in (name for rule in sampling_rules().values() for name in rule.token_ids):

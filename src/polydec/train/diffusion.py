@@ -31,6 +31,12 @@ VOCAB = 416
 LEAST = 1e-3
 """The smallest chance of a mask."""
 
+TRIES = 50
+"""Tasks of a kind that are looked at for a row, until one fits into it."""
+
+APART = 10_000_000
+"""How far the numbers of these tasks lie from one another: further than a training has tasks."""
+
 
 @dataclass(frozen=True)
 class Student:
@@ -216,17 +222,25 @@ class Rows:
         )
 
     def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:
+        """A row of this length, and how many of its tokens come before the answer. A task that is too long for it gives way to
+        another one of its kind. Raises RequestError where none of TRIES fits."""
+        for attempt in range(TRIES):
+            asked, answer = self._parts(name, i + attempt * APART, self._left_out(i))
+            left = length - len(asked) - len(answer)
+            if left >= 0 or name in LONG:
+                row = [*asked, *answer, *[mark_id(self._tokenizer, END)] * left]
+                return row[:length], len(asked)
+        raise RequestError(
+            f"shortest is {self._spec.shortest}: none of {TRIES} tasks of {name!r} fits into {length} "
+            "positions with its answer"
+        )
+
+    def _parts(self, name: str, i: int, left_out: bool) -> tuple[list[int], list[int]]:
+        """The tokens up to the answer, and those of the answer with its end."""
         task = make(name, self._spec.seed, i, of=variety(self._spec.varied))
-        question = task.question if not self._left_out(i) else ""
+        question = "" if left_out else task.question
         asked = self._ids(BEGIN + USER + question + END + ASSISTANT)
-        answer = self._ids(task.answer + END)
-        left = length - len(asked) - len(answer)
-        if left < 0 and name not in LONG:
-            raise RequestError(
-                f"shortest is {self._spec.shortest}: task {task.question!r} and its answer take {length - left} "
-                "positions"
-            )
-        return [*asked, *answer, *[mark_id(self._tokenizer, END)] * left][:length], len(asked)
+        return asked, self._ids(task.answer + END)
 
     def _left_out(self, i: int) -> bool:
         """Whether a causal model sees no question in this row; to the others it is gaps, see `dropped`."""

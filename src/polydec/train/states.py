@@ -81,11 +81,19 @@ def _course(spec: StatesSpec) -> Course:
     samples, lessons, unseen_lessons = gathered.samples, gathered.lessons, gathered.unseen_lessons
     counts, size = selfplay.token_counts(samples), point.lm.vocab.size
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
-    begin = None if spec.start is None else dict(sources.open_source(spec.start).weights)
-    if begin is not None:
+    begin = None if spec.start is None else kind.begins(spec.start)
+    if begin is not None and "tokens" in kind.takes:
         frequent = narrow.tokens_of(begin)
     student = kind.start(
-        Shown(target, point.lm.vocab, torch.tensor(sorted(frequent)), levels, spec.seed, begin)
+        Shown(
+            target,
+            point.lm.vocab,
+            torch.tensor(sorted(frequent)),
+            levels,
+            spec.seed,
+            begin,
+            spec.copies,
+        )
     )
     pieces = lessons.pieces(spec.length, levels)
     aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from polydec.core.types import Vocab
 from polydec.learned.state_layer import EPS, even
+from polydec.models.sources import open_source
 from polydec.train.network import Llama
 from polydec.train.state_layer import Block, NarrowBlock, Past, PublishedBlock
 
@@ -24,7 +25,8 @@ Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
 @dataclass(frozen=True)
 class Shown:
     """What a student reads of its target. tokens: the most frequent ones of the text, for a head of its own; levels: tokens
-    guessed; seed; begin: tensors of a draft model that it may begin with, None: there is none."""
+    guessed; seed; begin: tensors that it may begin with, by the names of `Kind.begins`; None: there are none; copies: of each
+    probe."""
 
     target: Llama
     vocab: Vocab
@@ -32,6 +34,7 @@ class Shown:
     levels: int
     seed: int
     begin: Mapping[str, Tensor] | None = None
+    copies: int = 1
 
     def embed(self, token: Tensor) -> Tensor:
         return self.target.model.embed_tokens(token)
@@ -198,7 +201,8 @@ class Kind:
     is trained for; features: weight of the states' loss beside the laws'; sure: what is learned of a level are tokens that the
     target gives this probability, and those before them behind the first; rows: how many are fed for so many nodes; depths: of
     the target's number of layers those that it reads; torch: it is measured on the torch path, as nothing else runs it; takes:
-    of the fields of a spec that mean nothing to some kinds (SOME), those that it reads."""
+    of the fields of a spec that mean nothing to some kinds (SOME), those that it reads; begins: the tensors of what `start`
+    names."""
 
     start: Callable[[Shown], Student]
     drafter: Callable[[Any, Any], Any]
@@ -210,6 +214,7 @@ class Kind:
     depths: Callable[[int], tuple[int, ...]] = lambda layers: ()
     torch: bool = False
     takes: frozenset[str] = frozenset()
+    begins: Callable[[str], Mapping[str, Tensor]] = lambda name: dict(open_source(name).weights)
 
 
 UNROLLED = frozenset(("every",))

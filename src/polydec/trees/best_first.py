@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Laws, Scores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
@@ -22,7 +23,8 @@ class BestFirst:
     of all candidates the budget's nodes with the likeliest paths are proposed, with certainty. One pass of the draft a
     level. A greedy draft's own token stands first, the others by the model before shaping, whose probabilities count.
 
-    width: 1 to 64. Below a token where the budget's go_on says stop nothing is expanded.
+    width: 1 to 64; tips: paths that are expanded at each level, 1 to 64, None: as many as `width`. Below a token where the
+    budget's go_on says stop nothing is expanded, and no path is named that is less likely than the budget's floor.
 
     Exact: law, under any exact verifier: candidates are certain. `match` accepts them as often as can be.
     Reduces to: the greedy chain at width 1.
@@ -30,14 +32,18 @@ class BestFirst:
     """
 
     width: int = 4
+    tips: int | None = None
 
     def __post_init__(self) -> None:
         check_width(self.width)
+        if self.tips is not None and not 1 <= self.tips <= 64:
+            raise RequestError(f"tips is {self.tips}: it must lie in 1 to 64")
 
     @property
-    def expands(self) -> int:
-        """The width, for who grows this very tree by other means (drafters/_states.py)."""
-        return self.width
+    def expands(self) -> tuple[int, int]:
+        """Tokens tried below a path, and paths expanded at each level: for who grows this very tree by other means
+        (drafters/_states.py)."""
+        return self.width, self.width if self.tips is None else self.tips
 
     async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         fed, tips, nodes = Draft.chain(root), [(0, (1.0, (), 1.0))], list[Node]()
@@ -53,7 +59,7 @@ class BestFirst:
             level.sort(key=lambda item: -item[0][0])
             nodes += [item[0] for item in level]
             tips = []
-            for node, _, at, on in level[: self.width]:
+            for node, _, at, on in level[: self.expands[1]]:
                 if on:
                     tips.append((len(fed), node))
                     fed = fed.grown(node[1][-1], at, Draw.CERTAIN, None)
@@ -67,7 +73,7 @@ class BestFirst:
         return [
             ((above[0] * q, (*above[1], x), q), budget.go_on(depth, graded))
             for x, q, graded in likeliest(scores, at, self.width, budget)
-            if q > 0.0
+            if q > 0.0 and above[0] * q >= budget.floor
         ]
 
 

@@ -1,0 +1,41 @@
+"""The tree of whatever was trained on the target's states, as somebody grows it who weighs it with other drafts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polydec.base.errors import PolydecError
+from polydec.drafters.eagle import FromEagle
+from polydec.drafters.heads import FromHeads
+from polydec.families.ar.protocols import Drafter
+from polydec.learned.kinds.eagle import Eagle
+from polydec.learned.kinds.eagle3 import Eagle3
+from polydec.learned.kinds.heads import Heads
+from polydec.methods.kit import Kit
+from polydec.trees.best_first import BestFirst
+
+TREE = BestFirst(4, 1)
+"""Of each level the likeliest path goes on, and four tokens are named below it: by replay that is worth 1 to 4 % more than two
+or three paths, as a further row of a level costs half as much as the level."""
+
+
+def find(kit: Kit) -> tuple[Drafter, float] | None:
+    """The drafter, and how often it is right in its first token; None: nothing was trained that fits. It reads no prompt beyond
+    its last token, so that prompts cost nothing more, and its laws stay as they are whatever shapes the target's."""
+    for kind, drafts in ((Eagle3, FromEagle), (Eagle, FromEagle), (Heads, FromHeads)):
+        trained: Any = kit.find(kind)
+        if trained is not None and _shows_states(kit):
+            return drafts(trained, TREE, prompt=False, bent=False), trained.rates[0][0]
+    return None
+
+
+def _shows_states(kit: Kit) -> bool:
+    """Whether the law, as it is steered or shaped, shows states."""
+    session = kit.target.open((0,))
+    try:
+        session.embed((0,))
+    except PolydecError:
+        return False
+    finally:
+        session.close()
+    return True
