@@ -242,8 +242,10 @@ class Filler:
 
             def cross(h: Tensor, i: int = i, block: Block = block) -> Tensor:
                 assert block.cross is not None, "a decoder reads a source"
-                asks = p.heads(block.cross.query(h))
-                mixed = [p.attend(asks[:, r], *q.kv[i], None) for q, r in zip(queries, rows)]
+                asks, mixed = p.heads(block.cross.query(h)), list[Tensor]()
+                for q, r in zip(queries, rows, strict=True):
+                    key, value = q.kv[i]
+                    mixed.append(p.attend(asks[:, r], key, value, None))
                 return block.cross.out(torch.cat(mixed))
 
             x = p.around(x, block.own.norm, own)
