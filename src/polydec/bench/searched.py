@@ -91,15 +91,9 @@ def audit(
         )
         answers += 1
         made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
-<<<<<<< HEAD
-        decoder: Any = made.decoder
-        answer, rng = completion.choices[0], np.random.default_rng(0)
-        law = searched(decoder.target)
-=======
         plain: Any = made.decoder
-        answer, rng = found.choices[0], np.random.default_rng(0)
+        answer, rng = completion.choices[0], np.random.default_rng(0)
         law = searched(plain.target)
->>>>>>> help-prove
         mine = fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0]
         total, length = -sum(f.surprise for f in mine), max(1, len(mine))
         own = [t for t in answer.logprobs or () if t.logp < 0.0]

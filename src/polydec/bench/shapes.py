@@ -31,7 +31,8 @@ def ungreedy(target: Target) -> Target:
 def gaps(
     target: Target, prompt: Sequence[int], tokens: Sequence[int], first_token: int, other: int
 ) -> list[float]:
-    """By how much log-probability `first_token` is likelier than `other` behind prompt and tokens, under each shape of passes."""
+    """By how much log-probability `first_token` is likelier than `other` behind prompt and tokens, under each shape of
+    passes."""
 
     async def fed(width: int | None) -> float:
         begin = tuple(prompt) if width is not None else (*prompt, *tokens)

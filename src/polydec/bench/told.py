@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import answer_one
+from polydec.core.delegating import Closed
 from polydec.core.law import one_hot
 from polydec.core.protocols import Target
 from polydec.core.request import Request
@@ -60,10 +61,12 @@ class Told:
         return self.text[at + 1] if at + 1 < len(self.text) else self.text[-1]
 
 
-class ToldSession:
-    """A place in the text. at: of the pending root."""
+class ToldSession(Closed):
+    """A place in the text. at: of the pending root. There is no session below it, so nothing is passed on."""
 
-    peers = 1
+    @property
+    def peers(self) -> int:
+        return 1
 
     def __init__(self, law: Told, at: int) -> None:
         self._law, self._at = law, at
@@ -90,13 +93,8 @@ class ToldSession:
     def fork(self, choice: int | None = None) -> ToldSession:
         return ToldSession(self._law, self._at)
 
-    def part(self, *_: Any) -> ToldSession:
-        raise PolydecError("a recorded text has no layers: name a method that reads tokens alone")
-
-    def states(self, hidden_NH: Tensor) -> Any:
-        raise PolydecError("a recorded text has no states: name a method that reads tokens alone")
-
-    normed = embed = memory = states
+    def _refusal(self, what: str) -> PolydecError:
+        return PolydecError(f"a recorded text has no {what}: name a method that reads tokens alone")
 
     def evict(self) -> None:
         """There is nothing to give back."""

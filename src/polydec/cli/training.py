@@ -22,9 +22,6 @@ from polydec.train.specs.command import Command
 PATHS = {"out", "data", "text", "corpus", "tokenizer", "teacher", "good", "bad"}
 """Fields whose value is a file or a folder."""
 
-MEASURING = ("strength",)
-"""Commands beside them, which train nothing."""
-
 JSON = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
 
@@ -50,7 +47,7 @@ def _own(name: str) -> Command:
 
 def _brought(only: str | None = None) -> dict[str, Command]:
     """What other packages bring: all of it, or what has the name `only`."""
-    taken, what = [*_names(), *MEASURING], "COMMAND of that name"
+    taken, what = _names(), "COMMAND of that name"
     return plugins.found("training", taken, plugins.with_command, what, only)
 
 
@@ -60,7 +57,7 @@ class Trainings(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         own = {name: TyperCommand(name) for name in _names()}
-        self._others = plugins.names("training", [*own, *MEASURING])
+        self._others = plugins.names("training", list(own))
         others = {
             name: TyperCommand(name, help=f"Of the package {package}.")
             for name, package in self._others.items()

@@ -18,7 +18,9 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 from polydec.methods.kit import family_of
 from polydec.request.loaded import LM
+from polydec.request.loading import load
 from polydec.train import rows
+from polydec.train.specs.strength import StrengthSpec
 from polydec.train.target import require
 
 Rows = tuple[Tensor, Tensor, int]
@@ -40,6 +42,14 @@ class Strength:
     before: float
     after: float
     tokens: int
+
+
+def find_strength(spec: StrengthSpec) -> dict[str, float]:
+    """What `strength` finds for the models and the file of a spec, by name. Raises RequestError as `strength` and `read_pairs`
+    do."""
+    pairs = read_pairs(Path(spec.data))
+    lm = load(spec.target, draft=spec.draft, ngrams=None)
+    return vars(strength(lm, pairs, head=spec.head, raw=spec.raw))
 
 
 def strength(

@@ -60,8 +60,9 @@ class Shown:
 
 
 class Student(nn.Module):
-    """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay. columns:
-    the tokens that its laws are over, None: all; normed: it reads and guesses states as the target's final norm leaves them."""
+    """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay.
+    columns: the tokens that its laws are over, None: all; normed: it reads and guesses states as the target's final norm
+    leaves them."""
 
     columns: Tensor | None = None
     normed: bool = False
