@@ -5,10 +5,12 @@ batch as one padded tensor, on transformers' network in float32. Rows are padded
 another number of tokens, so EqSpec copies all keys and values to their new places. ExSpec keeps a pool of rows without
 padding, takes rows of one length where there are enough and falls back to EqSpec's alignment where there are not. Both accept
 a whole draft and the token behind it (the published code drops that token), track lengths instead of looking for a padding
-id, and keep finished rows out of the batch. Our engine writes each row at its own end and realigns nothing.
+id, and keep finished rows out of the batch. Our engine writes each row at its own end and realigns nothing. It runs both as
+`batching` as well (request/batching.py): the same loop, the same kernels, the same drafts, but passes laid out and chosen as
+they do, so that the difference between these rows is the layout alone.
 
 All use the same drafts, prompt lookup of --depth tokens, and greedy decoding: tokens must equal those of single requests.
-Without --time only counts are printed; with it seconds too, realignment apart from passes.
+Without --time only counts are printed; with it tokens a second too, by the process's own time (give --threads 1).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from polydec.drafters.lookup import Lookup
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.sources import open_source
 from polydec.nets.hf import cache_keyword
+from polydec.request.batching import Batching, EqSpec, ExSpec
 
 
 @dataclass
@@ -291,24 +294,28 @@ def exspec(
 
 
 def ours(
-    lm: api.LM, prompts: Sequence[Sequence[int]], batch: int, args: argparse.Namespace
-) -> tuple[list[Any], float]:
-    """Token ids of each prompt, `batch` at a time, and the seconds that all took."""
-    engine, out, start = api.Engine(lm), list[Any](), time.perf_counter()
-    for i in range(0, len(prompts), batch):
-        tickets = [
-            engine.submit(
-                ids,
-                method="prompt-lookup",
-                raw=True,
-                options={"depth": args.depth, "growth": 0, "cost_aware": False},
-                max_tokens=args.tokens,
-                sampling=lm.sampling(temperature=0.0),
-            )
-            for ids in prompts[i : i + batch]
-        ]
-        out += [c.token_ids for c in engine.run(tickets)]
-    return out, time.perf_counter() - start
+    lm: api.LM,
+    prompts: Sequence[Sequence[int]],
+    running: int,
+    args: argparse.Namespace,
+    batching: Batching | None = None,
+) -> tuple[list[Any], float, Any]:
+    """Token ids of each prompt, `running` at a time, this process's seconds for all, and what laying passes out took."""
+    engine = api.Engine(lm, max_running=running, batching=batching)
+    start = time.process_time()
+    tickets = [
+        engine.submit(
+            ids,
+            method="prompt-lookup",
+            raw=True,
+            options={"depth": args.depth, "growth": 0, "cost_aware": False},
+            max_tokens=args.tokens,
+            sampling=lm.sampling(temperature=0.0),
+        )
+        for ids in prompts
+    ]
+    out = [c.token_ids for c in engine.run(tickets)]
+    return out, time.process_time() - start, getattr(engine.model.network, "account", None)
 
 
 def main() -> None:
@@ -316,21 +323,28 @@ def main() -> None:
         __doc__, model="zoo:tiny", dtype="float32", prompts=24, tokens=48, depth=5, window=0
     )
     parser.add_argument("--batches", default="1,4,8")
+    parser.add_argument(
+        "--reference",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the reference schedulers over transformers as well",
+    )
     parser.add_argument("--time", action="store_true", help="print seconds: on a quiet machine")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     lm = api.load(args.model, draft=None, dtype=args.dtype, threads=args.threads)
-    net, ends = Padded.load(args.model), lm.checkpoint.lm.vocab.eos
+    net = Padded.load(args.model) if args.reference else None
+    ends = lm.checkpoint.lm.vocab.eos
     turns = part(
         (r["turns"][0] for r in lines("spec_bench/question.jsonl") if len(r["turns"][0]) < 800),
         10**6,
         args.tune,
     )
     prompts = [lm.ids(t) for t in turns[:: max(1, len(turns) // args.prompts)][: args.prompts]]
-    single, _ = ours(lm, prompts, 1, args)
+    single, _, _ = ours(lm, prompts, 1, args)
     n, out = sum(map(len, single)), list[dict[str, Any]]()
     for batch in map(int, args.batches.split(",")):
-        got, seconds = ours(lm, prompts, batch, args)
+        got, seconds, _ = ours(lm, prompts, batch, args)
         out.append(
             {
                 "batch": batch,
@@ -340,17 +354,33 @@ def main() -> None:
                 **({"tokens/s": n / seconds} if args.time else {}),
             }
         )
-        for name in ("eqspec", "exspec"):
+        window = args.window or 3 * batch
+        for layout, running in ((EqSpec(batch), batch), (ExSpec(batch), window)):
+            got, seconds, account = ours(lm, prompts, running, args, layout)
+            out.append(
+                {
+                    "batch": batch,
+                    "scheduler": f"ours, {layout.name}",
+                    "equal to singles": f"{sum(a == b for a, b in zip(got, single))} of {len(prompts)}",
+                    "MB realigned per token": account.moved / 1e6 / n,
+                    "MB stacked per token": account.stacked / 1e6 / n,
+                    "rows per pass": account.rows / max(1, account.passes),
+                    "padding per row": account.padding / max(1, account.rows),
+                    "passes grouped": account.grouped / max(1, account.passes),
+                    **({"tokens/s": n / seconds} if args.time else {}),
+                }
+            )
+        for name in ("eqspec", "exspec") if args.reference else ():
             rows = [
                 Row(len(ids), list(ids), args.tokens, Lookup(8).open(ids, None)) for ids in prompts
             ]
-            start = time.perf_counter()
+            start = time.process_time()
             account = (
                 eqspec(net, rows, batch, args.depth, ends)
                 if name == "eqspec"
-                else exspec(net, list(rows), batch, args.depth, ends, args.window or 3 * batch)
+                else exspec(net, list(rows), batch, args.depth, ends, window)
             )
-            whole = time.perf_counter() - start
+            whole = time.process_time() - start
             same = sum(tuple(r.tokens[r.prompt :]) == t for r, t in zip(rows, single, strict=True))
             out.append(
                 {

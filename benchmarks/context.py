@@ -71,7 +71,8 @@ def prompts(point: Checkpoint, longest: int, count: int) -> list[tuple[int, ...]
     found = list[tuple[int, ...]]()
     for kind in ("prose", "code"):
         some = (
-            point.text.encode(d[: 12 * longest]) for d in split(data_root(), kind, 0, 400_000).held
+            point.text.encode(d[: 12 * longest])
+            for d in split(data_root(), kind, 0, 400_000).unseen
         )
         found += [tuple(ids) for ids in some if len(ids) >= longest][: count // 2]
     return found

@@ -52,13 +52,13 @@ WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
 """In the order in which they are measured."""
 
 
-def text() -> str:
-    """The first book that is long enough."""
+def text(tokens: int = max(CONTEXTS)) -> str:
+    """Of the first book that is long enough."""
     for path in sorted((DATA / "text_books").glob("*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             for line in lines:
-                if len(found := json.loads(line)["text"]) > 8 * max(CONTEXTS):
-                    return found[len(found) // 2 :][: 8 * max(CONTEXTS)]
+                if len(found := json.loads(line)["text"]) > 8 * tokens:
+                    return found[len(found) // 2 :][: 8 * tokens]
     raise SystemExit(f"no text in {DATA / 'text_books'}: set POLYDEC_DATA")
 
 

@@ -91,7 +91,7 @@ class Grid:
 def texts(point: Any, count: int = 24) -> list[tuple[int, ...]]:
     """Beginnings of held-out documents."""
     held = {
-        kind: split(data_root(), kind, 0, 400_000).held for kind in ("prose", "code", "dialogue")
+        kind: split(data_root(), kind, 0, 400_000).unseen for kind in ("prose", "code", "dialogue")
     }
     long = (
         [ids for d in some if len(ids := point.text.encode(d[:800])) > 64] for some in held.values()

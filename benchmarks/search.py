@@ -325,7 +325,7 @@ def main() -> None:
     p.add_argument("--svg", type=Path)
     a = p.parse_args()
     asked = [
-        make(kind, seed, i, held=not a.training)
+        make(kind, seed, i, unseen=not a.training)
         for seed in a.seed
         for kind in KINDS
         for i in range(a.problems)

@@ -444,7 +444,7 @@ def beams(model: str, count: int) -> str:
 
 def problems(kinds: Sequence[str], count: int) -> list[Problem]:
     """Held-out problems, kinds in turn."""
-    return [make(kinds[i % len(kinds)], 78, i // len(kinds), held=True) for i in range(count)]
+    return [make(kinds[i % len(kinds)], 78, i // len(kinds), unseen=True) for i in range(count)]
 
 
 def annealed(model: str, count: int) -> str:

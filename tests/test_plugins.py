@@ -188,12 +188,12 @@ def test_a_kind_of_constraint_of_another_package_is_found_by_everything(installe
         import polydec, tables
         from polydec.constraints import asked
         from house import served
-        assert isinstance(asked.one({"regex": "a"}), polydec.Regex)
+        assert isinstance(asked.constraint_of({"regex": "a"}), polydec.Regex)
         assert "| `only` | the text that the answer is |" in asked.table() and any(
             make is asked.table for _, _, make in tables.PLACES
         )
         lm = polydec.load("zoo:tiny")
-        answer = polydec.generate(lm, "The", constraint=asked.one({"only": " mill"}))
+        answer = polydec.generate(lm, "The", constraint=asked.constraint_of({"only": " mill"}))
         assert answer.text == " mill", answer.text
         with served({"zoo:tiny": lambda: lm}, method="plain") as house, house.client() as client:
             def ask(constraint):

@@ -14,6 +14,7 @@ from polydec.bench.certify import compare
 from polydec.cli.main import main
 from polydec.drafting.costs import Costs
 from polydec.methods import press
+from polydec.native.library import available
 from polydec.request.ask import plan
 from polydec.request.explain import explain, instead
 from polydec.testing.examples import artefacts
@@ -55,6 +56,34 @@ def test_lossless_methods_keep_the_text_of_the_pressed_law(lm, name):
     alone = generate(lm, PROMPT, raw=True, max_tokens=40, ignore_eos=True)
     assert exact.completion().choices[0].token_ids == alone.token_ids
     assert not lm.checkpoint.lm.live
+
+
+@pytest.mark.skipif(not available()[0], reason=available()[1])
+def test_the_compiled_step_packs_by_request(tmp_path):
+    """Texts of lossless methods are plain's under the same press; requests with other presses and without one share passes
+    with them; what it does not pack is refused."""
+    torch.set_num_threads(1)
+    both = [str(micro.write(tmp_path / x, seed=s, hidden=64)) for s, x in enumerate("ab")]
+    compiled = load(both[0], draft=both[1], threads=1)
+    assert compiled.network.kernel.startswith("native")
+    vars(compiled)["costs"] = Costs()
+    engine, ways = Engine(compiled), ({}, {"bits": 4, "group": 0}, {"bits": 2})
+    tickets = {
+        (at, m): engine.submit(ask(method=m, cache="kivi", cache_options={**SMALL, **way}))
+        for at, way in enumerate(ways)
+        for m in ("plain", "prompt-lookup", "draft-model", "token-recycling", "auto")
+    }
+    exact = engine.submit(ask())
+    while engine.step():
+        pass
+    texts = {key: t.completion().choices[0].token_ids for key, t in tickets.items()}
+    assert all(text == texts[at, "plain"] for (at, _), text in texts.items())
+    alone = generate(compiled, PROMPT, raw=True, max_tokens=40, ignore_eos=True)
+    assert exact.completion().choices[0].token_ids == alone.token_ids
+    for name in set(press.presses()) - {"quantised"}:
+        with pytest.raises(ValueError, match="by rounding alone") as error:
+            plan(compiled, ask(cache=name))
+        assert "--dtype torch" in str(error.value) and len(str(error.value)) <= 300
 
 
 def test_a_result_says_that_its_law_is_the_pressed_one(lm):

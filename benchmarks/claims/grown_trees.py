@@ -100,7 +100,9 @@ def main() -> None:
     passes = {name: [0, 0] for name in sides}
     given = [
         lm.ids(text)
-        for _, text in prompts(DATA, args.prompts, held=True, seed=args.seed, longest=args.longest)
+        for _, text in prompts(
+            DATA, args.prompts, unseen=True, seed=args.seed, longest=args.longest
+        )
     ]
     one_row, row_ms = Passes(lm.checkpoint.lm.network, 200), list[float]()
     for number, ids in enumerate((given[0], *given)):  # the first one once more: it warms up

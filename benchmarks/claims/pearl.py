@@ -3,15 +3,14 @@
 Per prompt: PEARL with gamma tokens a round, and draft-model with depth gamma. `run`: mean accepted run of tokens. Round times
 are measured pass by pass on this machine, both models with --threads threads; `simulated` is what the rounds would take were
 draft and target on devices of their own (the longer of the two instead of their sum), over draft-model's measured time: no
-overlap is measured by that. --time runs both on two threads of one machine at the same time, against the pair one after the
-other with all of them, and compares the texts.
+overlap is measured by that. --time loads the pair with two workers, each on half of the threads, and measures an engine: PEARL
+against the pair one after the other with all threads, prompts in turns, and compares the texts.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -50,9 +49,8 @@ def decode(
     draft: Any,
     ids: Any,
     args: argparse.Namespace,
-    pool: Any = None,
 ) -> tuple[Any, float]:
-    scheduler, start = Scheduler(pool=pool), time.perf_counter()
+    scheduler, start = Scheduler(), time.perf_counter()
     task = scheduler.submit(
         answer_one(
             build(method, target, draft, options)[0],
@@ -64,6 +62,24 @@ def decode(
     if task.error is not None:
         raise task.error
     return task.result, time.perf_counter() - start
+
+
+def answered(
+    lm: api.LM, method: str, options: dict[str, Any], ids: Any, args: argparse.Namespace
+) -> tuple[tuple[int, ...], float]:
+    """The ids of an engine's answer, and its seconds."""
+    start = time.perf_counter()
+    made = api.generate(
+        lm,
+        ids,
+        method=method,
+        options=options,
+        max_tokens=args.tokens,
+        seed=args.seed,
+        ignore_eos=True,
+        sampling=lm.sampling(temperature=args.temperature),
+    )
+    return made.token_ids, time.perf_counter() - start
 
 
 def ratio(ours: Any, theirs: Any) -> str:
@@ -81,7 +97,7 @@ def main() -> None:
     parser.add_argument(
         "--time",
         action="store_true",
-        help="measure two threads at once, on a quiet machine of two cores",
+        help="measure two workers, on a quiet machine of two cores",
     )
     args = parser.parse_args()
     log: list[tuple[str, int, float]] = []
@@ -121,29 +137,26 @@ def main() -> None:
             }
         )
     if args.time:
-        _, whole_target, whole_draft = pair(args, 2)
-        halves = pair(args, 1)[1:]
-        with ThreadPoolExecutor(2) as pool:
-            for gamma in map(int, args.gammas.split(",")):
-                seconds: dict[str, list[float]] = {"pearl": [], "draft-model": []}
-                same = 0
-                for ids in prompts:
-                    _, s = decode(
-                        "draft-model", {"depth": gamma}, whole_target, whole_draft, ids, args
-                    )
-                    overlap, o = decode("pearl", {"gamma": gamma}, *halves, ids, args, pool)
-                    alone, _ = decode("pearl", {"gamma": gamma}, *halves, ids, args)
-                    same += alone.token_ids == overlap.token_ids
-                    seconds["pearl"].append(o)
-                    seconds["draft-model"].append(s)
-                gain = ratio(seconds["draft-model"], seconds["pearl"])
-                out.append(
-                    {
-                        "gamma": gamma,
-                        "measured, draft-model on two threads / pearl on one each": gain,
-                        "same text as emulated": f"{same} of {len(prompts)}",
-                    }
-                )
+        whole, halves = (api.load(args.model, dtype=args.dtype, workers=n) for n in (1, 2))
+        for gamma in map(int, args.gammas.split(",")):
+            seconds: dict[str, list[float]] = {"pearl": [], "draft-model": []}
+            same = 0
+            for ids in prompts:
+                _, s = answered(whole, "draft-model", {"depth": gamma}, ids, args)
+                overlap, o = answered(halves, "pearl", {"gamma": gamma}, ids, args)
+                alone, _ = answered(whole, "pearl", {"gamma": gamma}, ids, args)
+                same += alone == overlap
+                seconds["pearl"].append(o)
+                seconds["draft-model"].append(s)
+            out.append(
+                {
+                    "gamma": gamma,
+                    "measured, draft-model on all threads / pearl on two workers": ratio(
+                        seconds["draft-model"], seconds["pearl"]
+                    ),
+                    "same text as with one worker": f"{same} of {len(prompts)}",
+                }
+            )
     report(
         args,
         f"temperature {args.temperature}; overlap simulated from the pass times of {args.threads} thread(s)",

@@ -184,7 +184,7 @@ def losses(drafts: Mapping[str, Path], args: argparse.Namespace) -> list[dict[st
     def bits(network: Any) -> dict[str, float]:
         return {
             k: bits_per_byte(network, v, corpus.held_bytes[k], context=network.s.context)
-            for k, v in corpus.held.items()
+            for k, v in corpus.unseen.items()
         }
 
     nested, rows = load_directory(str(drafts["nested"])), []

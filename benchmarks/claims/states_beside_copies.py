@@ -38,7 +38,7 @@ def main() -> None:
     drafters = {"copies and counts": copies, "states": states, "both": MergedTree((copies, states))}
     given = [
         lm.ids(text)
-        for _, text in prompts(DATA, args.prompts, held=True, seed=args.seed, longest=1200)
+        for _, text in prompts(DATA, args.prompts, unseen=True, seed=args.seed, longest=1200)
     ]
     for law, (temperature, penalty) in LAWS.items():
         target, pairs = (

@@ -8,7 +8,7 @@ from polydec import load
 from polydec.bench.apart import distances
 from polydec.bench.certify import compare
 from polydec.bench.drift import drift
-from polydec.bench.masked import held
+from polydec.bench.masked import judge_constrained
 from polydec.bench.sampled import OTHERS, draw, sampled
 from polydec.bench.searched import audit
 from polydec.constraints.regex import Regex
@@ -203,25 +203,25 @@ ASKED = "The old man went"
 
 
 @pytest.mark.parametrize(
-    "mutant, where",
+    "mutant, method, where",
     [
-        (first_draft_is_always_accepted, "place 1 of its tokens (an accepted draft)"),
-        (token_after_a_path_is_the_roots, "(the pass's own token)"),
-        (a_deep_draft_is_not_checked, "(an accepted draft)"),
+        (
+            first_draft_is_always_accepted,
+            "token-recycling",
+            "place 1 of its tokens (an accepted draft)",
+        ),
+        (token_after_a_path_is_the_roots, "token-recycling", "(the pass's own token)"),
+        (a_deep_draft_is_not_checked, "suffix-automaton", "(an accepted draft)"),
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
-def test_a_greedy_fault(lm, monkeypatch, mutant, where):
+def test_a_greedy_fault(lm, monkeypatch, mutant, method, where):
+    request = {"sampling": lm.sampling(), "max_tokens": 64, "raw": True}
     mutant(monkeypatch)
-    found = compare(
-        lm, ASKED, "token-recycling", {}, sampling=lm.sampling(), max_tokens=32, raw=True
-    )
+    found = compare(lm, ASKED, method, {}, **request)
     monkeypatch.undo()
     assert found.verdict == "fault" and where in found.place, found
-    clean = compare(
-        lm, ASKED, "token-recycling", {}, sampling=lm.sampling(), max_tokens=32, raw=True
-    )
-    assert clean.verdict == "equal"
+    assert compare(lm, ASKED, method, {}, **request).verdict == "equal"
 
 
 # Approximate ones, searches, constraints, caches
@@ -287,10 +287,10 @@ def test_a_grammar_that_is_looser_than_the_pattern(lm, monkeypatch):
     asked = (PROMPTS[:1], "prompt-lookup", {})
     request = {"samples": 8, "max_tokens": 24, "sampling": lm.sampling(temperature=1.0)}
     request["constraint"] = Regex("[0-9]{4}")
-    assert held(lm, *asked, **request).verdict == "keeps it"
+    assert judge_constrained(lm, *asked, **request).verdict == "keeps it"
     language, looser = Regex.language, Regex("[a-z]{4}")
     monkeypatch.setattr(Regex, "language", lambda self, *rest: language(looser, *rest))
-    found = held(lm, *asked, **request)
+    found = judge_constrained(lm, *asked, **request)
     assert found.verdict == "fault" and "does not allow" in found.place
 
 

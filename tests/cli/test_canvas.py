@@ -124,7 +124,7 @@ def test_a_trace_that_lies_is_refused(tmp_path, monkeypatch, capfd):
 def test_it_does_its_tasks_and_says_different_things():
     """Without a method named; and in one pass it knows no answer whose tokens depend on each other."""
     engine = Engine(load("zoo:diffusion"))
-    tasks = [(name, make(name, 5, i, held=True)) for name in SHIPPED for i in range(10)]
+    tasks = [(name, make(name, 5, i, unseen=True)) for name in SHIPPED for i in range(10)]
     done = engine.run([engine.submit(t.question, method="auto") for _, t in tasks])
     assert {d.method["name"] for d in done} == {"fast-dllm"}
     assert sum(right(name, t.question, d.text) for (name, t), d in zip(tasks, done)) >= 35

@@ -18,7 +18,7 @@ def test_inputs(edge):
 def test_a_case_is_the_same_each_time(tmp_path):
     for edge in ("command", "request"):
         first, second = (fuzz.EDGES[edge](random.Random("x"), tmp_path) for _ in range(2))
-        assert first.given == second.given
+        assert first.described == second.described
 
 
 def test_files_that_nobody_changed_are_read(tmp_path):
@@ -41,7 +41,7 @@ def test_most_requests_are_answered():
         patch.setattr(fuzz, "promised", lambda *a: answered.append(1))
         for number in range(60):
             answered.append(0)
-            fuzz.one("request", 1, number, where)
+            fuzz.run_case("request", 1, number, where)
     assert sum(answered) > 30
 
 

@@ -43,7 +43,7 @@ def test_a_trace_says_its_version_and_ends_with_its_passes(record):
         for x in record(*TINY, "--method", "token-recycling").read_text().split("\n")
         if x
     ]
-    assert lines[0]["event"] == "Opened" and lines[0]["trace"]["version"] == 3
+    assert lines[0]["event"] == "Opened" and lines[0]["trace"]["version"] == 4
     assert (
         lines[0]["method"]["name"] == "token-recycling" and lines[0]["trace"]["vocabulary"] == 4096
     )
@@ -135,8 +135,8 @@ def test_a_replay_under_its_own_setting_and_others(polydec, record):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"version": 4}, "reads traces up to 3"),
-        ({"version": "x"}, "reads traces up to 3"),
+        ({"version": 5}, "reads traces up to 4"),
+        ({"version": "x"}, "reads traces up to 4"),
         ({"method": None}, "does not say its method"),
         ({"vocabulary": 10**9}, "does not say its method"),
         ({"vocabulary": 3}, "no text of draft and verify"),
@@ -208,3 +208,42 @@ def test_a_tree_of_branches_joins_what_they_share():
     page = drawn(root)
     assert "&lt;c&gt;" in page and "<c>" not in page and "nobody" not in page
     assert grown([]) is None and grown(events[:1]) is None
+
+
+def test_requests_in_company_stand_on_one_time_line(polydec, tmp_path):
+    given, at = tmp_path / "in.txt", tmp_path / "run.jsonl"
+    given.write_text("".join(f"{n} apples and\n" for n in range(16)))
+    tiny = ("--model", "zoo:tiny", "--raw", "--max-tokens", "12", "--method", "prompt-lookup")
+    code, _, err = polydec("batch", given, tmp_path / "out.jsonl", *tiny, "--trace", at)
+    assert code == 0, err
+    lines = [json.loads(x) for x in at.read_text().split("\n") if x]
+    assert {x["request"] for x in lines} == set(range(16))
+    passes = [x for x in lines if x["event"] == "Passed"]
+    once = {(x["model"], x["start"]): x["of"] for x in passes}
+    for key, fed in once.items():  # the parts of a pass add up to the whole
+        mine = [x["positions"] for x in passes if (x["model"], x["start"]) == key]
+        assert sum(mine) == fed
+    assert min(x["start"] for x in passes) == 0 and max(x["queries"] for x in passes) == 16
+    opened = [x for x in lines if x["event"] == "Opened"]
+    assert sorted(x["trace"]["line"] for x in opened) == list(range(1, 17))
+
+    code, _, _ = polydec("trace", "html", at)
+    text = (tmp_path / "run.html").read_text()
+    assert code == 0 and "16 requests in company" in text and text.count("<details>") == 16
+    assert not re.search(r"https?:|<script|@import|url\(", text)
+    code, out, _ = polydec("trace", "show", at, "--json")
+    assert code == 0 and len(json.loads(out)) == 16 and json.loads(out)["3.0"]["tokens"] == 12
+    code, _, err = polydec("trace", "replay", at)
+    assert code == 2 and "is of several requests" in err
+
+
+def test_a_trace_is_of_one_process_and_numbers_its_requests(polydec, tmp_path):
+    (tmp_path / "in.txt").write_text("one\n")
+    given = ("batch", tmp_path / "in.txt", tmp_path / "out.jsonl", "--model", "zoo:tiny")
+    code, _, err = polydec(*given, "--trace", tmp_path / "t.jsonl", "--ray", "2")
+    assert code == 2 and "--trace with --ray" in err
+    (tmp_path / "bad.jsonl").write_text(
+        '{"event": "Finished", "choice": 0, "finish_reason": "stop", "request": -1}\n'
+    )
+    code, _, err = polydec("trace", "show", tmp_path / "bad.jsonl")
+    assert code == 2 and "request is -1" in err

@@ -42,7 +42,7 @@ def accepts(language, text):
 def refusal(**given):
     """What is said of a constraint that must be refused, which must be a sentence."""
     with pytest.raises(ValueError) as error:
-        asked.one(given).language(VOCAB, VOCAB.eos)
+        asked.constraint_of(given).language(VOCAB, VOCAB.eos)
     said = str(error.value)
     assert said.isprintable() and len(said) <= 300
     return said

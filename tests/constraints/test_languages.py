@@ -149,9 +149,15 @@ def test_spans_are_runs_of_the_tokens():
             lambda: AnyOf(("ab", "az")).language(V, END),
             "choice[1] is 'az': no tokens of this model spell it",
         ),
-        (lambda: asked.one({"regex": "a", "choice": ["b"]}), "regex and choice are both given"),
-        (lambda: asked.one({"choice": "ab"}), "choice is 'ab': it must be a list of texts"),
-        (lambda: asked.one({"json_schema": 3}), "json_schema is 3"),
+        (
+            lambda: asked.constraint_of({"regex": "a", "choice": ["b"]}),
+            "regex and choice are both given",
+        ),
+        (
+            lambda: asked.constraint_of({"choice": "ab"}),
+            "choice is 'ab': it must be a list of texts",
+        ),
+        (lambda: asked.constraint_of({"json_schema": 3}), "json_schema is 3"),
         (
             lambda: Regex("a").language(Vocab(3, frozenset({2})), frozenset({2})),
             "constraint cannot be kept",

@@ -266,3 +266,38 @@ def test_a_foreign_or_damaged_one_is_told_in_one_sentence(tmp_path):
     save_file(tensors, tmp_path / "longspec.safetensors")
     with pytest.raises(ValueError, match="NaN"):
         artefacts.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("past", [0, 1, 7])
+@pytest.mark.parametrize("window", [3, 50])
+def test_attention_apart_is_attention_over_both(past, window):
+    """The window's part and the tree's, joined by their log-sum-exps, are one masked softmax."""
+    g = torch.Generator().manual_seed(past)
+    parent = (-1, 0, 0, 1, 2)
+    query = torch.randn(2, 3, 5, 8, generator=g, dtype=torch.float64)
+    kv = torch.randn(2, 2, past + 5, 8, generator=g, dtype=torch.float64)
+    sees = torch.zeros(5, past + 5, dtype=torch.bool)
+    for i, p in enumerate(parent):
+        if p >= 0:
+            sees[i] = sees[p]
+        sees[i, past + i] = True
+    depth = torch.tensor([0, 1, 1, 2, 2])
+    old = torch.arange(-past, 0)[None] > depth[:, None] - window
+    sees[:, :past] = old
+    scores = query @ kv[0][:, None].transpose(-1, -2) * 8**-0.5
+    want = scores.masked_fill(~sees, float("-inf")).softmax(-1) @ kv[1][:, None]
+    got = longspec.apart(query, kv, past, sees)
+    assert torch.allclose(got, want, atol=1e-12)
+    if past and bool(old.all()):
+        parts = [
+            longspec.seen_of(query, kv[0][:, s], kv[1][:, s], sees[:, s])[0]
+            for s in (slice(past), slice(past, None))
+        ]
+        assert not torch.allclose(sum(parts) / 2, want, atol=1e-3)
+
+
+def test_a_row_behind_its_window_sees_its_own_tree_alone():
+    g = torch.Generator().manual_seed(5)
+    query, kv = torch.randn(1, 1, 1, 4, generator=g), torch.randn(2, 1, 3, 4, generator=g)
+    sees = torch.tensor([[False, False, True]])
+    assert torch.allclose(longspec.apart(query, kv, 2, sees)[0, 0], kv[1, 0, 2:])

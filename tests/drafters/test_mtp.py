@@ -175,7 +175,7 @@ def test_without_matrices_and_sampler_masks_are_prompt_tokens(lm):
     async def states(drafter):
         guess, draft, scores = await masked(drafter, lm.open(text), text)
         guess.learn(draft, scores, Verdict((), 9))
-        known = guess.state_LH if hasattr(guess, "state_LH") else guess.state_KH
+        known = guess.state_LEH[:, 0] if hasattr(guess, "state_LEH") else guess.state_KH
         return known, (await guess.propose(9, 4, ROOM, Rng.of(1))).token[:2]
 
     drafters = [

@@ -9,7 +9,7 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Vocab, Want
-from polydec.drafters.probes import FromProbes, allotted
+from polydec.drafters.probes import FromProbes, LevelLaws, allotted
 from polydec.families.ar.types import Budget, Verdict
 from polydec.learned.kinds import probes
 from polydec.learned.kinds.probes import Probes
@@ -94,10 +94,45 @@ def test_what_is_read_stands_behind_the_last_accepted_token():
             verdict = Verdict(tuple(path), scores.argmax(path[-1] if path else 0))
             session.commit(verdict.committed(draft))
             guess.learn(draft, scores, verdict)
-            assert guess.state_LH[:, :2].tolist() == [[1, last], [2, 1]]
+            assert guess.state_LEH[:, 0, :2].tolist() == [[1, last], [2, 1]]
             root, position = verdict.bonus, position + 1 + len(path)
 
     run([rounds()])
+
+
+def test_copies_stand_apart_and_their_logits_are_averaged():
+    """A toy's states say which token stands before: each copy behind its own, and a level's law is the mean of the copies'."""
+    law = toy(5, 4, eos=-1)
+    bias = torch.tensor([[1.0, 4, 0, 0], [2.0, 4, 0, 0], [3.0, 4, 0, 0], [0.0, 4, 0, 0]])
+    two = Probes(bias, None, 0, law.vocab, ((0.5, 0.2), (0.4, 0.2)), copies=2)
+    assert len(two) == 2 and two.chain(1).bias_PH.tolist() == bias[2:].tolist()
+    drafter = FromProbes(two, Ranked(((0,), (1,), (0, 0))))
+
+    async def rounds():
+        session, root, position = law.open((0, 1)), 1, 2
+        guess = drafter.open((0, 1), session)
+        for _ in range(6):
+            draft = await guess.propose(root, position, Budget(4, 24), Rng.of(0))
+            scores = await session.score(draft, Want(hidden=True))
+            path = draft.nodes_of((root, scores.argmax(0)))[1:]
+            last = draft.token[path[-1]] if path else root
+            verdict = Verdict(tuple(path), scores.argmax(path[-1] if path else 0))
+            session.commit(verdict.committed(draft))
+            guess.learn(draft, scores, verdict)
+            state = guess.state_LEH
+            assert state[:, :, :2].tolist() == [[[1, last], [3, last]], [[2, 1], [0, 3]]]
+            laws = LevelLaws(state, session)
+            told = await laws.score(Draft.chain(0, (1,)), Want())
+            for level in (0, 1):
+                each = session.states(state[level])
+                mean = (each.weights(0) + each.weights(1)) / 2
+                want = mean.log_softmax(-1)
+                assert told.row(level).allclose(want.to(told.row(level)), atol=1e-6)
+            root, position = verdict.bonus, position + 1 + len(path)
+
+    run([rounds()])
+    draft = run([drafter.open((0, 1), law.open((0, 1))).propose(1, 2, Budget(4, 5), Rng.of(0))])[0]
+    assert sum(draft.probe) == 4, "two probes of two copies each"
 
 
 def test_the_least_likely_go_first():
@@ -113,7 +148,7 @@ def test_the_least_likely_go_first():
 def test_wrong_probes_are_told_in_one_sentence(tmp_path):
     vocab = Vocab(3, frozenset())
     build = lambda name, *have: registry.build(name, Kit(toy(1), None, have))  # noqa: E731
-    prompt, hidden = probes.examples(vocab, 4, 4)
+    prompt, hidden, _ = probes.examples(vocab, 4, 4)
     with pytest.raises(ValueError, match="hidden-transfer needs transferred states"):
         build("hidden-transfer", prompt)
     with pytest.raises(ValueError, match="ppd needs prompt tokens"):
@@ -144,7 +179,7 @@ def test_a_span_goes_on_while_it_is_sure():
 
 def test_trust_takes_what_is_drafted_and_verified_does_not():
     """Where a span is never sure enough both are plain; else the unchecked one writes more a pass, and another text."""
-    law, (prompt, _) = Shaped(toy(5, 4, eos=-1), Greedy()), probes.examples(toy(5, 4).vocab, 4, 4)
+    law, (prompt, *_) = Shaped(toy(5, 4, eos=-1), Greedy()), probes.examples(toy(5, 4).vocab, 4, 4)
     said = {}
     for name in ("plain", "lexical-unit-decoding", "lexical-unit-decoding-verified"):
         for sure in ("0.2", "1.5") if name != "plain" else ("",):

@@ -130,7 +130,7 @@ def test_a_draft_is_the_tree_of_its_state():
             propose = guess.propose
 
             async def spied(*a):
-                state = 0 if guess.state_LH is None else len(guess.state_LH)
+                state = 0 if guess.state_LEH is None else len(guess.state_LEH)
                 draft = await propose(*a)
                 seen.append((state, draft))
                 return draft

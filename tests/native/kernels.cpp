@@ -218,6 +218,44 @@ void attention(const Kernels& k, const char* name) {
       }
 }
 
+// Packed keys and values: numbers folded with scales, and their products with codes of 2, 4 and 8
+// bits.
+void packed(const Kernels& k, const Integers& n, const char* name) {
+  Dice dice;
+  constexpr int N = 48, COUNT = 11, PANELS_OF = 3;
+  Aligned halves(4 * N), scales(4 * N), middle(4 * N), most(4 * N), codes(PANELS_OF * N * LANES);
+  for (int i = 0; i < 4 * N; ++i) halves.at()[i] = u8(0x20 + dice.next() % 28);
+  for (int i = 0; i < PANELS_OF * N * LANES; ++i) codes.at()[i] = u8(dice.next());
+  const std::vector<float> x = numbers(dice, COUNT * N, 4);
+  std::vector<float> offset(COUNT), unit(COUNT), factor(COUNT), weight(SPAN), part(LANES);
+  std::vector<int16_t> words(COUNT * N);
+  const float* row[COUNT];
+  k.widen(halves.at(), halves.at() + 2 * N, N, 8, scales.floats(), middle.floats());
+  memcpy(most.at(), middle.at(), 4 * N);
+  k.raise(most.floats(), scales.floats(), N);
+  for (int i = 0; i < COUNT; ++i) {
+    row[i] = x.data() + i * N;
+    const float reach = k.reach(row[i], i ? most.floats() : nullptr, N);
+    unit[size_t(i)] = reach / FOLDED;
+    factor[size_t(i)] = FOLDED / reach;
+  }
+  k.fold(row, COUNT, N, scales.floats(), middle.floats(), factor.data(), words.data(), N,
+         offset.data());
+  said(name, "folded", hash_of(words.data(), words.size() * 2) ^ hash_of(offset) ^ hash_of(unit));
+  for (int i = 0; i < SPAN; ++i) weight[size_t(i)] = dice.number() * 9;
+  k.weigh(weight.data(), 3, 112, 2.5f, part.data());
+  said(name, "weighed", hash_of(weight) ^ hash_of(part.data(), 8));
+  for (int bits = 0; bits < 3; ++bits) {
+    std::vector<float> out(COUNT * PANELS_OF * LANES, 1.0f);
+    float* y[COUNT];
+    for (int i = 0; i < COUNT; ++i) y[i] = out.data() + i * PANELS_OF * LANES;
+    for (const bool more : {false, true})
+      n.products[bits](codes.at(), PANELS_OF, N, COUNT, words.data(), N, unit.data(), offset.data(),
+                       more, more ? codes.at() : nullptr, y);
+    said(name, "products " + std::to_string(bits), hash_of(out));
+  }
+}
+
 void others(const Kernels& k, const char* name) {
   Dice dice;
   const std::vector<float> x = numbers(dice, 512, 20), y = numbers(dice, 512, 3),
@@ -249,6 +287,7 @@ void others(const Kernels& k, const char* name) {
 void all_of(const char* name, const Kernels* k, const Integers* n) {
   linear(*k, name);
   attention(*k, name);
+  packed(*k, *n, name);
   others(*k, name);
   integers(*n, name);
 }

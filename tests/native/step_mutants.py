@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "the block behind a shared part is read from that part",
         CPU + "attention.cpp",
-        "while (p0 >= part->stop) ++part;",
-        "while (p0 > part->stop) ++part;",
+        "while (at >= part->stop) ++part;",
+        "while (at > part->stop) ++part;",
         "tests/native/test_cache_dtype.py::test_texts_that_grew_from_one_another",
     ),
     Mutant(
@@ -141,6 +141,77 @@ MUTANTS = (
         "part.stop % SPAN)",
         "tests/native/test_lengths.py::test_places_outside_a_batch_and_its_caches_are_refused",
     ),
+    # packed keys and values
+    Mutant(
+        "what a row sees packed reaches one block too far",
+        CPU + "model.h",
+        "std::max(0, b.position[i] / p->block - 1) * p->block : 0;",
+        "std::max(0, b.position[i] / p->block) * p->block : 0;",
+        "tests/native/test_step_press.py::test_texts_of_up_to_two_blocks_are_exact_and_floats_keep_their_bits",
+    ),
+    Mutant(
+        "rows on both sides of a boundary see what the first one sees packed",
+        CPU + "attention.cpp",
+        "b.sequence[e] == b.sequence[i] && stop(e) == stop(i)) ++e;",
+        "b.sequence[e] == b.sequence[i]) ++e;",
+        "tests/native/test_step_press.py::test_every_set_thread_count_and_number_of_rows",
+    ),
+    Mutant(
+        "all groups of keys have the first one's scales",
+        CPU + "press.cpp",
+        "const u8* scale = blocks[first / B] + at.key_scales(h, g);",
+        "const u8* scale = blocks[first / B] + at.key_scales(h, 0);",
+        "tests/native/test_step_press.py::test_the_law_is_that_of_the_torch_path",
+    ),
+    Mutant(
+        "all heads have the first one's scales of values",
+        CPU + "press.cpp",
+        "const int group = (h * D + d) / at.values;",
+        "const int group = d / at.values;",
+        "tests/native/test_step_press.py::test_the_law_is_that_of_the_torch_path",
+    ),
+    Mutant(
+        "the second block of a piece takes the place of the first one",
+        CPU + "press.cpp",
+        "first > p0, soon",
+        "false, soon",
+        "tests/native/test_step_press.py::test_the_law_is_that_of_the_torch_path",
+    ),
+    Mutant(
+        "codes count from the lowest number where they are centred",
+        CPU + "body.h",
+        "fma(all(centre), s, halves(low + 2 * d))",
+        "halves(low + 2 * d)",
+        "tests/native/test_step_press.py::test_the_law_is_that_of_the_torch_path",
+    ),
+    Mutant(
+        "offsets of the last rows are those of the rows before",
+        CPU + "body.h",
+        "for (int e = i / 4 * 4; e <= i; ++e) offset[e] = total(kept[e % 4]);",
+        "for (int e = i / 4 * 4; e <= i; ++e) offset[e] = total(kept[0]);",
+        "tests/native/test_step_press.py::test_the_law_is_that_of_the_torch_path",
+    ),
+    Mutant(
+        "a scale is rounded to 254 parts",
+        CPU + "press.cpp",
+        "const float most = float((1 << bits) - 1), largest",
+        "const float most = float((1 << bits) - 2), largest",
+        "tests/native/test_step_press.py::test_packed_numbers_are_those_of_the_torch_path",
+    ),
+    Mutant(
+        "what is packed need not be finite",
+        CPU + "press.cpp",
+        "if (!finite) return false;",
+        "",
+        "tests/native/test_step_press.py::test_numbers_that_are_none_stay_an_error",
+    ),
+    Mutant(
+        "packed blocks that are not there are read",
+        CPU + "model.cpp",
+        "hidden > cache.blocks * cache.press->block))",
+        "false))",
+        "tests/native/test_step_press.py::test_the_library_checks_what_it_is_told_of_packed_blocks",
+    ),
     # masks
     Mutant(
         "rows share a block of which they see different branches",
@@ -166,8 +237,8 @@ MUTANTS = (
     Mutant(
         "a window is one position too wide",
         CPU + "model.h",
-        "return w ? std::max(0, b.seen[i] - w) : 0;",
-        "return w ? std::max(0, b.seen[i] - w - 1) : 0;",
+        "return w ? std::max(0, b.seen[i] - w) : sealed(b, i);",
+        "return w ? std::max(0, b.seen[i] - w - 1) : sealed(b, i);",
         "tests/native/test_step_parity.py::test_sliding_windows",
     ),
     Mutant(

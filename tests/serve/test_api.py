@@ -553,13 +553,26 @@ def test_chats_that_cannot_be_honoured(http, body):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"3", b"\xff", b'{"a":' * 3000, b"null", b'{"prompt": NaN}']
+    "content",
+    [
+        *(b"", b"{", b"[]", b"3", b"\xff", b'{"a":' * 3000, b"null", b'{"prompt": NaN}'),
+        *(b'{"prompt": "x", "temperature": -Infinity}', b'{"prompt": "x", "temperature": 1e999}'),
+    ],
 )
 def test_bodies_that_are_no_object(http, content):
     answer = http.post(
         "/v1/completions", content=content, headers={"content-type": "application/json"}
     )
     assert answer.status_code == 400 and answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_what_is_told_back_is_json(http, number):
+    """A tool's schema comes back in the answer, which can hold no such number."""
+    tool = f'{{"type": "function", "name": "f", "parameters": {{"minimum": {number}}}}}'
+    body = f'{{"input": "x", "stream": true, "max_output_tokens": 2, "tools": [{tool}]}}'
+    answer = http.post("/v1/responses", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400 and number in answer.json()["error"]["message"]
 
 
 def test_a_field_that_is_given_twice(http):

@@ -137,7 +137,7 @@ def train(spec):
 
 def course(spec):
     point = autoregressive(spec.target)
-    samples = gather(spec, point.lm, point.text, held=False)
+    samples = gather(spec, point.lm, point.text, unseen=False)
     lessons = Lessons.of(point.lm, samples)
     here = torch.arange(len(lessons.token_N))
     at_N = here[here + 1 < lessons.end_N]

@@ -31,7 +31,9 @@ def test_what_is_recorded_is_what_is_read(lm, tmp_path):
     selfplay.collect(path, lm, ASKED, max_tokens=6, live=3, record=Recorded(lm, file(path, lm)))
     samples = selfplay.read(path)
     kept = file(path, lm).read(samples)
-    assert file(path, lm).held(samples) == 4 and len(kept) == sum(map(positions, samples))
+    assert file(path, lm).complete_samples(samples) == 4 and len(kept) == sum(
+        map(positions, samples)
+    )
     whole = [read_states(lm, (*s.prompt_ids, *s.output_ids)[:-1], DEPTHS) for s in samples]
     assert kept.float().allclose(torch.cat(whole), rtol=2e-3, atol=2e-3)
     ids = (*samples[0].prompt_ids, *samples[0].output_ids[:-1])
@@ -55,7 +57,7 @@ def test_an_interruption_loses_no_state_and_doubles_none(lm, tmp_path):
     with open(file(path, lm).path, "r+b") as f:
         f.truncate(file(path, lm).row * (positions(samples[0]) + 1))
     again = file(path, lm)
-    assert again.held(samples) == 1
+    assert again.complete_samples(samples) == 1
     again.complete(lm, samples)
     assert again.read(samples).float().allclose(kept.float(), rtol=2e-3, atol=2e-3)
 
@@ -64,7 +66,7 @@ def test_a_sample_of_two_tokens_has_no_states(lm, tmp_path):
     samples = [Sample((5,), (6,)), Sample((5, 6), (7,))]
     here = file(tmp_path / "text.jsonl", lm)
     here.complete(lm, samples)
-    assert here.held(samples) == 2 and len(here.read(samples)) == 1
+    assert here.complete_samples(samples) == 2 and len(here.read(samples)) == 1
 
 
 def test_states_of_another_target_are_refused(lm, tmp_path):

@@ -225,12 +225,12 @@ def test_prompts_and_exchanges_of_ones_own_are_split_by_hash(tmp_path):
         {"text": "\n\n".join(f"It is {i}." for i in range(n, n + 10))} for n in range(0, 60, 10)
     ]
     path = put(tmp_path / "a.jsonl", *given, *told)
-    train, held = (selfplay.prompts(path, 99, held=held) for held in (False, True))
+    train, held = (selfplay.prompts(path, 99, unseen=held) for held in (False, True))
     assert {kind for kind, _ in train} == {"sum", "a"} and len(train) + len(held) == 120
     assert not any(data.held_out(t) for _, t in train) and all(data.held_out(t) for _, t in held)
     (few,) = (p for p in [put(tmp_path / "few.jsonl", {"prompt": given[0]["question"]})])
     with pytest.raises(ValueError, match="it has no prompt of at most 2400 characters"):
-        selfplay.prompts(few, 9, held=not data.held_out(given[0]["question"]))
+        selfplay.prompts(few, 9, unseen=not data.held_out(given[0]["question"]))
 
     class Chat:
         has_chat = True

@@ -200,7 +200,9 @@ def test_tasks_are_right(name):
         assert not right(name, task.question, task.answer[:30] + "x") and not right(
             name, task.question, ""
         )
-    assert {make(name, 3, i) for i in range(20)} != {make(name, 3, i, held=True) for i in range(20)}
+    assert {make(name, 3, i) for i in range(20)} != {
+        make(name, 3, i, unseen=True) for i in range(20)
+    }
     assert len({make(name, s, 0) for s in range(20)}) > 3  # of some there are ten questions
 
 
@@ -260,8 +262,10 @@ def test_wrong_specs(fields, message):
 def test_a_task_that_does_not_fit_is_said(tmp_path):
     from polydec.train.tokens import train_tokenizer
 
-    spec = DiffusionSpec("x", ("slots",), shortest=20)
-    with pytest.raises(ValueError, match="shortest is 20: task"):
+    spec = DiffusionSpec("x", ("slots",), shortest=20, length=20)
+    with pytest.raises(
+        ValueError, match="shortest is 20: none of 50 tasks of 'slots' fits into 20"
+    ):
         Rows(train_tokenizer(["a"], 260), spec).batch(0)
 
 

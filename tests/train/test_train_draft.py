@@ -238,7 +238,7 @@ def test_writing_again_adds_nothing(target, root, tmp_path):
 
 
 def test_prompts_of_training_and_held_out_are_disjoint(root):
-    train, held = selfplay.prompts(root, 99), selfplay.prompts(root, 99, held=True)
+    train, held = selfplay.prompts(root, 99), selfplay.prompts(root, 99, unseen=True)
     assert train and held and not {t for _, t in train} & {t for _, t in held}
 
 

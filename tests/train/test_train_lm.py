@@ -118,8 +118,8 @@ def test_chat_template_writes_what_training_saw():
 def test_split_is_by_hash_and_disjoint(root):
     parts = split(root, "prose", 10**6, 10**6)
     assert all(bucket(t) < 7 for t in parts.train)
-    assert all(held_out(t) for t in parts.held)
-    assert sorted(parts.train + parts.held) == sorted(documents(root, "prose"))
+    assert all(held_out(t) for t in parts.unseen)
+    assert sorted(parts.train + parts.unseen) == sorted(documents(root, "prose"))
     assert len(split(root, "code", 500, 500).train) < len(split(root, "code", 5000, 500).train)
 
 
@@ -320,7 +320,7 @@ def test_encoded_documents_begin_and_end(root):
     tokenizer = train_tokenizer(documents(root, "prose"), 300)
     corpus = encode(tokenizer, {"dialogue": split(root, "dialogue", 9000, 3000)})
     begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
-    assert all(ids[0] == begin and ids[-1] == end for ids in corpus.held["dialogue"])
+    assert all(ids[0] == begin and ids[-1] == end for ids in corpus.unseen["dialogue"])
     assert corpus.train["dialogue"][-1] == end and begin not in corpus.train["dialogue"]
 
 

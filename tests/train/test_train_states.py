@@ -93,7 +93,7 @@ def test_what_is_trained_is_what_drafts(kind, model):
 
     run([drafted()])
     for row_V, logits in zip(tree.rows, trained, strict=True):
-        some = slice(None) if student.some is None else student.some
+        some = slice(None) if student.columns is None else student.columns
         assert row_V[some].exp().allclose(logits.softmax(-1), atol=2e-5)
         assert float(row_V[some].exp().sum()) == pytest.approx(1.0, abs=1e-5)
 
@@ -254,6 +254,30 @@ def test_places_are_moved_behind_a_few_that_keep_theirs(model):
         KINDS["longspec"].depths(1)
 
 
+def test_a_stage_on_long_pieces_begins_with_what_short_ones_made(model, tmp_path):
+    """LongSpec's second stage: the weights of the first, and places that no offset moves."""
+    source, vocab = (
+        sources.open_source(str(model)),
+        checkpoint.load(str(model), dtype="float32").lm.vocab,
+    )
+    shown = Shown(from_weights(source.config, source.weights), vocab, torch.arange(300), 4, 1)
+    first = KINDS["longspec"].start(shown)
+    with torch.no_grad():
+        for t in first.tensors:
+            t.add_(0.01)
+    about = {"target": str(model), "start": None}
+    KINDS["longspec"].save(tmp_path / "short", first.model(((0.5,),)), about)
+    begin = KINDS["longspec"].begins(str(tmp_path / "short"))
+    second = KINDS["longspec"].start(replace(shown, begin=begin))
+    for a, b in zip(first.tensors, second.tensors, strict=True):
+        assert torch.allclose(a, b)
+    second.at(3, 10)
+    assert second._places(6, 33).equal(torch.arange(33).expand(6, 33)), "256 / 8 is long"
+    assert not second._places(6, 32).equal(torch.arange(32).expand(6, 32))
+    with pytest.raises(ValueError, match="does nothing with it, leave it out"):
+        StatesSpec("out", kind="eagle", start="zoo:tiny-draft")
+
+
 def test_ranks_are_counted_over_the_target_s_answers_alone(model):
     lm = checkpoint.load(str(model), dtype="float32").lm
     lessons = Lessons.of(lm, [Sample(TEXT[:4], TEXT[4:]), Sample(TEXT[:2], TEXT[2:9])])
@@ -273,7 +297,7 @@ def test_wrong_options_are_told_in_one_sentence():
         ({"every": 0}, "every is 0"),
         (
             {"start": "x"},
-            r"start is 'x': kind eagle does nothing with it, leave it out \(eagle-3-narrow would",
+            r"start is 'x': kind eagle does nothing with it, leave it out \(eagle-3-narrow, longspec would",
         ),
         (
             {"tokens": 9},

@@ -29,6 +29,7 @@ from polydec.trees.greedy_growth import GreedyGrowth
 from polydec.trees.nucleus import Nucleus
 from polydec.trees.static import Static
 from polydec.trees.stochastic_beam import StochasticBeam
+from polydec.trees.widest import Widest
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
 
@@ -289,6 +290,51 @@ def test_best_first_keeps_the_law():
     for verifier in (Match(), Exact()):
         check_law(
             lambda t, d, v=verifier: Speculative(t, FromModel(d, BestFirst(2)), v, Fixed(2, 4)),
+            laws=4,
+            length=3,
+        )
+
+
+# widest
+
+
+def by_widths(target, widths):
+    """The rule in a few lines: of all paths one token below what a level kept, the likeliest."""
+    kept, out = {(): 1.0}, list[tuple[int, ...]]()
+    for width in widths:
+        every = {
+            (*path, x): p * float(q)
+            for path, p in kept.items()
+            for x, q in enumerate(row(target, path))
+        }
+        kept = dict(sorted(every.items(), key=lambda one: -one[1])[:width])
+        out += kept
+    return out
+
+
+@pytest.mark.parametrize("widths", [(1, 1, 1), (2, 5, 3), (3, 1, 4), (4,)])
+def test_each_level_holds_its_likeliest_paths(widths):
+    for seed in range(4):
+        target = toy(seed, 4)
+        for bent in (target, Shaped(target, Greedy())):
+            draft = grow(Widest(widths), bent, Budget(9, 64), Rng.of(0))
+            assert sorted(paths(draft)) == sorted(by_widths(target, widths))
+    draft = grow(Widest((2, 5, 3)), toy(1, 4), Budget(9, 4), Rng.of(0))
+    assert len(draft) == 5 and draft.depth.count(2) == 2, "what there is no room for is left out"
+
+
+def test_levels_of_width_one_are_the_greedy_chain():
+    draft = Shaped(toy(3, 5), Greedy())
+    chain = grow(Chain(), draft, Budget(4, 4), Rng.of(0))
+    assert grow(Widest((1, 1, 1, 1)), draft, Budget(4, 4), Rng.of(0)).token == chain.token
+    with pytest.raises(ValueError, match=r"widths is \(2, 65\)"):
+        Widest((2, 65))
+
+
+def test_widest_keeps_the_law():
+    for verifier in (Match(), Exact()):
+        check_law(
+            lambda t, d, v=verifier: Speculative(t, FromModel(d, Widest((2, 2))), v, Fixed(2, 4)),
             laws=4,
             length=3,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
@@ -94,11 +95,26 @@ Pairs = Callable[[list[tuple[str, Any]]], dict[str, Any]]
 """Makes an object of its members."""
 
 
-def parse(text: str | bytes, what: str, pairs: Pairs | None = None) -> Any:
-    """The value of a JSON text; pairs: makes each object. Raises RequestError with one sentence, also for one that is nested
-    too deeply."""
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:40]} is larger than any number")
+    return value
+
+
+def parse(text: str | bytes, what: str, pairs: Pairs | None = None, *, finite: bool = False) -> Any:
+    """The value of a JSON text; pairs: makes each object. finite: NaN and Infinity are refused, since no answer could tell them
+    back (Python's reader takes them, and models' files hold some). Raises RequestError with one sentence, also for one that is
+    nested too deeply."""
+    numbers: dict[str, Any] = (
+        {"parse_constant": _no_number, "parse_float": _finite} if finite else {}
+    )
     try:
-        return json.loads(text, object_pairs_hook=pairs)
+        return json.loads(text, object_pairs_hook=pairs, **numbers)
     except RecursionError:
         raise RequestError(
             sentence(f"{what} is not a JSON object: it is nested too deeply")
@@ -107,10 +123,12 @@ def parse(text: str | bytes, what: str, pairs: Pairs | None = None) -> Any:
         raise RequestError(sentence(f"{what} is not a JSON object: {error}")) from None
 
 
-def parse_object(text: str | bytes, what: str, pairs: Pairs | None = None) -> dict[str, Any]:
-    """The object of a JSON text; pairs: makes each object. Raises RequestError with one sentence where it is another value or
-    none."""
-    value = parse(text, what, pairs)
+def parse_object(
+    text: str | bytes, what: str, pairs: Pairs | None = None, *, finite: bool = False
+) -> dict[str, Any]:
+    """The object of a JSON text; pairs, finite: as for `parse`. Raises RequestError with one sentence where it is another value
+    or none."""
+    value = parse(text, what, pairs, finite=finite)
     if not isinstance(value, dict):
         raise RequestError(sentence(f"{what} is not a JSON object: it is a {type(value).__name__}"))
     return value

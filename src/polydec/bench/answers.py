@@ -24,10 +24,10 @@ def right(want: str, text: str) -> bool:
     """A number is right where it is the last one of the text, words where they stand in it together, whatever their case and
     what is between them."""
     if (number := _value(want)) is not None:
-        found = _NUMBER.findall(text)
-        return bool(found) and _value(found[-1]) == number
-    words, said = _WORD.findall(want.casefold()), _WORD.findall(text.casefold())
-    return any(said[i : i + len(words)] == words for i in range(len(said) - len(words) + 1))
+        numbers = _NUMBER.findall(text)
+        return bool(numbers) and _value(numbers[-1]) == number
+    words, spoken = _WORD.findall(want.casefold()), _WORD.findall(text.casefold())
+    return any(spoken[i : i + len(words)] == words for i in range(len(spoken) - len(words) + 1))
 
 
 def _value(text: str) -> float | None:

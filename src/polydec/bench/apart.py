@@ -103,8 +103,8 @@ def distances(
     rows = _rows(lm, prompts, method, options, ours.texts, greedy, request)
     by = "laws" if rows else "greedy texts" if greedy else "samples"
 
-    def of(some: Sequence[Drawn], first: int, last: int) -> Apart:
-        mine = [d for d in some if first <= d.at <= last]
+    def of(tokens: Sequence[Drawn], first: int, last: int) -> Apart:
+        mine = [d for d in tokens if first <= d.at <= last]
         return apart(mine, first, last, greedy, rows)
 
     spans = [(a, b) for a, b in _spans(max((d.at for d in ours.drawn), default=0))]
@@ -127,18 +127,18 @@ def _kept(mine: Sequence[Drawn], greedy: bool) -> tuple[tuple[Test, ...], str]:
     off = [
         d for d in mine if d.fate.chance <= 0.0 or (greedy and d.fate.surprise > d.fate.best + TIE)
     ]
-    found = [] if greedy or not mine else tests(mine)
+    results = [] if greedy or not mine else tests(mine)
     if off:
         what = (
             "a token that its own law makes impossible"
             if not greedy
             else "not its own law's choice"
         )
-        return tuple(found), f"{where(off[0])}: {what}"
-    worst = min(found, key=lambda t: t.p, default=None)
-    alarm = worst is not None and worst.p < ALARM / len(found)
+        return tuple(results), f"{where(off[0])}: {what}"
+    worst = min(results, key=lambda t: t.p, default=None)
+    alarm = worst is not None and worst.p < ALARM / len(results)
     return tuple(
-        found
+        results
     ), f"against its own law, {worst.name}: {worst.where}" if worst and alarm else ""
 
 
@@ -168,20 +168,24 @@ def apart(
     if not texts:
         return Apart(first, last, 0, None, None, 0.0, (0.0, 1.0), 0.0, (0.0, 0.0))
 
-    def surprise(some: Sequence[Drawn]) -> float:
-        return float(np.mean([_shift(d.fate, greedy) for d in some]))
+    def surprise(tokens: Sequence[Drawn]) -> float:
+        return float(np.mean([_shift(d.fate, greedy) for d in tokens]))
 
     shift, shift_interval = _interval(texts, surprise)
     if rows:
-        kl, kl_i = _interval(texts, lambda some: float(np.mean([rows[_key(d)].kl for d in some])))
-        tv, tv_i = _interval(texts, lambda some: float(np.mean([rows[_key(d)].tv for d in some])))
+        kl, kl_i = _interval(
+            texts, lambda tokens: float(np.mean([rows[_key(d)].kl for d in tokens]))
+        )
+        tv, tv_i = _interval(
+            texts, lambda tokens: float(np.mean([rows[_key(d)].tv for d in tokens]))
+        )
         return Apart(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
     if greedy:
         other = sum(d.fate.surprise > d.fate.best + 1e-9 for d in drawn)
         tv, tv_i = other / len(drawn), wilson(other, len(drawn))
         return Apart(first, last, len(drawn), None, None, tv, tv_i, shift, shift_interval)
-    kl, kl_i = _interval(texts, lambda some: _cells(some)[0])
-    tv, tv_i = _interval(texts, lambda some: _cells(some)[1])
+    kl, kl_i = _interval(texts, lambda tokens: _cells(tokens)[0])
+    tv, tv_i = _interval(texts, lambda tokens: _cells(tokens)[1])
     return Apart(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
 
 
@@ -193,11 +197,11 @@ def _shift(fate: Fate, greedy: bool) -> float:
     return min(fate.surprise, 50.0) - (fate.best if greedy else fate.entropy)
 
 
-def _cells(some: Sequence[Drawn]) -> tuple[float, float]:
+def _cells(tokens: Sequence[Drawn]) -> tuple[float, float]:
     """KL and total variation between where the tokens stand in the law and an even spread, less what chance alone makes of as
     many (Miller and Madow's term, and the mean of a multinomial's)."""
-    n, cells = len(some), min(CELLS, max(2, len(some) // 5))
-    share = np.bincount([int(d.fate.rank * cells) for d in some], minlength=cells) / n
+    n, cells = len(tokens), min(CELLS, max(2, len(tokens) // 5))
+    share = np.bincount([int(d.fate.rank * cells) for d in tokens], minlength=cells) / n
     live = share[share > 0.0]
     kl = float((live * np.log(live * cells)).sum()) - (cells - 1) / (2 * n)
     tv = float(np.abs(share - 1 / cells).sum()) / 2
@@ -211,13 +215,13 @@ def _interval(
     """The figure of all texts, and its interval over resampled ones."""
     rng = np.random.default_rng(0)
     value = figure([d for text in texts for d in text])
-    some = [
+    resampled = [
         figure([d for i in rng.integers(0, len(texts), len(texts)) for d in texts[i]])
         for _ in range(DRAWS if len(texts) > 1 else 0)
     ]
-    if not some:
+    if not resampled:
         return value, (value, value)
-    low, high = np.percentile(some, LEVEL)
+    low, high = np.percentile(resampled, LEVEL)
     return value, (min(value, float(low)), max(value, float(high)))
 
 

@@ -41,21 +41,21 @@ def head(lm: LM, flags: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
 
 def read(path: Path) -> dict[str, Any]:
     """A certificate from a file. Raises RequestError with one sentence where it is none, or of a later version."""
-    found = read_json(path)
-    if type(found.get("certificate")) is not int:
+    content = read_json(path)
+    if type(content.get("certificate")) is not int:
         raise RequestError(
             sentence(f"file {str(path)!r} is no certificate: `polydec verify --json` writes one")
         )
-    if found["certificate"] > VERSION:
+    if content["certificate"] > VERSION:
         raise RequestError(
             sentence(
-                f"file {str(path)!r} is a certificate of version {found['certificate']}: this polydec reads "
+                f"file {str(path)!r} is a certificate of version {content['certificate']}: this polydec reads "
                 f"those up to {VERSION}"
             )
         )
     for name, kind in (("flags", dict), ("asked", list), ("verdict", str), ("machine", str)):
-        if not isinstance(found.get(name), kind):
+        if not isinstance(content.get(name), kind):
             raise RequestError(
                 sentence(f"file {str(path)!r}: {name} is missing or of another kind")
             )
-    return found
+    return content

@@ -64,6 +64,8 @@ def compare(
         return Comparison(False, len(plain), at, a, b, place=place, digest=digest(ours))
     made = plan(lm, Ask(prompt, method="plain", **common))
     decoder: Any = made.decoder
-    found = gaps(ungreedy(decoder.target), made.request.prompt, plain[:at], a, b)
-    gap, noise = min(map(abs, found)), spread(found)
-    return Comparison(False, len(plain), at, a, b, gap, noise, is_tie(found), place, digest(ours))
+    differences = gaps(ungreedy(decoder.target), made.request.prompt, plain[:at], a, b)
+    gap, noise = min(map(abs, differences)), spread(differences)
+    return Comparison(
+        False, len(plain), at, a, b, gap, noise, is_tie(differences), place, digest(ours)
+    )

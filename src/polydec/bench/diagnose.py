@@ -56,21 +56,23 @@ def passes(net: Any, contexts: list[int]) -> dict[int, dict[int, float]]:
     return {c: table(Passes(net, c, want=Reads.ROW), ROWS, SECONDS) for c in contexts}
 
 
-def show(found: dict[str, Any], out: Console) -> None:
-    for context in found["contexts"]:
+def show(report: dict[str, Any], out: Console) -> None:
+    for context in report["contexts"]:
         out.print(f"\nms of a pass behind {context} tokens, logits of all rows")
-        out.print(f"{'rows':28}" + "".join(f"{m:>9}" for m in found["rows"]))
-        for side, t in found["sides"].items():
+        out.print(f"{'rows':28}" + "".join(f"{m:>9}" for m in report["rows"]))
+        for side, t in report["sides"].items():
             figures = (
-                t if isinstance(t, str) else "".join(f"{t[context][m]:9.2f}" for m in found["rows"])
+                t
+                if isinstance(t, str)
+                else "".join(f"{t[context][m]:9.2f}" for m in report["rows"])
             )
             out.print(f"{side:28}{figures}")
-    if "split" in found:
+    if "split" in report:
         out.print(
-            "\nof one row behind {} tokens: ".format(found["contexts"][0])
-            + ", ".join(f"{k} {v:.0%}" for k, v in found["split"].items())
+            "\nof one row behind {} tokens: ".format(report["contexts"][0])
+            + ", ".join(f"{k} {v:.0%}" for k, v in report["split"].items())
         )
         out.print(
-            f"weights {found['weights_mb']:.1f} MB a pass: {found['reached_gb_s']:.1f} GB/s of "
-            f"{found['read_gb_s']:.1f} that this machine reads; fp32 peak {found['peak_gflops']:.0f} GFLOPS"
+            f"weights {report['weights_mb']:.1f} MB a pass: {report['reached_gb_s']:.1f} GB/s of "
+            f"{report['read_gb_s']:.1f} that this machine reads; fp32 peak {report['peak_gflops']:.0f} GFLOPS"
         )

@@ -81,8 +81,8 @@ def enumerated(method: str, options: Mapping[str, Any], family: str = "ar") -> E
             except (NoiseSize, TooMany):  # noise can be enumerated over three tokens only
                 continue
             except DrawnTwice as error:
-                said = f"randomness: {toy.called}: {error}"
-                return Enumerated(len(laws), ways, furthest, said)
+                what = f"randomness: {toy.called}: {error}"
+                return Enumerated(len(laws), ways, furthest, what)
             laws, ways = laws | {toy.number}, ways + count
             off = distance(law, toy.law)
             furthest = max(furthest, off)
@@ -99,11 +99,11 @@ def _texts(method: str, options: Mapping[str, Any]) -> list[Toy]:
     out = list[Toy]()
     for i, (target, draft) in enumerate(pairs(LAWS + LAWS // 2), 1):
         length = LONGER if i <= 2 else LENGTH
-        for name, said in RULES.items():
+        for name, rule in RULES.items():
             shapers = SHAPERS[name]
             made = decoder(method, bend(target, shapers), bend(draft, shapers), options)
             law = target_law(target, PROMPT, length, shapers)
-            called = f"toy law {i}, {said}"
+            called = f"toy law {i}, {rule}"
             out.append(Toy(i, called, made, Request(PROMPT, max_tokens=length), law))
     return out
 
@@ -147,7 +147,7 @@ def _law(toy: Toy, made: Decoder | None = None) -> tuple[Law, int]:
 def _where(toy: Toy, law: Law) -> str:
     """Which token of the answer is off first, by how much, and where most."""
     for length in range(1, toy.request.max_tokens + 1):
-        ours, right = (_beginnings(one, length) for one in (law, toy.law))
+        ours, right = (_beginnings(chances, length) for chances in (law, toy.law))
         off = distance(ours, right)
         if off > TOLERANCE:
             worst = max(
@@ -200,11 +200,11 @@ def _part(toy: Toy) -> str:
     first = list[Draft]()
     made: Any = replace(owner, verifier=Watched(owner.verifier, first))
     seen = defaultdict[Any, defaultdict[int, float]](lambda: defaultdict(float))
-    said = dict[Any, Any]()
+    laws = dict[Any, Any]()
     for _, p in executions(lambda rng: run([answer_one(made, toy.request, rng)])[0]):
         if first:
-            _noted(first.pop(), p, seen, said)
-    return "draft" if any(_off(got, said[key], key[1]) for key, got in seen.items()) else "verdict"
+            _noted(first.pop(), p, seen, laws)
+    return "draft" if any(_off(got, laws[key], key[1]) for key, got in seen.items()) else "verdict"
 
 
 def _verifies(decoder: Any) -> bool:
@@ -212,7 +212,7 @@ def _verifies(decoder: Any) -> bool:
     return is_dataclass(decoder) and "verifier" in {f.name for f in fields(decoder)}
 
 
-def _noted(draft: Draft, p: float, seen: Any, said: dict[Any, Any]) -> None:
+def _noted(draft: Draft, p: float, seen: Any, laws: dict[Any, Any]) -> None:
     """Add what was drawn below every node, and what the node's law says of it."""
     for node, children in enumerate(draft.children):
         path, before = tuple(draft.token[i] for i in draft.path_to(node)), tuple[int, ...]()
@@ -222,7 +222,7 @@ def _noted(draft: Draft, p: float, seen: Any, said: dict[Any, Any]) -> None:
                 continue
             known = before if draft.draw[c] is Draw.WITHOUT else ()
             key = path, known, len(before)
-            said[key] = law_V
+            laws[key] = law_V
             seen[key][draft.token[c]] += p
             before = (*before, draft.token[c])
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from polydec.core.effects import gather
-from polydec.core.law import probs
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.law import normalise, probs
+from polydec.core.protocols import Scores, Session, Target, of_choice
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
+from polydec.targets.shaped import Shaped, Shapers
 
 TOGETHER = 8
 """Texts that are scored in one pass: the rows of more would take much memory."""
@@ -81,15 +83,22 @@ def fates(
     """Of every token of these answers (by choice, whose stream a law that draws uses) its fate under `target`. beside:
     a draft's law, of the same vocabulary; own: note the model's own row too."""
     out, want = dict[int, list[Fate]](), Want(base=Reads.ROW if own else Reads.NOTHING)
+    parts = [parted(law) for law in (target, beside) if law is not None]
 
-    async def one(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
+    async def force(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
         try:
             draft = Draft.chain(prompt[-1], tokens[:-1])
-            laws = [await session.score(draft, want) for session in sessions]
+            scores = [await session.score(draft, want) for session in sessions]
             within = rng.random(len(tokens))
-            mine = [fate(*_rows(laws, i, x, w)) for i, (x, w) in enumerate(zip(tokens, within))]
+            laws = [
+                told_by_hand(mine, tuple(of_choice(r, choice) for r in rules), prompt, tokens)
+                for mine, (_, rules) in zip(scores, parts, strict=True)
+            ]
+            mine = [
+                fate(p_V, x, w, *q_V) for x, w, p_V, *q_V in zip(tokens, within, *laws, strict=True)
+            ]
             if own:
-                base = laws[0].base
+                base = scores[0].base
                 mine = [
                     replace(f, own=base.logp(i, (x,))[0])
                     for i, (f, x) in enumerate(zip(mine, tokens))
@@ -100,16 +109,16 @@ def fates(
                 session.close()
 
     async def every() -> None:
-        bases = [law.open(prompt) for law in (target, beside) if law is not None]
+        bases = [inner.open(prompt) for inner, _ in parts]
         try:
             for base in bases:
                 await base.prefill(Want())
-            some = [(choice, tokens) for choice, tokens in texts.items() if tokens]
-            for at in range(0, len(some), TOGETHER):
+            written = [(choice, tokens) for choice, tokens in texts.items() if tokens]
+            for at in range(0, len(written), TOGETHER):
                 await gather(
                     *(
-                        one([base.fork(c) for base in bases], c, tokens)
-                        for c, tokens in some[at : at + TOGETHER]
+                        force([base.fork(c) for base in bases], c, tokens)
+                        for c, tokens in written[at : at + TOGETHER]
                     )
                 )
         finally:
@@ -120,22 +129,47 @@ def fates(
     return {choice: out.get(choice, []) for choice in texts}
 
 
-def _rows(laws: Sequence[Scores], i: int, token: int, within: float) -> tuple[Any, ...]:
-    """What `fate` takes of a position."""
-    p_V, *q_V = (probs(law.row(i)).cpu().numpy() for law in laws)
-    return p_V, token, within, *q_V
+def parted(target: Target) -> tuple[Target, Shapers]:
+    """A law without the rules of the request, and these rules."""
+    return (target.target, target.shapers) if isinstance(target, Shaped) else (target, ())
+
+
+def told_by_hand(
+    scores: Scores, rules: Shapers, prompt: Sequence[int], tokens: Sequence[int]
+) -> Iterator[Any]:
+    """The law behind each token of an answer, as float64 probabilities. The rules are told of the text here, token by token:
+    the sessions that tell them in a request are among what is certified."""
+    states = [rule.start(tuple(prompt)) for rule in rules]
+    for i, token in enumerate(tokens):
+        yield bent(scores, i, rules, states)
+        states = [rule.step(state, token) for rule, state in zip(rules, states, strict=True)]
+
+
+def bent(scores: Scores, i: int, rules: Shapers, states: Sequence[Any]) -> Any:
+    """Float64 probabilities of row i, bent by rules that know as much of the text."""
+    if not rules:
+        return probs(scores.row(i)).cpu().numpy()
+    logw_V = scores.weights(i)
+    logw_V = logw_V if logw_V.dtype == torch.float64 else logw_V.float()
+    for rule, state in zip(rules, states, strict=True):
+        logw_V = rule.shape(state, logw_V)
+    return probs(normalise(logw_V)).cpu().numpy()
 
 
 def possible(target: Target, prompt: Sequence[int], before: Sequence[int], token: int) -> bool:
     """Whether a token that one shape of passes finds impossible has weight in another: behind its text fed as a prompt."""
+    text, (inner, rules) = (*prompt, *before), parted(target)
+    states = [rule.start(tuple(prompt)) for rule in rules]
+    for x in before:
+        states = [rule.step(state, x) for rule, state in zip(rules, states, strict=True)]
 
     async def ask() -> float:
-        session = target.open((*prompt, *before))
+        session = inner.open(text)
         try:
             await session.prefill(Want())
-            scores = await session.score(Draft.chain((*prompt, *before)[-1]), Want())
-            return scores.logp(0, (token,))[0]
+            scores = await session.score(Draft.chain(text[-1]), Want())
+            return float(bent(scores, 0, rules, states)[token])
         finally:
             session.close()
 
-    return run([ask()])[0] > float("-inf")
+    return run([ask()])[0] > 0.0

@@ -142,8 +142,8 @@ class Harness(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        found = self._likelihoods([(context, text) for _, context, text in requests])
-        answers = [(one.logp, one.greedy) for one in found]
+        scored = self._likelihoods([(context, text) for _, context, text in requests])
+        answers = [(likelihood.logp, likelihood.greedy) for likelihood in scored]
         for (key, _, _), answer in zip(requests, answers, strict=True):
             if key is not None:
                 self.cache_hook.add_partial("loglikelihood", key, answer)
@@ -165,13 +165,13 @@ class Harness(TemplateLM):
                     context_len=1,
                 )
             ]
-            total = sum(one.logp for one in self._likelihoods(windows))
+            total = sum(likelihood.logp for likelihood in self._likelihoods(windows))
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
             sums.append(total)
         return sums
 
     def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[Likelihood]:
-        found = likelihoods(
+        scored = likelihoods(
             self.lm,
             pairs,
             draws=self.draws,
@@ -179,8 +179,8 @@ class Harness(TemplateLM):
             at_once=self.batch_size,
             most=self.max_length - 1,
         )
-        self._errors += [one.error for one in found]
-        return found
+        self._errors += [likelihood.error for likelihood in scored]
+        return scored
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """The answers, by the method; a context that leaves no room for them loses its beginning."""
@@ -196,21 +196,23 @@ class Harness(TemplateLM):
             self.cache_hook.add_partial("generate_until", request.args, done.text)
         return texts
 
-    def _request(self, context: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _request(self, context: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """A request of a context and of what a task says of its answer."""
-        for name in given:
+        for name in settings:
             if name not in (*SAMPLED, *SETTLED):
                 nearest = meant(name, [*SAMPLED, *SETTLED], "it takes", most=1)
                 raise RequestError(f"generation_kwargs has {shown(name)}: {nearest}")
-        until = given.get("until") or []
+        until = settings.get("until") or []
         stop = [s for s in ([until] if isinstance(until, str) else until) if s]
-        most = next((int(given[k]) for k in SETTLED[2:5] if given.get(k) is not None), WRITTEN)
+        most = next(
+            (int(settings[k]) for k in SETTLED[2:5] if settings.get(k) is not None), WRITTEN
+        )
         if not 1 <= most < self.max_length:
             raise RequestError(
                 f"max_gen_toks is {most}: it must lie in 1 to {self.max_length - 1}, the context"
             )
-        sampled = {k: given[k] for k in SAMPLED if given.get(k) is not None}
-        if not given.get("do_sample", float(sampled.get("temperature", 0.0)) > 0.0):
+        sampled = {k: settings[k] for k in SAMPLED if settings.get(k) is not None}
+        if not settings.get("do_sample", float(sampled.get("temperature", 0.0)) > 0.0):
             sampled["temperature"] = 0.0
         ids = self.tok_encode(context) or [self.prefix_token_id]
         return {
@@ -220,7 +222,7 @@ class Harness(TemplateLM):
             "sampling": self.lm.sampling(**sampled),
             "max_tokens": most,
             "stop": stop,
-            "seed": int(given.get("seed", self.seed)),
+            "seed": int(settings.get("seed", self.seed)),
         }
 
     def get_model_info(self) -> dict[str, Any]:

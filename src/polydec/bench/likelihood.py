@@ -91,12 +91,12 @@ def _continued(lm: LM, pairs: Sequence[Pair], at_once: int) -> list[Likelihood]:
         for context, text in pairs
     ]
     engine.run(tickets)
-    found: list[Likelihood] = []
+    scored: list[Likelihood] = []
     for ticket, (_, text) in zip(tickets, pairs, strict=True):
         tokens = (ticket.completion().prompt_logprobs or ())[-len(text) :]
         logps = [float("nan") if t.model_logp is None else t.model_logp for t in tokens]
-        found.append(Likelihood(fsum(logps), all(t.rank == 1 for t in tokens)))
-    return found
+        scored.append(Likelihood(fsum(logps), all(t.rank == 1 for t in tokens)))
+    return scored
 
 
 async def _masked(

@@ -45,7 +45,7 @@ class Held:
         return {"verdict": self.verdict, **asdict(self)}
 
 
-def held(
+def judge_constrained(
     lm: LM,
     prompts: Sequence[tuple[Prompt, bool]],
     method: str,
@@ -61,7 +61,7 @@ def held(
     greedy = not request["sampling"].temperature
     for at, (prompt, raw) in enumerate(prompts):
         watch = Places()
-        found = generate(
+        completion = generate(
             lm,
             prompt,
             method=method,
@@ -72,7 +72,7 @@ def held(
             on=watch,
             **request,
         )
-        for choice, answer in enumerate(found.choices):
+        for choice, answer in enumerate(completion.choices):
             counts["answers"] += 1
             if answer.finish_reason != "stop":
                 continue
@@ -80,10 +80,12 @@ def held(
             judged = valid(request["constraint"], answer.text)
             counts[{True: "yes", False: "no", None: "unknown"}[judged]] += 1
             if judged is False and not place:
-                said = f"a finished answer that the constraint does not allow, {answer.text[:80]!r}"
-                place = f"prompt {at + 1}, answer {choice}: {said}"
+                wrong = (
+                    f"a finished answer that the constraint does not allow, {answer.text[:80]!r}"
+                )
+                place = f"prompt {at + 1}, answer {choice}: {wrong}"
         if _is_bare(request["sampling"]):
-            again = _again(lm, prompt, raw, seed, found.choices[0].token_ids, request)
+            again = _again(lm, prompt, raw, seed, completion.choices[0].token_ids, request)
             for i, (gap, more) in enumerate(again):
                 rows, furthest, outside = rows + 1, max(furthest, gap), max(outside, more)
                 if (gap > CLOSE or more > 0.0) and not place:

@@ -13,8 +13,8 @@ import numpy as np
 
 from polydec.api import LM, Completion, Engine, Prompt, Ticket
 from polydec.base.errors import RequestError
-from polydec.bench import answers as judges
 from polydec.bench import energy
+from polydec.bench.checks import Check
 from polydec.bench.intervals import wilson
 from polydec.core.trace import Edited, Event
 from polydec.families.ar.stats import DraftStats
@@ -49,13 +49,13 @@ def spelt(item: str) -> Method:
 
 @dataclass(frozen=True)
 class Task:
-    """Requests that run together (one where the batch is 1). wanted: of each prompt the right answer, None where nobody says
-    one; none at all where no prompt has one."""
+    """Requests that run together (one where the batch is 1). wanted: of each prompt what its answer is held against, None where
+    nobody says it; none at all where no prompt has one."""
 
     workload: str
     prompts: tuple[Prompt, ...]
     raw: bool = False
-    wanted: tuple[str | None, ...] = ()
+    wanted: tuple[Check | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def summary(
     repeat: int,
     watching: Sequence[Arrivals] = (),
     joules: float | None = None,
-    wanted: Sequence[str | None] = (),
+    wanted: Sequence[Check | None] = (),
 ) -> Run:
     watches = [t.watch for t in tickets]
     stats: list[Any] = [r.stats for ticket in tickets for r in ticket.results]
@@ -155,8 +155,8 @@ def summary(
     used = [u for t in tickets if t.task is not None for u in t.task.usage.items()]
     target = tickets[0].engine.model.network
     counted = drafted[0] if drafted else DraftStats()
-    for one in drafted[1:]:
-        counted = counted.plus(one)
+    for further in drafted[1:]:
+        counted = counted.plus(further)
     return Run(
         at,
         repeat,
@@ -171,15 +171,15 @@ def summary(
         ids,
         statistics.fmean(map(distinct_4grams, ids)),
         firsts=tuple(a.metrics["time_to_first_token"] for a in answers),
-        gaps=tuple(gap for one in watching for gap in one.gaps),
+        gaps=tuple(gap for watched in watching for gap in watched.gaps),
         accepted_at=counted.accepted_at,
         tried_at=counted.tried_at,
         target_seconds=sum(u.seconds for model, u in used if model is target),
         other_seconds=sum(u.seconds for model, u in used if model is not target),
-        cache_bytes=max((one.cached for one in watching), default=0),
+        cache_bytes=max((watched.cached for watched in watching), default=0),
         joules=joules,
         right=tuple(
-            None if want is None else judges.right(want, a.text)
+            None if want is None else want.right(a.text)
             for want, a in zip(wanted, answers, strict=False)
         ),
     )
@@ -314,8 +314,8 @@ def more(runs: Sequence[Run]) -> dict[str, Any]:
     drafts, whole = sum(r.drafts for r in runs), sum(r.whole_seconds for r in runs)
     deep = max((len(r.tried_at) for r in runs), default=0)
     accepted, tried = (
-        [sum(levels[d] for levels in some if d < len(levels)) for d in range(deep)]
-        for some in ([r.accepted_at for r in runs], [r.tried_at for r in runs])
+        [sum(levels[d] for levels in counts if d < len(levels)) for d in range(deep)]
+        for counts in ([r.accepted_at for r in runs], [r.tried_at for r in runs])
     )
     target, others = (
         sum(x) / whole if whole else 0.0

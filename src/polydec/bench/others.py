@@ -66,9 +66,9 @@ def hf_passes(model: Any, context: int, batch: int = 1) -> Timed:
     from polydec.nets.hf import cache_keyword
 
     size, cached = model.config.vocab_size, DynamicCache(config=model.config)
-    held = {cache_keyword(model) or "cache": cached}
+    cache_argument = {cache_keyword(model) or "cache": cached}
     with torch.inference_mode():
-        model(torch.randint(0, size, (batch, context)), **held)
+        model(torch.randint(0, size, (batch, context)), **cache_argument)
 
     @torch.inference_mode()
     def call(m: int) -> float:
@@ -76,7 +76,7 @@ def hf_passes(model: Any, context: int, batch: int = 1) -> Timed:
             cached.crop(context - cached.get_seq_length())  # counts what goes, not what stays
         tokens = torch.randint(0, size, (batch, m))
         start = time.perf_counter()
-        model(tokens, **held)
+        model(tokens, **cache_argument)
         return time.perf_counter() - start
 
     return call

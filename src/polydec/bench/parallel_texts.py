@@ -55,8 +55,8 @@ def words_to_sentence(level: str, seed: int, number: int) -> Problem:
     r.shuffle(words)
 
     def right(answer: str) -> bool:
-        said = spoken(answer)
-        return all(w in said for w in words)
+        words_used = spoken(answer)
+        return all(w in words_used for w in words)
 
     return Problem(
         f"words_to_sentence_{level}",
@@ -75,8 +75,8 @@ def paraphrase(seed: int, number: int) -> Problem:
     source = f"The {a} {b} {c} the {d} {e} {f}."
 
     def right(answer: str) -> float:
-        said = f" {' '.join(spoken(answer))} "
-        kept = sum(any(f" {w} " in said for w in words) for words in meanings)
+        spaced = f" {' '.join(spoken(answer))} "
+        kept = sum(any(f" {w} " in spaced for w in words) for words in meanings)
         return kept / len(meanings) * (1 - bleu(spoken(answer), spoken(source)))
 
     return Problem(
@@ -118,31 +118,31 @@ def spoken(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-def bleu(said: Sequence[str], meant: Sequence[str], most: int = 4) -> float:
+def bleu(written: Sequence[str], meant: Sequence[str], most: int = 4) -> float:
     """Of one sentence against another: the geometric mean of the shares of its n-grams (n up to `most`, or as long as it is)
     that the other has, as often at most, times the penalty of a shorter one. From two words on one is added to both counts of
     a share, so that a single sentence is not 0 for want of four words in a row."""
-    total, longest = 0.0, min(most, len(said))
+    total, longest = 0.0, min(most, len(written))
     if not longest:
         return 0.0
     for n in range(1, longest + 1):
         mine, theirs = (
             Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
-            for words in (said, meant)
+            for words in (written, meant)
         )
         more = int(n > 1)
         hits = sum((mine & theirs).values()) + more
         if not hits:
             return 0.0
         total += log(hits / (sum(mine.values()) + more)) / longest
-    return min(1.0, exp(1 - len(meant) / len(said))) * exp(total)
+    return min(1.0, exp(1 - len(meant) / len(written))) * exp(total)
 
 
-def rouge_l(said: Sequence[str], meant: Sequence[str]) -> float:
+def rouge_l(written: Sequence[str], meant: Sequence[str]) -> float:
     """The harmonic mean of the shares that the longest common subsequence has of each of them."""
     row = [0] * (len(meant) + 1)
-    for x in said:
+    for x in written:
         before = row[:]
         for j, y in enumerate(meant, 1):
             row[j] = before[j - 1] + 1 if x == y else max(row[j - 1], before[j])
-    return 2 * row[-1] / (len(said) + len(meant)) if row[-1] else 0.0
+    return 2 * row[-1] / (len(written) + len(meant)) if row[-1] else 0.0

@@ -222,8 +222,8 @@ def of_names(name: str, seed: int, number: int) -> Problem:
     )
 
     def right(answer: str) -> bool:
-        said = listed(answer)
-        return said is not None and task.right(items, said, at, new)
+        names_listed = listed(answer)
+        return names_listed is not None and task.right(items, names_listed, at, new)
 
     return Problem(
         name, question, right, lambda answer: right(answer) and _as_asked(answer), items=len(items)
@@ -236,11 +236,11 @@ def _written(items: Sequence[str]) -> str:
 
 def listed(answer: str) -> list[str] | None:
     """The items of the last list in an answer, with quotes or without; None where there is none."""
-    found = re.findall(r"\[([^\[\]]*)\]", answer)
-    if not found:
+    lists = re.findall(r"\[([^\[\]]*)\]", answer)
+    if not lists:
         return None
     return (
-        [x.strip().strip("\"'").strip() for x in found[-1].split(",")] if found[-1].strip() else []
+        [x.strip().strip("\"'").strip() for x in lists[-1].split(",")] if lists[-1].strip() else []
     )
 
 
@@ -289,7 +289,9 @@ def sudoku(seed: int, number: int) -> Problem:
             if len(rows) == 4
             else []
         )
-        kept = all(x in ("_", y) for given, row in zip(shown, rows) for x, y in zip(given, row))
+        kept = all(
+            x in ("_", y) for shown_row, row in zip(shown, rows) for x, y in zip(shown_row, row)
+        )
         return _is_latin(rows) and kept and all(len(box) == 4 for box in boxes)
 
     lines = "\n".join(",".join(row) for row in shown)
@@ -405,7 +407,7 @@ class Score:
 
 
 def score(
-    lm: LM, method: Method, some: Sequence[Problem], sampling: Sampling, seed: int = 0
+    lm: LM, method: Method, problems: Sequence[Problem], sampling: Sampling, seed: int = 0
 ) -> Score:
     """A method on problems of one task, all at once: no answer depends on its company. The seed of the i-th is `seed` + i."""
     engine = Engine(lm)
@@ -419,25 +421,25 @@ def score(
             max_tokens=p.length,
             infill=p.infill if family_of(lm.checkpoint.lm) == "diffusion" else None,
         )
-        for i, p in enumerate(some)
+        for i, p in enumerate(problems)
     ]
     done = engine.run(asked)
     passes = int(method.options.get("steps", 0))
-    sizes = {groups(p.items, passes or p.items) for p in some}
-    fixed = len(sizes) == 1 and method.name in ("mdlm", "llada") and all(p.infill for p in some)
+    sizes = {groups(p.items, passes or p.items) for p in problems}
+    fixed = len(sizes) == 1 and method.name in ("mdlm", "llada") and all(p.infill for p in problems)
     size = next(iter(sizes)) if fixed else ()
     ends = lm.checkpoint.lm.vocab.eos
     return Score(
-        some[0].task,
+        problems[0].task,
         method.label,
-        len(some),
-        sum(p.right(a.text) for p, a in zip(some, done, strict=True)),
-        sum(p.strict(a.text) for p, a in zip(some, done, strict=True)),
+        len(problems),
+        sum(p.right(a.text) for p, a in zip(problems, done, strict=True)),
+        sum(p.strict(a.text) for p, a in zip(problems, done, strict=True)),
         sum(a.metrics["target_passes"] for a in done),
         sum(len([x for x in a.token_ids if x not in ends]) for a in done),
-        closed(some[0].task, size) if fixed else None,
-        floor(some[0].task, size) if fixed else None,
-        sum(p.known for p in some),
+        closed(problems[0].task, size) if fixed else None,
+        floor(problems[0].task, size) if fixed else None,
+        sum(p.known for p in problems),
     )
 
 

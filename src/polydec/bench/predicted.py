@@ -47,9 +47,9 @@ class Prediction:
 
 def plain(texts: Sequence[Recorded], costs: Costs) -> Prediction:
     """A token a pass."""
-    count = sum(len(one.tokens) for one in texts)
+    count = sum(len(text.tokens) for text in texts)
     ms = sum(
-        costs.share(1, 1, len(one.prompt) + i) for one in texts for i in range(len(one.tokens))
+        costs.share(1, 1, len(text.prompt) + i) for text in texts for i in range(len(text.tokens))
     )
     return Prediction(Method("plain", {}), count, count, 0, 0, ms / 1000)
 
@@ -60,14 +60,14 @@ def predict(
     """One method; None where it reads more of the model than a record has, or needs what is not there."""
     count = passes = drafted = accepted = 0
     ms = 0.0
-    for one in texts:
+    for text in texts:
         try:
-            again = remade(one, method.name, method.options, draft, costs)
+            again = remade(text, method.name, method.options, draft, costs)
         except PolydecError:
             return None
         ms += sum(costs.share(r.drafted + 1, 1, r.position) for r in again.rounds)
         ms += again.others * costs.draft_ms
-        count += len(one.tokens)
+        count += len(text.tokens)
         passes += len(again.rounds)
         drafted += sum(r.drafted for r in again.rounds)
         accepted += sum(r.accepted for r in again.rounds)
@@ -77,11 +77,11 @@ def predict(
 def with_draft(costs: Costs, right: float, part: float, most: int = 8) -> tuple[int, float]:
     """What a draft model would bring that is right so often (0 to 1) and takes so large a part of a pass for a token: the best
     length of a draft up to `most`, and the tokens a second over plain's. A length of 0: it would not pay."""
-    one = costs.share(1)
+    single = costs.share(1)
 
     def speed(k: int) -> float:
         tokens = sum(right**i for i in range(k + 1))
-        return tokens * one / (costs.share(k + 1) + k * part * one)
+        return tokens * single / (costs.share(k + 1) + k * part * single)
 
     best = max(range(most + 1), key=speed)
     return best, speed(best)

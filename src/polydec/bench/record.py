@@ -84,12 +84,12 @@ class _Line(Checked):
 class Record:
     """The runs that a file holds, and the file that takes further ones. Without a file it holds nothing and keeps nothing."""
 
-    def __init__(self, found: Sequence[_Line] = (), into: TextIO | None = None) -> None:
+    def __init__(self, lines: Sequence[_Line] = (), into: TextIO | None = None) -> None:
         self._into = into
         self._found = defaultdict[Cell, dict[tuple[str, int, int], Run]](dict)
         for (
             line
-        ) in found:  # of two runs of one turn the later one counts: the first turn was cut short
+        ) in lines:  # of two runs of one turn the later one counts: the first turn was cut short
             at = (line.method, line.run.task, line.run.repeat)
             self._found[Cell(line.model, line.batch, line.temperature)][at] = line.run.run
 
@@ -117,15 +117,15 @@ def opened(path: Path | None, identity: Identity) -> Iterator[Record]:
         return
     try:
         with files.lock(path, wait=0.0):
-            found = list[_Line]()
+            lines = list[_Line]()
             if path.exists() and path.stat().st_size:
                 files.end_last_line(path, lambda text: False)
-                found = read(path, identity)
+                lines = read(path, identity)
             with path.open("a", encoding="utf-8") as into:
                 if not into.tell():
                     into.write(json.dumps({"bench": VERSION, "identity": dict(identity)}) + "\n")
                     into.flush()
-                yield Record(found, into)
+                yield Record(lines, into)
     except OSError as error:
         raise FileError(
             sentence(f"record {str(path)!r} cannot be written: {error.strerror or error}")

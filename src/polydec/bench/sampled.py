@@ -156,19 +156,19 @@ def draw(
         written = {c: x.token_ids for c, x in enumerate(answer.choices)}
         notes = [x.logprobs or () for x in answer.choices]
         beside = _draft(lm, method, target)
-        found = fates(target, made.request.prompt, written, rng, beside, told)
+        fates_of = fates(target, made.request.prompt, written, rng, beside, told)
         for c, tokens in written.items():
             texts[at, s, c] = tokens
             drawn += [
                 Drawn(at, s, c, i, x, watch.at(c, i), f, tokens[:i], _nth(notes[c], i))
-                for i, (x, f) in enumerate(zip(tokens, found[c], strict=True))
+                for i, (x, f) in enumerate(zip(tokens, fates_of[c], strict=True))
             ]
     metrics = [a.metrics for a in answers]
     return Sample(
         tuple(drawn),
         sum(m["target_passes"] for m in metrics),
         sum(m["positions_fed"] for m in metrics),
-        sum(sum(one["seconds"] for one in m["models"]) for m in metrics),
+        sum(sum(usage["seconds"] for usage in m["models"]) for m in metrics),
         texts,
     )
 
@@ -194,9 +194,13 @@ def spread_over(samples: int) -> list[int]:
 
 def tests(drawn: Sequence[Drawn]) -> list[Test]:
     """Every test of these draws against the laws behind them; impossible tokens are left to `impossible`."""
-    some = [d for d in drawn if d.fate.chance > 0.0]
-    more = [leans(some)] if any(d.fate.lean_variance for d in some) else []
-    return [surprises(some), cells(some), *more, pairs(some), twins(some)] if some else []
+    possible = [d for d in drawn if d.fate.chance > 0.0]
+    more = [leans(possible)] if any(d.fate.lean_variance for d in possible) else []
+    return (
+        [surprises(possible), cells(possible), *more, pairs(possible), twins(possible)]
+        if possible
+        else []
+    )
 
 
 def surprises(drawn: Sequence[Drawn]) -> Test:
@@ -215,12 +219,12 @@ def _z(drawn: Sequence[Drawn]) -> float:
 def cells(drawn: Sequence[Drawn]) -> Test:
     """Whether the ranks are even, in cells of equal weight: any law that is off in what it prefers shows here."""
 
-    def excess(some: Sequence[Drawn]) -> float:
-        return _even([int(d.fate.rank * CELLS) for d in some], CELLS)
+    def excess(tokens: Sequence[Drawn]) -> float:
+        return _even([int(d.fate.rank * CELLS) for d in tokens], CELLS)
 
     x = excess(drawn)
     return Test(
-        "cells", beyond(x, CELLS - 1), x, _largest(drawn, lambda some: excess(some) - CELLS)
+        "cells", beyond(x, CELLS - 1), x, _largest(drawn, lambda tokens: excess(tokens) - CELLS)
     )
 
 
@@ -241,12 +245,12 @@ def pairs(drawn: Sequence[Drawn]) -> Test:
     by_text = defaultdict[tuple[int, int, int], dict[int, Drawn]](dict)
     for d in drawn:
         by_text[d.prompt, d.seed, d.choice][d.at] = d
-    found = list[int]()
+    corners = list[int]()
     for (_, _, choice), mine in by_text.items():
         for at in range(choice % 2, max(mine) if mine else 0, 2):
             if at in mine and at + 1 in mine:
-                found.append(int(mine[at].fate.rank * 4) * 4 + int(mine[at + 1].fate.rank * 4))
-    x = _even(found, 16)
+                corners.append(int(mine[at].fate.rank * 4) * 4 + int(mine[at + 1].fate.rank * 4))
+    x = _even(corners, 16)
     return Test("pairs", beyond(x, 15), x, "ranks of neighbouring tokens")
 
 
@@ -273,12 +277,12 @@ def twins(drawn: Sequence[Drawn]) -> Test:
     return Test("twins", two_sided(z), z, worst[1])
 
 
-def _even(found: Sequence[int], count: int) -> float:
+def _even(values: Sequence[int], count: int) -> float:
     """Chi-square of counts that should be even; 0 where there are too few of them."""
-    each = len(found) / count
+    each = len(values) / count
     if each < 5.0:
         return 0.0
-    return float(((np.bincount(found, minlength=count) - each) ** 2).sum() / each)
+    return float(((np.bincount(values, minlength=count) - each) ** 2).sum() / each)
 
 
 def _largest(drawn: Sequence[Drawn], by: Any) -> str:
@@ -426,33 +430,33 @@ def sampled(
         plain = draw(lm, prompts, "plain", {}, seed=seed + OTHERS, told=True, **asked)
     rules = "steering" if request.get("steer") else "law"
     laws = seen(ours.drawn, plain.drawn, rules)
-    found = [*laws, *tests(ours.drawn), seeds_apart(ours, plain, seed)]
+    results = [*laws, *tests(ours.drawn), seeds_apart(ours, plain, seed)]
     control = tests(plain.drawn)
     never, ties = impossible(lm, prompts, ours.drawn, request)
     if never or ties:
         d = (never or ties)[0]
-        found.insert(0, Test("impossible", 0.0 if never else 1.0, float(len(never)), where(d)))
+        results.insert(0, Test("impossible", 0.0 if never else 1.0, float(len(never)), where(d)))
     cost = {"method": ours.cost, "plain": plain.cost}
     tie = f"impossible: {where(ties[0])}" if ties else ""
-    return concluded(found, control, ours, cost, tie)
+    return concluded(results, control, ours, cost, tie)
 
 
 def concluded(
-    found: Sequence[Test],
+    results: Sequence[Test],
     control: Sequence[Test],
     ours: Sample,
     cost: Mapping[str, Mapping[str, float]],
     tie: str = "",
 ) -> Findings:
     """What these tests come to together. tie: where rounding may have decided."""
-    worst = min(found, key=lambda t: t.p)
-    fault = worst.p < ALARM / max(1, len(found))
+    worst = min(results, key=lambda t: t.p)
+    fault = worst.p < ALARM / max(1, len(results))
     return Findings(
         "fault" if fault else "near-tie" if tie else "keeps it",
         f"{worst.name}: {worst.where}" if fault else tie,
-        tuple(found),
+        tuple(results),
         tuple(control),
-        power(ours.drawn, len(found)),
+        power(ours.drawn, len(results)),
         len(ours.drawn),
         len(ours.texts),
         digest(sorted(ours.texts.items())),
@@ -462,5 +466,5 @@ def concluded(
 
 def where(d: Drawn) -> str:
     """Which token that is, in words."""
-    said = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, token {d.at}"
-    return said if d.place is None else f"{said}, {d.place}"
+    place = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, token {d.at}"
+    return place if d.place is None else f"{place}, {d.place}"

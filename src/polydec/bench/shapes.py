@@ -29,23 +29,24 @@ def ungreedy(target: Target) -> Target:
 
 
 def gaps(
-    target: Target, prompt: Sequence[int], tokens: Sequence[int], one: int, other: int
+    target: Target, prompt: Sequence[int], tokens: Sequence[int], first_token: int, other: int
 ) -> list[float]:
-    """By how much log-probability `one` is likelier than `other` behind prompt and tokens, under each shape of passes."""
+    """By how much log-probability `first_token` is likelier than `other` behind prompt and tokens, under each shape of
+    passes."""
 
     async def fed(width: int | None) -> float:
         begin = tuple(prompt) if width is not None else (*prompt, *tokens)
         session, left = target.open(begin), tuple(tokens) if width is not None else ()
         try:
             await session.prefill(Want())
-            root, filler = begin[-1], (one,) * ((width or 1) - 1)
+            root, filler = begin[-1], (first_token,) * ((width or 1) - 1)
             while left:
                 chunk, left = left[: width or 1], left[width or 1 :]
                 await session.score(Draft.chain(root, chunk), Want())
                 session.commit((root, *chunk[:-1]))
                 root = chunk[-1]
             scores = await session.score(Draft.chain(root, filler), Want())
-            first, second = scores.logp(0, (one, other))
+            first, second = scores.logp(0, (first_token, other))
             return first - second
         finally:
             session.close()
@@ -53,12 +54,12 @@ def gaps(
     return [run([fed(w)])[0] for w in (None, *WIDTHS)]
 
 
-def spread(found: Sequence[float]) -> float:
+def spread(differences: Sequence[float]) -> float:
     """The largest difference between two of these; 0 where one is not finite, as no rounding makes a token impossible."""
-    return max(found) - min(found) if all(map(isfinite, found)) else 0.0
+    return max(differences) - min(differences) if all(map(isfinite, differences)) else 0.0
 
 
-def is_tie(found: Sequence[float]) -> bool:
+def is_tie(differences: Sequence[float]) -> bool:
     """Whether rounding may decide between the two tokens: their gap lies within the noise between shapes."""
-    smallest = min(map(abs, found))
-    return isfinite(smallest) and smallest <= max(FLOOR, MARGIN * spread(found))
+    smallest = min(map(abs, differences))
+    return isfinite(smallest) and smallest <= max(FLOOR, MARGIN * spread(differences))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import answer_one
+from polydec.core.delegating import Closed
 from polydec.core.law import one_hot
 from polydec.core.protocols import Target
 from polydec.core.request import Request
@@ -60,10 +61,12 @@ class Told:
         return self.text[at + 1] if at + 1 < len(self.text) else self.text[-1]
 
 
-class ToldSession:
-    """A place in the text. at: of the pending root."""
+class ToldSession(Closed):
+    """A place in the text. at: of the pending root. There is no session below it, so nothing is passed on."""
 
-    peers = 1
+    @property
+    def peers(self) -> int:
+        return 1
 
     def __init__(self, law: Told, at: int) -> None:
         self._law, self._at = law, at
@@ -90,13 +93,8 @@ class ToldSession:
     def fork(self, choice: int | None = None) -> ToldSession:
         return ToldSession(self._law, self._at)
 
-    def part(self, *_: Any) -> ToldSession:
-        raise PolydecError("a recorded text has no layers: name a method that reads tokens alone")
-
-    def states(self, hidden_NH: Tensor) -> Any:
-        raise PolydecError("a recorded text has no states: name a method that reads tokens alone")
-
-    normed = embed = memory = states
+    def _refusal(self, what: str) -> PolydecError:
+        return PolydecError(f"a recorded text has no {what}: name a method that reads tokens alone")
 
     def evict(self) -> None:
         """There is nothing to give back."""
@@ -149,18 +147,18 @@ class Remade:
 
 
 def replayed(
-    one: Recorded,
+    recorded: Recorded,
     method: str,
     options: Mapping[str, Any],
     draft: Target | None = None,
     costs: Costs | None = None,
 ) -> list[Round]:
     """The rounds of `remade`."""
-    return remade(one, method, options, draft, costs).rounds
+    return remade(recorded, method, options, draft, costs).rounds
 
 
 def remade(
-    one: Recorded,
+    recorded: Recorded,
     method: str,
     options: Mapping[str, Any],
     draft: Target | None = None,
@@ -171,7 +169,7 @@ def remade(
 
     draft: the draft model's law; costs: what the method was told of passes.
     Raises RequestError for a method that reads more."""
-    law = Told((*one.prompt, *one.tokens), Vocab(one.size, one.ends))
+    law = Told((*recorded.prompt, *recorded.tokens), Vocab(recorded.size, recorded.ends))
     decoder, _ = registry.build(
         method, Kit(cast(Target, law), draft, measure=lambda: costs or Costs()), options
     )
@@ -184,7 +182,7 @@ def remade(
         elif isinstance(event, Verified):
             rounds.append(Round(event.position, drafted, len(event.path)))
 
-    request = Request(one.prompt, len(one.tokens), one.ends, ignore_eos=True)
+    request = Request(recorded.prompt, len(recorded.tokens), recorded.ends, ignore_eos=True)
     scheduler = Scheduler()
     task = scheduler.submit(answer_one(decoder, request, on=on))
     try:

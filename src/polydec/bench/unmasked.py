@@ -102,7 +102,7 @@ def unmasked(
         first = len(begin) - max_tokens
         for i, n in enumerate(spread_over(samples)):
             watch = Canvases(begin)
-            found = generate(
+            completion = generate(
                 lm,
                 prompt,
                 method=method,
@@ -114,59 +114,63 @@ def unmasked(
                 max_tokens=max_tokens,
                 on=watch,
             )
-            totals = {k: v + int(found.metrics[k]) for k, v in totals.items()}
-            seconds += sum(one["seconds"] for one in found.metrics["models"])
-            for choice, answer in enumerate(found.choices):
+            totals = {k: v + int(completion.metrics[k]) for k, v in totals.items()}
+            seconds += sum(usage["seconds"] for usage in completion.metrics["models"])
+            for choice, answer in enumerate(completion.choices):
                 texts[at, seed + i, choice] = answer.token_ids
                 shapers = build_shapers(sampling, order="vllm", seed=seed + i, choice=choice)
                 count = 0
-                for step, one in enumerate(watch.passes[choice], 1):
+                for step, written in enumerate(watch.passes[choice], 1):
                     where = f"prompt {at + 1}, seed {seed + i}, answer {choice}, pass {step}"
                     fresh += 1
-                    look = _look(denoiser, first, one, shapers)
-                    for depth, (p, token) in enumerate(one.write, 1):
+                    look = _look(denoiser, first, written, shapers)
+                    for depth, (p, token) in enumerate(written.write, 1):
                         row = look.rows.index(p)
-                        off = abs(float(look.logp_RV[row, token].exp()) - one.sure[p])
+                        off = abs(float(look.logp_RV[row, token].exp()) - written.sure[p])
                         if off > max(CLOSE, stale.off):
-                            said = f"{where}, position {p - first}: its law is not that of a fresh pass"
-                            stale = Test("cache", 0.0, off, said)
+                            what = f"{where}, position {p - first}: its law is not that of a fresh pass"
+                            stale = Test("cache", 0.0, off, what)
                         law_V = probs(look.shaped_RV[row]).cpu().numpy()
                         mine: Fate = fate(law_V, token, rng.random())
-                        before = tuple(GAP if x is None else x for x in one.canvas[first:])
+                        before = tuple(GAP if x is None else x for x in written.canvas[first:])
                         place = Place(step, depth, False)
                         drawn.append(
                             Drawn(at, seed + i, choice, count, token, place, mine, (p, *before))
                         )
                         count += 1
-                    turns += _turns(one)
+                    turns += _turns(written)
     ours = Sample(tuple(drawn), totals["target_passes"], totals["positions_fed"], seconds, texts)
-    some = [d for d in drawn if d.fate.chance > 0.0]
+    possible = [d for d in drawn if d.fate.chance > 0.0]
     never = [d for d in drawn if d.fate.chance <= 0.0]
-    tests = [surprises(some), ranks(some), pairs(some), twins(some), stale]
+    tests = [surprises(possible), ranks(possible), pairs(possible), twins(possible), stale]
     tests += (
         [ORDERS[name](turns, rng)] if (name := registry.get(method).CARD.name) in ORDERS else []
     )
     if never:
         d = never[0]
-        said = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, {d.place}"
-        tests.append(Test("impossible", 0.0, float(len(never)), said))
+        what = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, {d.place}"
+        tests.append(Test("impossible", 0.0, float(len(never)), what))
     cost = {"method": ours.cost, "plain": {"passes": float(fresh)}}
     return concluded(tests, (), ours, cost)
 
 
-def _look(denoiser: Denoiser, begin: int, one: Written, shapers: Any) -> Look:
+def _look(denoiser: Denoiser, begin: int, written: Written, shapers: Any) -> Look:
     """What a pass that keeps nothing sees at the positions that were written."""
-    rows, own = tuple(sorted(p for p, _ in one.write)), denoiser.block
-    stop = min(len(one.canvas), -(-one.block.stop // own) * own) if own else len(one.canvas)
+    rows, own = tuple(sorted(p for p, _ in written.write)), denoiser.block
+    stop = (
+        min(len(written.canvas), -(-written.block.stop // own) * own)
+        if own
+        else len(written.canvas)
+    )
 
     async def ask() -> Tensor:
-        board = denoiser.open(len(one.canvas), begin)
+        board = denoiser.open(len(written.canvas), begin)
         try:
-            return await board.score(one.canvas, rows, range(stop))
+            return await board.score(written.canvas, rows, range(stop))
         finally:
             board.close()
 
-    return Look(one.canvas, one.block, rows, run([ask()])[0], shapers)
+    return Look(written.canvas, written.block, rows, run([ask()])[0], shapers)
 
 
 # In which order the gaps are filled
@@ -175,10 +179,10 @@ Turn = tuple[int, int]
 """Of a position that was filled: which of its block's gaps it was, from the left, and of how many."""
 
 
-def _turns(one: Written) -> list[Turn]:
+def _turns(written: Written) -> list[Turn]:
     """Of every position of a pass, where there was a choice."""
-    left, out = list(gaps(one.canvas, one.block.start, one.block.stop)), list[Turn]()
-    for p, _ in one.write:
+    left, out = list(gaps(written.canvas, written.block.start, written.block.stop)), list[Turn]()
+    for p, _ in written.write:
         if len(left) > 1:
             out.append((left.index(p), len(left)))
         left.remove(p)
@@ -193,15 +197,15 @@ def any_gap(turns: Sequence[Turn], rng: np.random.Generator) -> Test:
     shares = [(i + rng.random()) / n for i, n in turns]  # evenly within a gap's own share
     counts = np.bincount([int(x * CELLS) for x in shares], minlength=CELLS)
     x = float(((counts - each) ** 2).sum() / each)
-    said = "gaps in the order in which they are filled, from the left"
-    return Test("order", beyond(x, CELLS - 1), x, said)
+    what = "gaps in the order in which they are filled, from the left"
+    return Test("order", beyond(x, CELLS - 1), x, what)
 
 
 def first_gap(turns: Sequence[Turn], rng: np.random.Generator) -> Test:
     """Whether the leftmost gap is the one that is filled."""
     wrong = sum(i > 0 for i, _ in turns)
-    said = f"{wrong} times a gap was filled that is not the leftmost" if wrong else ""
-    return Test("order", 0.0 if wrong else 1.0, float(wrong), said)
+    what = f"{wrong} times a gap was filled that is not the leftmost" if wrong else ""
+    return Test("order", 0.0 if wrong else 1.0, float(wrong), what)
 
 
 ORDERS: Mapping[str, Callable[[Sequence[Turn], np.random.Generator], Test]] = {

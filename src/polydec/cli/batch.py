@@ -7,7 +7,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,9 +21,11 @@ from polydec.base import files
 from polydec.base.edge import whole
 from polydec.base.errors import RequestError
 from polydec.cli import prompts
+from polydec.cli.company import Company
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags
-from polydec.cli.generate import note
+from polydec.cli.generate import note, trace
+from polydec.request.batching import Batching, chosen
 from polydec.serve.settings import limits
 
 RUNNING = limits()["running"]
@@ -42,6 +45,7 @@ ELSEWHERE = (
     "cache_dtype",
     "device",
     "threads",
+    "workers",
 )
 """Flags that do not say how a prompt is answered, or say so of requests with a body as well."""
 
@@ -49,7 +53,7 @@ ELSEWHERE = (
 @shared
 def batch(
     flags: Flags,
-    given: Annotated[
+    path: Annotated[
         Path,
         typer.Argument(
             metavar="IN", help="OpenAI's batch form, or prompts: a JSON object or a text a line"
@@ -62,27 +66,38 @@ def batch(
     max_running: Annotated[
         int, typer.Option(help=f"{RUNNING.help} (by each process; {RUNNING.range})")
     ] = RUNNING.default,
+    batching: Annotated[
+        str,
+        typer.Option(
+            help="how answers share passes: ragged; or, on the torch path, eqspec (padded and realigned), exspec (by length)"
+        ),
+    ] = "ragged",
+    pass_rows: Annotated[
+        int, typer.Option(help="answers of a pass of eqspec and exspec (1 to 4096)")
+    ] = 8,
     ray: Annotated[
         int, typer.Option(help="processes, by Ray Data on this machine (polydec[ray]); 0: this one")
     ] = 0,
 ) -> None:
-    """Answer a file of requests. Stopped or killed, the same command goes on where it was."""
+    """Answer a file of requests. Stopped or killed, the same command goes on where it was. --trace writes what happened to all
+    requests of this run, with the passes that they shared."""
     from polydec.serve import batch as rows
 
-    if flags.json_ or flags.trace is not None:
-        raise RequestError(
-            "batch does not take --json or --trace: rows are JSON objects as they are"
-        )
+    if flags.json_:
+        raise RequestError("batch does not take --json: rows are JSON objects as they are")
+    if flags.trace is not None and ray:
+        raise RequestError("batch does not take --trace with --ray: a trace is of one process")
     RUNNING.convert(max_running)
+    shared_by = chosen(batching, whole("pass_rows", pass_rows, 1, 4096))
     if whole("ray", ray, 0, 64) and find_spec("ray") is None:
         raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
-    text = prompts.read_text(given)
+    text = prompts.read_text(path)
     lines = rows.lines_of(text, _settings(flags))
     if not lines:
-        raise RequestError(f"file {str(given)!r} holds no request")
+        raise RequestError(f"file {str(path)!r} holds no request")
     flags.check_names()
     _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
-    as_text = ".jsonl" not in given.name and not text.lstrip().startswith("{")
+    as_text = ".jsonl" not in path.name and not text.lstrip().startswith("{")
     try:
         with files.lock(out, wait=0.0):
             done = rows.resume(out, lines)
@@ -93,19 +108,36 @@ def batch(
             lm = flags.load()
             lm.check(flags.method, flags.options())
             _say_what_is_idle(lm, flags, lines)
-            job: Any = _job(lm, flags, given, as_text, max_running)
-            if ray:  # what is wrong has been said by now; each process loads the model for itself
-                from polydec.serve.spread import Spread
+            with _watched(lm, flags.trace) as submit, out.open("ab", buffering=0) as file:
+                job: Any = _job(lm, flags, path, as_text, max_running, shared_by, submit=submit)
+                if ray:  # what is wrong has been told by now; each process loads the model itself
+                    from polydec.serve.spread import Spread
 
-                each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
-                alone = dataclasses.replace(flags, threads=each)
-                job = Spread(ray, partial(_loaded, alone, given, as_text, max_running), max_running)
-            with out.open("ab", buffering=0) as file:
+                    each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
+                    alone = dataclasses.replace(flags, threads=each)
+                    make = partial(_loaded, alone, path, as_text, max_running, shared_by)
+                    job = Spread(ray, make, max_running)
                 _run(job, lines, done, rows.writer(file), tally)
     except OSError as error:
         raise RequestError(
             f"file {str(out)!r} cannot be written: {error.strerror or error}"
         ) from None
+
+
+@contextmanager
+def _watched(lm: api.LM, into: Path | None) -> Iterator[Any]:
+    """How requests are asked: where a trace is wanted, by one who writes down what happens to them."""
+    from polydec.serve.batch import alone
+
+    if into is None:
+        yield alone
+        return
+    with trace(into) as file:
+        company = Company(lm, file)
+        try:
+            yield company.submit
+        finally:  # also where it is stopped
+            company.close()
 
 
 def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
@@ -122,10 +154,12 @@ def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
 def _job(
     lm: api.LM,
     flags: Flags,
-    given: Path,
+    path: Path,
     as_text: bool,
     running: int,
+    batching: Batching,
     names: Mapping[str, int] | None = None,
+    submit: Any = None,
 ) -> Any:
     """Lines to requests of this model. as_text: a line that is no request is a prompt as it stands."""
     from polydec.serve import batch as rows
@@ -136,20 +170,33 @@ def _job(
         row = (
             prompts.Row(line.text.strip(), "")
             if as_text
-            else prompts.row(line.text, line.at, given, "", lm, None)
+            else prompts.row(line.text, line.at, path, "", lm, None)
         )
         return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
 
     return rows.Batch(
-        lm, flags.model, method=flags.method, seed=flags.seed, own=own, running=running, names=names
+        lm,
+        flags.model,
+        method=flags.method,
+        seed=flags.seed,
+        own=own,
+        running=running,
+        names=names,
+        batching=batching,
+        submit=submit or rows.alone,
     )
 
 
 def _loaded(
-    flags: Flags, given: Path, as_text: bool, running: int, names: Mapping[str, int]
+    flags: Flags,
+    path: Path,
+    as_text: bool,
+    running: int,
+    batching: Batching,
+    names: Mapping[str, int],
 ) -> Any:
     """The same in a process of its own, which loads the model."""
-    return _job(flags.load(), flags, given, as_text, running, names)
+    return _job(flags.load(), flags, path, as_text, running, batching, names)
 
 
 def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
@@ -176,7 +223,7 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
 
 def _settings(flags: Flags) -> str:
     """What decides an answer beside its line: rows of other settings are not gone on with."""
-    known = dataclasses.asdict(dataclasses.replace(flags, threads=None))
+    known = dataclasses.asdict(dataclasses.replace(flags, threads=None, trace=None, workers=1))
     return json.dumps(known, sort_keys=True, default=str)
 
 

@@ -24,6 +24,7 @@ from polydec import api
 from polydec.base import files
 from polydec.base.edge import printable, sentence, whole
 from polydec.base.errors import RequestError
+from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, SAMPLED, Flags
 from polydec.cli.shown import cell, emit, emit_drawn
@@ -61,11 +62,18 @@ def bench(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="instead of timing, count right answers at each degree of "
+            help="questions of published suites, comma-separated, with --from: gsm8k, svamp, math500, mbpp, humaneval, "
+            "spec-bench, mt-bench, json-schema-bench; or, instead of timing, right answers at each degree of "
             "parallelism: parallelbench, parallelbench-digits"
         ),
     ] = None,
-    each: Annotated[int, typer.Option(help="of a suite: problems of each task")] = 25,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="the file of the suite, or a folder that holds one for each"),
+    ] = None,
+    each: Annotated[
+        int, typer.Option(help="of a suite: problems of each task, questions of each suite")
+    ] = 25,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -102,7 +110,8 @@ def bench(
             "--methods plain,draft-model:depth=3"
         )
     flags.only("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
-    if suite is not None:
+    questions = _questions(suite, from_, each, (data, prompt_tokens, limit))
+    if suite is not None and from_ is None:
         beside = (data, prompt_tokens, limit, flags.max_tokens, record_, html, csv_)
         if any(x is not None for x in (*beside, models, temperatures)):
             raise RequestError(
@@ -123,10 +132,13 @@ def bench(
 
     from polydec.cli import bench_run  # behind the checks: it loads torch
 
-    every = [bench_run.Side(one, choose, heats, len(each_flags) == 1) for one in each_flags]
-    for one in every:
-        one.prepare(data, prompt_tokens, limit)
-    found = bench_run.Found(bench_run.identity(every, _settings(flags)))
+    every = [
+        bench_run.Side(model_flags, choose, heats, len(each_flags) == 1)
+        for model_flags in each_flags
+    ]
+    for side in every:
+        side.prepare(data, prompt_tokens, limit, questions)
+    measured = bench_run.Found(bench_run.identity(every, _settings(flags)))
     if machine.busy() > 0.2:
         Console(stderr=True).print(
             f"warning: the machine is busy (load {machine.busy():.1f} of its cores): "
@@ -134,11 +146,28 @@ def bench(
             style="yellow",
         )
     try:
-        bench_run.measured(every, batches, repeat, record_, html is not None, found)
+        bench_run.measured(every, batches, repeat, record_, html is not None, measured)
     finally:  # also of what was measured before a failure or Ctrl-C
-        found.rows += found.partly
-        if found.rows:
-            publish(found, flags.json_, html, csv_)
+        measured.rows += measured.partly
+        if measured.rows:
+            publish(measured, flags.json_, html, csv_)
+
+
+def _questions(
+    suite: str | None, at: Path | None, each: int, beside: Sequence[object]
+) -> Sequence[prompts.Row]:
+    """The rows of published suites; none where none is asked for. Raises RequestError."""
+    from polydec.cli import suites
+
+    if at is None:
+        if suite is not None and suite.split(",")[0].strip() in suites.SUITES:
+            raise RequestError(f"suite is {suite!r}: say with --from where its questions are")
+        return ()
+    if suite is None:
+        raise RequestError(f"from is {str(at)!r}: say with --suite what is there")
+    if any(x is not None for x in beside):
+        raise RequestError("bench --suite --from does not take --data, --prompt-tokens or --limit")
+    return suites.rows(suite, at, whole("each", each, 1, 10_000))
 
 
 def _each_model(flags: Flags, models: str | None) -> list[Flags]:
@@ -153,13 +182,13 @@ def _each_model(flags: Flags, models: str | None) -> list[Flags]:
     return [dataclasses.replace(flags, model=name) for name in names]
 
 
-def _temperatures(flags: Flags, given: str | None) -> list[float | None]:
+def _temperatures(flags: Flags, text: str | None) -> list[float | None]:
     """What is asked for; None: as --temperature or the checkpoint says."""
-    if given is None:
+    if text is None:
         return [None]
     if flags.temperature is not None:
         raise RequestError("temperature is given twice: by --temperature and by --temperatures")
-    return [SAMPLED["temperature"].convert(t) for t in _numbers("temperatures", given, float)]
+    return [SAMPLED["temperature"].convert(t) for t in _numbers("temperatures", text, float)]
 
 
 def _numbers(name: str, text: str, kind: type[Any]) -> list[Any]:
@@ -167,9 +196,9 @@ def _numbers(name: str, text: str, kind: type[Any]) -> list[Any]:
     try:
         out = [kind(x) for x in text.split(",")]
     except ValueError:
-        said = "whole numbers" if kind is int else "numbers"
+        wanted = "whole numbers" if kind is int else "numbers"
         raise RequestError(
-            f"{name} is {text!r}: it must be {said} with commas between them"
+            f"{name} is {text!r}: it must be {wanted} with commas between them"
         ) from None
     if len(set(out)) < len(out):
         raise RequestError(f"{name} is {text!r}: each number may stand there once")
@@ -208,7 +237,7 @@ def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
     """A suite's tasks by several methods: how often the answer is right, passes, closed forms."""
     from polydec.bench import parallelbench
 
-    some = list(parallelbench.problems(suite, each, flags.seed))
+    problems = list(parallelbench.problems(suite, each, flags.seed))
     lm = flags.load()
     chosen = parse(methods) if methods else parallelbench.default(lm)
     sampling = flags.sampling(lm)
@@ -216,11 +245,11 @@ def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
         lm.check(m.name, m.options)
     scores = list[dict[str, Any]]()
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        tasks = list(dict.fromkeys(p.task for p in some))
+        tasks = list(dict.fromkeys(p.task for p in problems))
         bar = progress.add_task("answering", total=len(tasks) * len(chosen))
         for task in tasks:
             for m in chosen:
-                mine = [p for p in some if p.task == task]
+                mine = [p for p in problems if p.task == task]
                 scores.append(parallelbench.score(lm, m, mine, sampling, flags.seed).row())
                 progress.update(bar, advance=1, description=escape(f"{task}, {printable(m.label)}"))
     if flags.json_:
@@ -268,40 +297,40 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
         )
     out.print(table)
     known = {r["task"]: (r["in_training"], r["n"]) for r in rows if r["in_training"]}
-    for task, (some, n) in known.items():
+    for task, (trained_on, n) in known.items():
         out.print(
-            f"{task}: {some} of {n} questions were in the training of the embedded models: it has too few others",
+            f"{task}: {trained_on} of {n} questions were in the training of the embedded models: it has too few others",
             style="dim",
             soft_wrap=True,
             markup=False,
         )
 
 
-def publish(found: Found, as_json: bool, html: Path | None, table: Path | None) -> None:
+def publish(measured: Found, as_json: bool, html: Path | None, table: Path | None) -> None:
     """The table, or its JSON, on standard output; a page and a file of figures where they are asked for."""
     command = f"polydec {shlex.join(sys.argv[1:])}"
     told = {
-        "machine": found.machine,
-        "kernel": "; ".join(dict.fromkeys(m["kernel"] for m in found.identity["models"])),
-        "versions": found.identity["versions"],
+        "machine": measured.machine,
+        "kernel": "; ".join(dict.fromkeys(m["kernel"] for m in measured.identity["models"])),
+        "versions": measured.identity["versions"],
         "command": command,
-        "rows": found.rows,
+        "rows": measured.rows,
     }
     if html is not None:
         from polydec.cli import bench_page
 
-        text = bench_page.page(found.identity, found.rows, found.curves, command)
+        text = bench_page.page(measured.identity, measured.rows, measured.curves, command)
         files.replace(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
     if table is not None:
-        sheet = as_csv(found.rows)
+        sheet = as_csv(measured.rows)
         files.replace(table, lambda at: Path(at).write_text(sheet, encoding="utf-8"))
     if as_json:
         emit(json.dumps(told))
         return
 
     def draw(out: Console) -> None:
-        show(found.rows, out)
-        for m in found.identity["models"]:
+        show(measured.rows, out)
+        for m in measured.identity["models"]:
             base = m["methods"][0]
             out.print(
                 f"{printable(m['name'])}, {m['kernel']}, {m['template']}, decoding only (the prompt left out), "
@@ -386,6 +415,6 @@ def show(rows: list[dict[str, Any]], out: Console) -> None:
             *(cell(_end(str(r[k]))) for k in apart),
             cell(r["workload"]),
             cell(r["method"]),
-            *(said(r) for _, said in figures),
+            *(shown(r) for _, shown in figures),
         )
     out.print(table)

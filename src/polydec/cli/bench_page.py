@@ -131,7 +131,7 @@ def _overview(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
     head = "".join(f"<th>{safe(name)}</th>" for name, _ in columns)
     lines = "".join(
         f'<tr><td class="l">{swatch(ink[r["method"]])}{safe(r["method"])}</td>'
-        + "".join(f"<td>{said(r)}</td>" for _, said in columns)
+        + "".join(f"<td>{shown(r)}</td>" for _, shown in columns)
         + "</tr>"
         for r in rows
     )
@@ -180,9 +180,9 @@ def _speed(name: str, rows: Sequence[Row], ink: Mapping[str, str], top: float) -
         if interval and interval[1] > interval[0]:
             low, high = (100 * x / top for x in interval)
             stroke = f'<u style="left:{low:.2f}%;width:{max(0.4, high - low):.2f}%"></u>'
-        said = f" <small>{_between(interval)}</small>" if stroke else ""
+        spread = f" <small>{_between(interval)}</small>" if stroke else ""
         bars.append(
-            f'<div class="bar"><span class="name"><span>{safe(r["method"])}</span><b>{ratio:.2f}{said}</b></span>'
+            f'<div class="bar"><span class="name"><span>{safe(r["method"])}</span><b>{ratio:.2f}{spread}</b></span>'
             f'<span class="track"><i style="width:{100 * ratio / top:.2f}%;background:{ink[r["method"]]}"></i>{stroke}'
             f'<s style="left:{100 / top:.2f}%"></s></span></div>'
         )
@@ -282,11 +282,11 @@ def _passes(name: str, curve: Profile) -> str:
     ]
     first = curve.rows[1]
     eight = curve.rows.get(8)
-    said = f" A pass over eight rows costs {eight / first:.1f} times one over one." if eight else ""
+    cost = f" A pass over eight rows costs {eight / first:.1f} times one over one." if eight else ""
     return (
         f"<h2>What a pass of {safe(name)} costs here</h2>"
         f'<p class="note">A draft of m - 1 tokens needs a pass over m rows: it pays where it saves more than that costs.'
-        f"{said}</p>"
+        f"{cost}</p>"
         f'<div class="cards"><div class="card">{figure(lines, "rows of a pass (m)", "milliseconds, t(m)")}</div></div>'
     )
 
@@ -306,7 +306,7 @@ def _figures(rows: Sequence[Row]) -> str:
     lines = "".join(
         f'<tr><td class="l">{safe(r["model"])}</td><td>{r["batch"]}</td><td>{r["temperature"]:g}</td>'
         f'<td class="l">{safe(r["workload"])}</td><td class="l">{safe(r["method"])}</td>'
-        + "".join(f"<td>{said(r)}</td>" for _, said in columns)
+        + "".join(f"<td>{shown(r)}</td>" for _, shown in columns)
         + "</tr>"
         for r in rows
     )

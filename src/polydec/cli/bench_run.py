@@ -14,8 +14,9 @@ from rich.progress import Progress
 
 from polydec import api
 from polydec.base.edge import printable
-from polydec.bench import answers, measure, record
+from polydec.bench import measure, record
 from polydec.bench.certificate import digest
+from polydec.bench.checks import check_of
 from polydec.bench.record import Cell
 from polydec.cli import asking, prompts
 from polydec.cli.flags import Flags
@@ -54,7 +55,7 @@ class Side:
         self.flags, self._choose, self._heats = flags, choose, heats
         self._alone, self.base = alone, "plain"
         self.chosen, self.rows = list[measure.Method](), list[prompts.Row]()
-        self.said = dict[str, Any]()
+        self.described = dict[str, Any]()
         self._lm: api.LM | None = None
 
     def load(self) -> api.LM:
@@ -64,20 +65,25 @@ class Side:
         return lm
 
     def prepare(
-        self, data: Sequence[Path] | None, prompt_tokens: int | None, limit: int | None
+        self,
+        data: Sequence[Path] | None,
+        prompt_tokens: int | None,
+        limit: int | None,
+        suite: Sequence[prompts.Row] = (),
     ) -> None:
-        """Check every prompt by every method at every temperature. Raises RequestError; nothing is decoded."""
+        """Check every prompt by every method at every temperature. suite: rows in place of files. Raises RequestError; nothing
+        is decoded."""
         lm = self.load()
         family = family_of(lm.checkpoint.lm)
-        some = self._choose(lm, family)
+        methods = self._choose(lm, family)
         self.base = BASES[family]
         self.chosen = [
             measure.Method(self.base, {}),
-            *(m for m in some if m.label != self.base),
+            *(m for m in methods if m.label != self.base),
         ]
         files_of = [prompts.read(path, lm, prompt_tokens) for path in data or ()]
-        self.rows = [
-            row for some in files_of or [prompts.BUILT_IN] for row in prompts.first(some, limit)
+        self.rows = list(suite) or [
+            row for read in files_of or [prompts.BUILT_IN] for row in prompts.first(read, limit)
         ]
         for request in self._requests(lm):
             asking.check(
@@ -87,7 +93,7 @@ class Side:
                 **request,
             )
         point = lm.checkpoint
-        self.said = {
+        self.described = {
             "name": lm.name,
             "kernel": point.kernel,
             "dtype": point.dtype,
@@ -100,9 +106,9 @@ class Side:
     def _requests(self, lm: api.LM) -> Iterator[dict[str, Any]]:
         """A request for each temperature."""
         for heat in self._heats:
-            given = self.flags.bent if heat is None else {**self.flags.bent, "temperature": heat}
+            bent = self.flags.bent if heat is None else {**self.flags.bent, "temperature": heat}
             yield {
-                "sampling": lm.sampling(**given),
+                "sampling": lm.sampling(**bent),
                 "max_tokens": self.flags.max_tokens or 128,
                 "seed": self.flags.seed,
             }
@@ -121,13 +127,13 @@ class Side:
         for workload in dict.fromkeys(r.workload for r in self.rows):
             mine = [r for r in self.rows if r.workload == workload]
             for i in range(0, len(mine), size):
-                some = mine[i : i + size]
-                wanted = tuple(answers.wanted(r.answer) for r in some)
+                rows = mine[i : i + size]
+                wanted = tuple(check_of(r.answer) for r in rows)
                 out.append(
                     measure.Task(
                         workload,
-                        tuple(r.prompt for r in some),
-                        self.flags.raw or some[0].raw,
+                        tuple(r.prompt for r in rows),
+                        self.flags.raw or rows[0].raw,
                         wanted if any(w is not None for w in wanted) else (),
                     )
                 )
@@ -163,7 +169,7 @@ def run(
             repeats=repeat,
             into=runs,
             tick=tick,
-            keep=lambda label, one: kept.keep(at, label, one),
+            keep=lambda label, run: kept.keep(at, label, run),
         )
     except BaseException:
         partly += rows() if any(runs.values()) else []
@@ -174,10 +180,10 @@ def run(
 def identity(every: Sequence[Side], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the runs of a record have in common."""
     return {
-        "models": [one.said for one in every],
+        "models": [side.described for side in every],
         "versions": machine.versions(),
         "settings": dict(settings),
-        "prompts": digest([[dataclasses.astuple(r) for r in one.rows] for one in every]),
+        "prompts": digest([[dataclasses.astuple(r) for r in side.rows] for side in every]),
     }
 
 
@@ -187,11 +193,11 @@ def measured(
     repeat: int,
     into: Path | None,
     curves: bool,
-    found: Found,
+    measured_cells: Found,
 ) -> None:
-    """Fill `found`, run by run. into: the record; curves: whether to say what passes cost."""
+    """Fill `measured_cells`, run by run. into: the record; curves: whether to say what passes cost."""
     with (
-        record.opened(into, found.identity) as kept,
+        record.opened(into, measured_cells.identity) as kept,
         Progress(console=Console(stderr=True), transient=True) as progress,
     ):
         bar = progress.add_task("measuring", total=None)
@@ -199,11 +205,13 @@ def measured(
         def tick(label: str) -> None:
             progress.update(bar, description=escape(printable(label)))
 
-        for one in every:
-            lm = one.load()
+        for side in every:
+            lm = side.load()
             if curves and family_of(lm.checkpoint.lm) == "ar":
-                found.curves[lm.name] = profile.read(lm) or profile.measure(
+                measured_cells.curves[lm.name] = profile.read(lm) or profile.measure(
                     lm, seconds=profile.QUICK
                 )
-            for at, request, tasks in one.cells(lm, batches):
-                found.rows += run(lm, one, at, request, tasks, repeat, kept, tick, found.partly)
+            for at, request, tasks in side.cells(lm, batches):
+                measured_cells.rows += run(
+                    lm, side, at, request, tasks, repeat, kept, tick, measured_cells.partly
+                )

@@ -57,22 +57,22 @@ def chat(
 
     while not talk.over:
         try:
-            said = ask_line()
+            line = ask_line()
         except (EOFError, KeyboardInterrupt):
             break
         except ValueError as error:  # bytes that are no UTF-8
             tell(sentence(error))
             continue
-        if not said.strip():
+        if not line.strip():
             break
-        after, told = orders.act(said, talk, check)
+        after, told = orders.act(line, talk, check)
         if told:
             tell(told)
         if len(after.turns) == len(talk.turns):
             talk = after
             continue
         try:
-            whole_text(said, "message")
+            whole_text(line, "message")
             ask = api.Ask(after.messages, method=after.method, options=after.options, **request)
             ticket = engine.submit(ask)
         except PolydecError as error:
@@ -103,6 +103,6 @@ def asker(editing: bool) -> Callable[[], str]:
     return lambda: console.input(f"[bold]{PROMPT}[/bold]")
 
 
-def tell(said: str) -> None:
+def tell(text: str) -> None:
     """Say something that is no answer of the model: on standard error, with our name where it is one line."""
-    print(printable(said if "\n" in said else f"polydec: {said}"), file=sys.stderr, flush=True)
+    print(printable(text if "\n" in text else f"polydec: {text}"), file=sys.stderr, flush=True)

@@ -45,15 +45,15 @@ def flag(
     if default is SAME:
         default = None if repeated or option.kind is object else option.default
     names = (spelt,) if isinstance(spelt, str) else spelt
-    said = f"{option.help} ({option.range})" if option.range else option.help
-    said += f"; {more}" if more else ""
+    help_text = f"{option.help} ({option.range})" if option.range else option.help
+    help_text += f"; {more}" if more else ""
     made = Flag(
         option,
         group,
         panel or "Options",
         names,
         type or _typed(option),
-        said + (" (repeatable)" if repeated and type is None else ""),
+        help_text + (" (repeatable)" if repeated and type is None else ""),
     )
     return dataclasses.field(default=default, metadata={"flag": made})
 
@@ -70,24 +70,26 @@ def _typed(option: Option) -> Any:
 def flags_of(kind: type, group: str | None = None) -> dict[str, Flag]:
     """The declared flags of a dataclass, by the names of its fields; group: only these."""
     every = {f.name: f.metadata["flag"] for f in dataclasses.fields(kind) if "flag" in f.metadata}
-    return {name: one for name, one in every.items() if group in (None, one.group)}
+    return {name: flag for name, flag in every.items() if group in (None, flag.group)}
 
 
 def check(flags: Any) -> None:
     """Raise RequestError for a flag out of its range. What a name means is looked up later."""
-    for name, one in flags_of(type(flags)).items():
-        value, option = getattr(flags, name), one.option
+    for name, declared in flags_of(type(flags)).items():
+        value, option = getattr(flags, name), declared.option
         if value not in (None, []) and (option.limits or option.kind in (int, float)):
             option.convert(value)
 
 
 def shared(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter of a command that is a dataclass of flags by the flags themselves."""
-    given = inspect.signature(command, eval_str=True).parameters.values()
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
     kinds: dict[str, Any] = {
-        p.name: p.annotation for p in given if dataclasses.is_dataclass(p.annotation)
+        p.name: p.annotation for p in parameters if dataclasses.is_dataclass(p.annotation)
     }
-    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in given if p.name not in kinds]
+    own = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters if p.name not in kinds
+    ]
     flags = [parameter for kind in kinds.values() for parameter in _parameters(kind)]
 
     def wrapped(**values: Any) -> None:
@@ -118,10 +120,10 @@ def _annotated(field: dataclasses.Field[Any], hints: Mapping[str, Any]) -> Any:
     return annotated(field.metadata["flag"], field.name)
 
 
-def annotated(one: Flag, name: str) -> Any:
+def annotated(declared: Flag, name: str) -> Any:
     """A flag's type with what typer is told of it."""
-    spelt: Iterable[str] = one.spelt
-    if not spelt and one.type is bool:  # without a --no-…
+    spelt: Iterable[str] = declared.spelt
+    if not spelt and declared.type is bool:  # without a --no-…
         spelt = (f"--{name.rstrip('_').replace('_', '-')}",)
-    panel = None if one.panel == "Options" else one.panel
-    return Annotated[one.type, typer.Option(*spelt, help=one.help, rich_help_panel=panel)]
+    panel = None if declared.panel == "Options" else declared.panel
+    return Annotated[declared.type, typer.Option(*spelt, help=declared.help, rich_help_panel=panel)]

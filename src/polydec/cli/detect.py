@@ -33,16 +33,16 @@ def detect(
 ) -> None:
     """Look for the watermark (`--sample watermark_bias=2`) in a text. A z of 4 and more is reached by 3 texts in 100,000 that
     have none."""
-    given = asked(text, file)
+    checked_text = asked(text, file)
     from polydec.request.detect import detect as look
 
     lm = api.load(model, draft=None, ngrams=None)
-    tokens = lm.checkpoint.text.encode(given, special=False)
-    found = look(tokens, lm.checkpoint.lm.vocab.size, share=share, key=key, repeats=repeats)
+    tokens = lm.checkpoint.text.encode(checked_text, special=False)
+    verdict = look(tokens, lm.checkpoint.lm.vocab.size, share=share, key=key, repeats=repeats)
     if json_:
-        emit(json.dumps(vars(found)))
+        emit(json.dumps(vars(verdict)))
     else:
         emit(
-            f"z = {found.z:.2f} (p = {found.p:.1e}): {found.green} of {found.scored} tokens are green, "
-            f"{share * found.scored:.0f} would be by chance"
+            f"z = {verdict.z:.2f} (p = {verdict.p:.1e}): {verdict.green} of {verdict.scored} tokens are green, "
+            f"{share * verdict.scored:.0f} would be by chance"
         )

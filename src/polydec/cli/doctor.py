@@ -119,7 +119,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
         return {"name": model, "error": str(e)}
     kept, table = profile.read(lm), lm.find(NGrams)
 
-    def one(point: Any) -> dict[str, Any]:
+    def part_of(point: Any) -> dict[str, Any]:
         return {
             "name": point.name,
             "kernel": point.kernel,
@@ -128,8 +128,8 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
         }
 
     return {
-        **one(lm.checkpoint),
-        "draft": one(lm.draft) if lm.draft else None,
+        **part_of(lm.checkpoint),
+        "draft": part_of(lm.draft) if lm.draft else None,
         "ngrams": None if table is None else {"order": table.order, "contexts": len(table.key_M)},
         "artefacts": [a.kind for a in lm.artefacts],
         "profile": None if kept is None else asdict(kept),
@@ -165,9 +165,9 @@ def show(report: dict[str, Any]) -> None:
     out.print(
         f"data        {report['data']['path']}: {'here' if here else 'not here (set POLYDEC_DATA); training needs it'}"
     )
-    for name, found in report["optional"].items():
+    for name, installed in report["optional"].items():
         out.print(
-            f"{'optional' if name == 'transformers' else '':11} {name}: {'installed' if found else 'not installed'}"
+            f"{'optional' if name == 'transformers' else '':11} {name}: {'installed' if installed else 'not installed'}"
         )
     if "error" in model:
         out.print(f"asked       {model['error']}")

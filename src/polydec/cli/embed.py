@@ -43,12 +43,12 @@ def embed(
 ) -> None:
     """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens."""
     how = reading.Reading(pool, layer, normalised, template, prepend_from, prepend_to)
-    some = list(texts or ())
+    lines = list(texts or ())
     if file is not None:
-        some += [line for line in prompts.read_text(file).splitlines() if line.strip()]
-    if not some:
+        lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]
+    if not lines:
         raise RequestError("there is no text: give at least one text, or a file of them (--file)")
-    rows = api.load(model, draft=None, ngrams=None, dtype=dtype).embed(some, **vars(how))
+    rows = api.load(model, draft=None, ngrams=None, dtype=dtype).embed(lines, **vars(how))
     if out is None:
         for at, row in enumerate(rows.tolist()):
             emit(json.dumps({"index": at, "embedding": row}))

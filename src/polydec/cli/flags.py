@@ -79,8 +79,11 @@ class Flags:
     cache_dtype: str | None = _loaded("cache_dtype")
     device: str = _loaded("device")
     threads: int | None = _loaded("threads")
+    workers: int = _loaded("workers")
     cache: str | None = _asked("cache", MODEL)
     cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
+    reuse: str | None = _asked("reuse", MODEL)
+    reuse_key: str = _asked("reuse_key", MODEL)
     raw: bool = _asked("raw", MODEL)
     source: str | None = _asked("source", MODEL, type=str | None)
     source_file: Annotated[
@@ -173,12 +176,12 @@ class Flags:
 
     def beside(self, taken: Collection[str]) -> str | None:
         """The first flag that is given and is not one of these fields; None: there is none."""
-        given = (
+        used = (
             field.name
             for field in dataclasses.fields(self)
             if field.name not in taken and getattr(self, field.name) not in (field.default, [])
         )
-        return next((name.rstrip("_").replace("_", "-") for name in given), None)
+        return next((name.rstrip("_").replace("_", "-") for name in used), None)
 
     def check_names(self) -> None:
         """Raise RequestError for a method, an option of it or a rule of sampling that no model could honour: said before one is
@@ -193,11 +196,12 @@ class Flags:
             Sampling(**self.bent)
 
     def load(self) -> api.LM:
-        given = {
-            one.option.name: getattr(self, name) for name, one in flags_of(Flags, "loading").items()
+        settings = {
+            declared.option.name: getattr(self, name)
+            for name, declared in flags_of(Flags, "loading").items()
         }
         with uncollected():
-            return api.load(**{**given, "trained": tuple(self.with_ or ())})
+            return api.load(**{**settings, "trained": tuple(self.with_ or ())})
 
     def options(self) -> dict[str, str]:
         """--set k=v, split."""
@@ -207,13 +211,13 @@ class Flags:
     def bent(self) -> dict[str, Any]:
         """The fields of sampling that are given. Raises RequestError for one that is given twice."""
         names = flags_of(Flags, "sampling")
-        given = {k: value for k in names if (value := getattr(self, k)) is not None}
+        bent = {k: value for k in names if (value := getattr(self, k)) is not None}
         more = pairs("sample", self.sample)
-        if twice := next((k for k in more if k in given), None):
+        if twice := next((k for k in more if k in bent), None):
             raise RequestError(
                 f"{twice} is given twice: by --sample and by --{twice.replace('_', '-')}"
             )
-        return {**given, **more}
+        return {**bent, **more}
 
     def sampling(self, lm: api.LM) -> Sampling:
         return lm.in_units(self.units, self.covers).sampling(**self.bent)
@@ -227,17 +231,17 @@ class Flags:
             name: None if path is None else prompts.read_text(path) for name, path in files.items()
         }
         other = pairs("constraint", [self.constraint_] if self.constraint_ is not None else [])
-        given = {"regex": self.regex, "choice": self.choice or None, **texts}
-        if clash := next((name for name in other if name in given), None):
+        values = {"regex": self.regex, "choice": self.choice or None, **texts}
+        if clash := next((name for name in other if name in values), None):
             raise RequestError(
                 f"--constraint names {clash}, which has a flag of its own: --{clash.replace('_', '-')}"
             )
-        given |= other
-        if all(value is None for value in given.values()):
+        values |= other
+        if all(value is None for value in values.values()):
             return None
-        from polydec.constraints.asked import one
+        from polydec.constraints.asked import constraint_of
 
-        return one(given)
+        return constraint_of(values)
 
     @cached_property
     def written_from(self) -> str | None:
@@ -251,9 +255,9 @@ class Flags:
 
     def request(self, lm: api.LM) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
-        given = {
-            one.option.name: tuple(value or ()) if one.option.kind is tuple else value
-            for name, one in flags_of(Flags, "request").items()
+        values = {
+            declared.option.name: tuple(value or ()) if declared.option.kind is tuple else value
+            for name, declared in flags_of(Flags, "request").items()
             for value in (getattr(self, name),)
         }
         beside = {
@@ -265,7 +269,7 @@ class Flags:
             "options": self.options(),
             "cache_options": pairs("cache-set", self.cache_set),
         }
-        return {**given, **beside, **named}
+        return {**values, **beside, **named}
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,8 @@ def generate(
         if flags.trace is not None:
             sink = files.enter_context(trace(flags.trace))
         interrupted = run(engine, ticket, quiet=flags.json_)
-        for one in passed(lm, passes or ()):
-            on(one)
+        for each in passed(lm, passes or ()):
+            on(each)
     answer = ticket.completion()
     if flags.json_:
         print(json.dumps(answer.to_json()))
@@ -153,9 +153,11 @@ def header(lm: api.LM, ticket: api.Ticket) -> dict[str, Any]:
     }
 
 
-def passed(lm: api.LM, passes: Sequence[Pass]) -> Iterator[Passed]:
-    """The passes of a request as events; they are of all its answers together, and stand under the first."""
-    names, begun = lm.names, min((p.start for p in passes), default=0.0)
+def passed(lm: api.LM, passes: Sequence[Pass], begun: float | None = None) -> Iterator[Passed]:
+    """The passes of a request as events; they are of all its answers together, and stand under the first. begun: the moment
+    from which seconds count, None: the first of these passes."""
+    names = lm.names
+    begun = min((p.start for p in passes), default=0.0) if begun is None else begun
     for p in passes:
         yield Passed(
             0, names.get(p.model, "?"), p.start - begun, p.seconds, p.positions, p.of, p.queries
@@ -198,8 +200,8 @@ def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
     """Say what was given and does nothing, on standard error."""
     from polydec.request.explain import idle
 
-    for said in idle(lm, ask, made):
-        print(f"polydec: {said}", file=sys.stderr)
+    for line in idle(lm, ask, made):
+        print(f"polydec: {line}", file=sys.stderr)
 
 
 def report(answer: api.Completion) -> None:
@@ -215,6 +217,10 @@ def report(answer: api.Completion) -> None:
     )  # of some passes
     cache = answer.method.get("cache")
     towards = "" if cache is None else f", over cache {cache['name']}"
+    reuse = answer.method.get("reuse")
+    if reuse is not None and reuse["positions"]:
+        nearly = ", so its law is approximate" if reuse["approximate"] else ""
+        towards += f", {reuse['positions']} positions of an earlier text taken{nearly}"
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
         f"{answer.method['name']} ({answer.method['guarantee']}{towards}): "
         f"{answer.usage['completion_tokens']} {unit}, {speed}, "

@@ -50,9 +50,9 @@ _LOOK: Any = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 class Later(TyperGroup):
     """Commands that are imported when one of them is called: what they import takes seconds, and a list of them needs none."""
 
-    def __init__(self, **given: Any) -> None:
-        listed = {name: TyperCommand(name, help=said) for name, said in COMMANDS.items()}
-        super().__init__(**{**given, "commands": listed})
+    def __init__(self, **settings: Any) -> None:
+        listed = {name: TyperCommand(name, help=about) for name, about in COMMANDS.items()}
+        super().__init__(**{**settings, "commands": listed})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)

@@ -33,7 +33,7 @@ def methods(
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
     whose name, title, paper or summary holds them all, and what else speaks of them (ways to steer, rules of sampling,
     systems that have a command or a benchmark of their own)."""
-    names, beside = found(" ".join(words or ()))
+    names, beside = meant(" ".join(words or ()))
     whole = len(names) == 1 and not beside
     rows = [registry.describe(n) for n in names]
     if json_:
@@ -123,7 +123,7 @@ def elsewhere(words: str) -> list[dict[str, str]]:
         for key in holding(words, told)
     ]
     systems = {s.name: s for s in STUDIES}
-    said = {s.name: (s.name, s.arxiv, s.title, s.source) for s in STUDIES}
+    texts = {s.name: (s.name, s.arxiv, s.title, s.source) for s in STUDIES}
     studies = [
         {
             "name": name,
@@ -131,12 +131,12 @@ def elsewhere(words: str) -> list[dict[str, str]]:
             "title": systems[name].title,
             "where": systems[name].where,
         }
-        for name in holding(words, said)
+        for name in holding(words, texts)
     ]
     return [*ways, *caches, *rules, *studies]
 
 
-def found(words: str) -> tuple[list[str], list[dict[str, str]]]:
+def meant(words: str) -> tuple[list[str], list[dict[str, str]]]:
     """The methods that these words mean, and what else speaks of them, unless they are a method's name. Raises RequestError
     where nothing does."""
     if not words.strip():

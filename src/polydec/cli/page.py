@@ -68,13 +68,13 @@ def figure(
     """Lines (or points alone) over an axis, with a legend below. low: where the axes begin, None: at the smallest; most: where
     the upright one ends; percent: it shows shares; whole: only whole numbers stand
     below."""
-    some = [(x, y) for line in lines for x, y in line.points]
-    if not some:
+    points = [(x, y) for line in lines for x, y in line.points]
+    if not points:
         return '<p class="note">Nothing was measured here.</p>'
-    tops = [y for _, y in some] + [b for line in lines for _, b in line.spread]
-    x0 = min(x for x, _ in some) if low[0] is None else low[0]
-    x1 = max(x for x, _ in some) * (1.0 if joined else 1.08)
-    y0 = min(y for _, y in some) if low[1] is None else low[1]
+    tops = [y for _, y in points] + [b for line in lines for _, b in line.spread]
+    x0 = min(x for x, _ in points) if low[0] is None else low[0]
+    x1 = max(x for x, _ in points) * (1.0 if joined else 1.08)
+    y0 = min(y for _, y in points) if low[1] is None else low[1]
     y1 = max(tops) if most is None else most
     x1, y1 = (x1 if x1 > x0 else x0 + 1), (y1 if y1 > y0 else y0 + 1)
 
@@ -87,9 +87,9 @@ def figure(
     out = list[str]()
     for y in ticks(y0, y1):
         _, h = at(x0, y)
-        said = f"{100 * y:.0f} %" if percent else f"{y:g}"
+        label = f"{100 * y:.0f} %" if percent else f"{y:g}"
         out.append(f'<path d="M{LEFT} {h:.1f}H{WIDE - RIGHT}"/>')
-        out.append(f'<text x="{LEFT - 6}" y="{h + 4:.1f}" text-anchor="end">{said}</text>')
+        out.append(f'<text x="{LEFT - 6}" y="{h + 4:.1f}" text-anchor="end">{label}</text>')
     for x in (x for x in ticks(x0, x1) if not whole or x == int(x)):
         w, _ = at(x, y0)
         out.append(f'<text x="{w:.1f}" y="{HIGH - BOTTOM + 16}" text-anchor="middle">{x:g}</text>')
@@ -130,8 +130,8 @@ def ticks(low: float, high: float) -> list[float]:
     size = 10.0 ** ceil(log10(high - low))
     step = next(s for p in (1, 2, 2.5, 5, 10, 20, 25, 50) if (high - low) / (s := size / p) >= 3.9)
     first = int(low / step) if low >= 0 else int(low / step) - 1
-    some = [round(step * i, 9) for i in range(first, first + 20)]
-    return [x for x in some if low - 1e-9 <= x <= high + 1e-9]
+    marks = [round(step * i, 9) for i in range(first, first + 20)]
+    return [x for x in marks if low - 1e-9 <= x <= high + 1e-9]
 
 
 FIGURES = """

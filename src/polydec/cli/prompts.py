@@ -21,6 +21,7 @@ from polydec.base.errors import RequestError
 
 if TYPE_CHECKING:
     from polydec.api import LM, Prompt
+    from polydec.bench.checks import Check
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Row:
     prompt: Prompt
     workload: str
     raw: bool = False
-    answer: str | None = None
+    answer: str | Check | None = None
 
     @property
     def key(self) -> str:

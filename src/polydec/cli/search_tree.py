@@ -50,45 +50,45 @@ def grown(events: Iterable[Event], answer: Sequence[int] = ()) -> Node | None:
                 branches[event.branch].tokens += event.tokens
                 branches[event.branch].pieces += event.pieces
             case Scored() if event.branch in branches:
-                one = branches[event.branch]
-                one.weighed[len(one.tokens)] = event.score
+                branch = branches[event.branch]
+                branch.weighed[len(branch.tokens)] = event.score
             case Pruned() if event.branch in branches:
                 branches[event.branch].pruned = True
             case _:
                 pass
     root = Node([], [], chosen=True)
-    for one in branches.values():
-        _put(root, one)
+    for branch in branches.values():
+        _put(root, branch)
     if not root.kids:
         return None
     _choose(root, answer)
     return root
 
 
-def _put(root: Node, one: _Branch) -> None:
+def _put(root: Node, branch: _Branch) -> None:
     """Lay a branch into the tree, splitting nodes where it leaves them or where it was weighed."""
     node, at = root, 0
-    stops = sorted({*one.weighed, len(one.tokens)})
+    stops = sorted({*branch.weighed, len(branch.tokens)})
     for stop in stops:
-        node, at = _reach(node, one, at, stop)
-        if stop in one.weighed:
-            node.score = one.weighed[stop]
-    node.pruned |= one.pruned and node is not root
+        node, at = _reach(node, branch, at, stop)
+        if stop in branch.weighed:
+            node.score = branch.weighed[stop]
+    node.pruned |= branch.pruned and node is not root
 
 
-def _reach(node: Node, one: _Branch, at: int, stop: int) -> tuple[Node, int]:
+def _reach(node: Node, branch: _Branch, at: int, stop: int) -> tuple[Node, int]:
     """The node that ends behind token `stop` of the branch; `node` ends behind token `at`."""
     while at < stop:
-        kid = next((k for k in node.kids if k.tokens[0] == one.tokens[at]), None)
+        kid = next((k for k in node.kids if k.tokens[0] == branch.tokens[at]), None)
         if kid is None:
-            kid = Node(one.tokens[at:stop], one.pieces[at:stop])
+            kid = Node(branch.tokens[at:stop], branch.pieces[at:stop])
             node.kids.append(kid)
             return kid, stop
         same = 0
         while (
             same < len(kid.tokens)
             and at + same < stop
-            and kid.tokens[same] == one.tokens[at + same]
+            and kid.tokens[same] == branch.tokens[at + same]
         ):
             same += 1
         if same < len(kid.tokens):

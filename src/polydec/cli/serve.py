@@ -68,6 +68,7 @@ class ServeFlags:
     cache_dtype: str | None = _loaded("cache_dtype")
     device: str = _loaded("device")
     threads: int | None = _loaded("threads")
+    workers: int = _loaded("workers")
     keep: int = _set("keep", MODEL)
     host: str = _set("host", SERVER)
     port: int = _set("port", SERVER)
@@ -103,11 +104,11 @@ class ServeFlags:
     def limits(self) -> Limits:
         """What clients may take. Raises RequestError for a value out of its range."""
         positions = 0 if self.max_positions == "auto" else self.max_positions
-        given = {
-            one.option.name: getattr(self, name)
-            for name, one in flags_of(type(self), "limits").items()
+        settings = {
+            known.option.name: getattr(self, name)
+            for name, known in flags_of(type(self), "limits").items()
         }
-        return Limits(**{**given, "positions": positions})
+        return Limits(**{**settings, "positions": positions})
 
     @property
     def loading(self) -> dict[str, Any]:
@@ -174,28 +175,28 @@ def serve(flags: ServeFlags) -> None:
 
 def check(flags: ServeFlags) -> None:
     """Raise RequestError for a flag out of its range, by the flag's name."""
-    for name, one in flags_of(ServeFlags).items():
+    for name, known in flags_of(ServeFlags).items():
         value = getattr(flags, name)
-        if one.option.limits and (name, value) != ("max_positions", "auto"):
-            replace(one.option, name=name).convert(value)
+        if known.option.limits and (name, value) != ("max_positions", "auto"):
+            replace(known.option, name=name).convert(value)
 
 
-def _origins(given: list[str]) -> tuple[str, ...]:
+def _origins(origins: list[str]) -> tuple[str, ...]:
     """--cors: as browsers write an origin."""
-    for origin in given:
+    for origin in origins:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise RequestError(
                 f"cors is {shown(origin)}: it must be an origin, such as https://example.org or "
                 "http://localhost:3000 (without a path), or *"
             )
-    return tuple(given)
+    return tuple(origins)
 
 
 def _named(models: list[str]) -> dict[str, str]:
     """What each model is loaded from, by the name under which it is served."""
     out: dict[str, str] = {}
-    for given in models:
-        name, _, source = ("", "", given) if _here(given) else given.rpartition("=")
+    for entry in models:
+        name, _, source = ("", "", entry) if _here(entry) else entry.rpartition("=")
         # where it lies on this machine is nothing that clients need to know
         name = name or (Path(source).resolve().name if _here(source) else source)
         if name in out:
@@ -214,17 +215,17 @@ def _here(name: str) -> bool:
         return False
 
 
-def _trained(given: list[str], names: Mapping[str, str]) -> dict[str, list[str]]:
+def _trained(entries: list[str], names: Mapping[str, str]) -> dict[str, list[str]]:
     """What was trained for each model, by the name under which it is served. Of a single one the name may be left out."""
     out: dict[str, list[str]] = {name: [] for name in names}
-    for one in given:
-        name, _, source = ("", "", one) if _here(one) else one.rpartition("=")
+    for entry in entries:
+        name, _, source = ("", "", entry) if _here(entry) else entry.rpartition("=")
         if not name and len(names) == 1:
             name = next(iter(names))
         if name not in out:
             raise RequestError(
-                f"with is {one!r}: of {len(names)} models it must say which one it is for, as "
-                f"NAME={source or one}; NAME is one of {', '.join(names)}"
+                f"with is {entry!r}: of {len(names)} models it must say which one it is for, as "
+                f"NAME={source or entry}; NAME is one of {', '.join(names)}"
             )
         out[name].append(source)
     return out

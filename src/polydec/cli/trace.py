@@ -40,12 +40,15 @@ from polydec.families.ar.events import Proposed, Verified
 from polydec.families.diffusion.events import Unmasked
 from polydec.methods import registry
 
+MOST = 1 << 20
+"""Requests of a trace."""
+
 app = typer.Typer(help="Read traces that --trace wrote.", no_args_is_help=True)
 
 
 @app.callback()
 def trace() -> None:
-    """Read traces that `polydec generate --trace FILE` wrote."""
+    """Read traces that `polydec generate --trace FILE` or `polydec batch IN OUT --trace FILE` wrote."""
 
 
 @dataclass
@@ -123,24 +126,23 @@ def show(
         emit(
             json.dumps(
                 {
-                    str(c): {
+                    _name(key, stories, ""): {
                         "method": s.method,
                         "prompt_tokens": s.prompt,
                         "tokens": s.tokens,
                         "finish_reason": s.finish,
                         "rounds": [vars(r) for r in s.rounds],
                     }
-                    for c, s in stories.items()
+                    for key, s in stories.items()
                 }
             )
         )
         return
 
     def draw(out: Console) -> None:
-        for choice, story in stories.items():
-            title = (
-                f"choice {choice}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
-            )
+        for key, story in stories.items():
+            name = _name(key, stories)
+            title = f"{name}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
             out.print(Text(printable(title), "bold"))
             if story.canvas:
                 out.print(
@@ -161,11 +163,12 @@ def html_(
     ] = None,
 ) -> None:
     """Write a trace as one page that needs nothing from elsewhere: the text with its drafted tokens, a time line of passes, the
-    draft trees with what was accepted of them, a search's tree with its scores, canvases as they filled."""
+    draft trees with what was accepted of them, a search's tree with its scores, canvases as they filled. Of requests that ran
+    together it begins with all their passes on one time line."""
     stories = read(file)
     parts = [
         trace_page.Part(
-            f"choice {c}: {s.method}, {summary(s)}",
+            f"{_name(key, stories)}: {s.method}, {summary(s)}",
             [(r.accepted, r.pieces) for r in s.rounds],
             [
                 (s.rounds[at].position, t.parent, t.piece, t.path)
@@ -176,10 +179,15 @@ def html_(
             list(canvas.frames(s.prompt, s.canvas)) if s.canvas else [],
             search_tree.grown(s.branches, s.written),
         )
-        for c, s in stories.items()
+        for key, s in stories.items()
+    ]
+    together = [
+        (f"request {request}", s.passes)
+        for (request, _), s in stories.items()
+        if s.passes and _several(stories)
     ]
     page = file.with_suffix(".html") if out is None else out
-    text = trace_page.page(file.name, heading(file), parts)
+    text = trace_page.page(file.name, heading(file), parts, together)
     files.replace(page, lambda at: Path(at).write_text(text, encoding="utf-8"))
     emit(f"{page}: {len(text) // 1024 + 1} KB")
 
@@ -206,13 +214,17 @@ def replay(
 
     stories, (mine, size, ends, costs) = read(file), _settings(file)
     new = str(method or mine["name"])
-    given = pairs("set", set_)
-    options = {**(mine["options"] if new == mine["name"] else {}), **given}
+    changed = pairs("set", set_)
+    options = {**(mine["options"] if new == mine["name"] else {}), **changed}
     registry.check_names(new, options)
     law = None if draft is None else api.load(draft, draft=None).checkpoint.lm
     small = None if law is None else Shaped(law, Greedy())
     rows, name = list[dict[str, Any]](), str(heading(file).get("model"))
-    for choice, story in stories.items():
+    if _several(stories):
+        raise RequestError(
+            sentence(f"trace {str(file)!r} is of several requests: replay reads a trace of one")
+        )
+    for (_, choice), story in stories.items():
         tokens = tuple(story.written)
         if not tokens or story.canvas or max((*story.ids, *tokens)) >= size:
             raise RequestError(
@@ -220,9 +232,9 @@ def replay(
                     f"trace {str(file)!r}: choice {choice} is no text of draft and verify that can be replayed"
                 )
             )
-        one = Recorded(story.ids, tokens, size, ends)
-        again = replayed(one, mine["name"], mine["options"], small, costs)
-        other = replayed(one, new, options, small, costs)
+        recorded = Recorded(story.ids, tokens, size, ends)
+        again = replayed(recorded, mine["name"], mine["options"], small, costs)
+        other = replayed(recorded, new, options, small, costs)
         rows.append(
             {
                 "choice": choice,
@@ -260,11 +272,14 @@ def replay(
         )
 
 
-def _canvases(stories: Mapping[int, Story], file: Path, page: Path | None, delay: float) -> None:
+def _canvases(stories: Mapping[Key, Story], file: Path, page: Path | None, delay: float) -> None:
     """Canvases as a page, or played on the terminal. Raises RequestError where the trace has none."""
     shown = [
-        (f"choice {c}: {s.method}, {summary(s)}", list(canvas.frames(s.prompt, s.canvas)))
-        for c, s in stories.items()
+        (
+            f"{_name(key, stories)}: {s.method}, {summary(s)}",
+            list(canvas.frames(s.prompt, s.canvas)),
+        )
+        for key, s in stories.items()
         if s.canvas
     ]
     if not shown:
@@ -277,9 +292,9 @@ def _canvases(stories: Mapping[int, Story], file: Path, page: Path | None, delay
         )
         return
     console = Console(highlight=False)
-    for heading, some in shown:
+    for heading, boards in shown:
         console.print(Text(printable(heading), "bold"))
-        canvas.watch(console, some, delay)
+        canvas.watch(console, boards, delay)
 
 
 def table(rounds: Sequence[Round]) -> Table:
@@ -313,11 +328,28 @@ def summary(story: Story) -> str:
     )
 
 
-def read(path: Path) -> dict[int, Story]:
+Key = tuple[int, int]
+"""Of a story: the request, from 0 in the order in which they were asked, and its choice."""
+
+
+def _several(stories: Mapping[Key, Story]) -> bool:
+    """Whether a trace is of several requests."""
+    return len({request for request, _ in stories}) > 1
+
+
+def _name(key: Key, stories: Mapping[Key, Story], word: str = "choice ") -> str:
+    """What a story is called: of one request by its choice alone."""
+    request, choice = key
+    if not _several(stories):
+        return f"{word}{choice}"
+    return f"request {request}, choice {choice}" if word else f"{request}.{choice}"
+
+
+def read(path: Path) -> dict[Key, Story]:
     """Of each choice what the file tells. Raises RequestError with one sentence where a line is no event, or there is none."""
-    stories: dict[int, Story] = {}
-    for event, method in _events(path):
-        story = stories.setdefault(event.choice, Story())
+    stories: dict[Key, Story] = {}
+    for request, event, method in _events(path):
+        story = stories.setdefault((request, event.choice), Story())
         _tell(story, event, method)
     if not stories:
         raise RequestError(sentence(f"trace {str(path)!r} holds no event"))
@@ -361,9 +393,9 @@ def _depth(parent: Sequence[int]) -> int:
     return max(deep, default=0)
 
 
-def _events(path: Path) -> Iterator[tuple[Event, str]]:
-    """Events, and of an opening the method's name with its guarantee. A last line that an interruption cut short is left
-    out."""
+def _events(path: Path) -> Iterator[tuple[int, Event, str]]:
+    """Whose event it is, the event, and of an opening the method's name with its guarantee. A last line that an interruption
+    cut short is left out."""
     lines = read_bytes(path).split(b"\n")
     for n, line in enumerate(lines, 1):
         if not line.strip():
@@ -372,7 +404,8 @@ def _events(path: Path) -> Iterator[tuple[Event, str]]:
         try:
             content = parse_object(line, what)
             _known(content.get("trace"), what)
-            yield _checked(from_json(content), what), _method(content.get("method"))
+            request = whole("request", content.get("request", 0), 0, MOST)
+            yield request, _checked(from_json(content), what), _method(content.get("method"))
         except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise RequestError(
                 sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")

@@ -14,6 +14,8 @@ from polydec.core.trace import Passed
 
 TREES, PASSES, LETTERS = 60, 2000, 14
 """Trees and passes that are drawn of a choice, and letters of a drafted token."""
+LANES, FOLDED = 64, 64
+"""Requests that are drawn in company, and choices that are told of by themselves."""
 ROW, COLUMN = 24, 112
 """Pixels of a node, down and across."""
 
@@ -45,17 +47,89 @@ figcaption{color:var(--soft);font-size:.85em}
 table{border-collapse:collapse}td{padding:.1em .35em;white-space:pre;font-family:ui-monospace,monospace;color:#1d2330}
 th{text-align:right;font-weight:400;color:var(--soft);padding:0 .8em 0 0;white-space:nowrap}td.g{color:var(--soft)}
 .n{outline:2px solid var(--good);border-radius:3px}
+details{border-top:1px solid var(--line);padding:.3em 0}summary{cursor:pointer;overflow-wrap:anywhere}
 .bars rect:nth-child(1n){opacity:.9}
 """
 
 
-def page(title: str, head: Mapping[str, Any], parts: Sequence[Part]) -> str:
-    """One HTML page."""
+Lane = tuple[str, Sequence[Passed]]
+"""A request, and the passes that it took part in."""
+
+
+def page(
+    title: str, head: Mapping[str, Any], parts: Sequence[Part], together: Sequence[Lane] = ()
+) -> str:
+    """One HTML page. together: the requests that ran in company; what is told of each is folded up then."""
     about = ", ".join(
         f"{name} {head[name]}" for name in ("model", "draft", "kernel") if head.get(name)
     )
     body = "".join(_part(p) for p in parts)
+    if together:
+        folded = "".join(
+            f"<details><summary>{safe(p.title)}</summary>{_part(p)}</details>"
+            for p in parts[:FOLDED]
+        )
+        more = (
+            f'<p class="note">The first {FOLDED} of {len(parts)}.</p>'
+            if len(parts) > FOLDED
+            else ""
+        )
+        body = f"{_company(together)}<h2>Each by itself</h2>{folded}{more}"
     return document(title, _STYLE, f'<p class="note">{safe(about)}</p>{body}')
+
+
+def _company(lanes: Sequence[Lane]) -> str:
+    """All passes of all requests: above what each pass fed, below a lane a request with its part of it."""
+    lanes = lanes[:LANES]
+    every = {(p.model, p.start): p for _, passes in lanes for p in passes}
+    some = [every[key] for key in sorted(every, key=lambda key: key[1])][:PASSES]
+    last = some[-1].start
+    end = max(p.start + p.seconds for p in some) or 1.0
+    ink = {m: INKS[i % len(INKS)] for i, m in enumerate(dict.fromkeys(p.model for p in some))}
+    left, width, above, row = 86, 1014, 60, 20
+
+    def bar(p: Passed, base: float, high: float, share: float, said: str) -> str:
+        tall, x = max(2.5, high * share**0.5), left + width * p.start / end
+        wide = max(0.6, width * p.seconds / end - 0.4)
+        return (
+            f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}" fill="{ink[p.model]}">'
+            f"<title>{said}</title></rect>"
+        )
+
+    most = max(p.of for p in some) or 1
+    part = max(p.positions for _, passes in lanes for p in passes) or 1
+    out = [f'<text x="0" y="{above - 4}">all of them</text>']
+    for p in some:
+        said = (
+            f"{safe(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.of} positions of {p.queries} texts"
+        )
+        out.append(bar(p, above, above - 8, p.of / most, said))
+    for i, (name, passes) in enumerate(lanes):
+        base = above + 6 + (i + 1) * row
+        out.append(
+            f'<path d="M{left} {base}H{left + width}"/><text x="0" y="{base - 3}">{safe(name, 12)}</text>'
+        )
+        for p in (p for p in passes if p.start <= last):
+            said = (
+                f"{safe(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.positions} of {p.of} positions"
+            )
+            out.append(bar(p, base, row - 4, p.positions / part, said))
+    tall = above + 6 + len(lanes) * row + 18
+    out.append(
+        f'<text class="no" x="{left}" y="{tall - 3}">0 s</text>'
+        f'<text class="no" x="{left + width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
+    )
+    shared = sum(p.queries > 1 for p in some) / len(some)
+    models = ", ".join(f'<b style="color:{c}">{safe(m, 60)}</b>' for m, c in ink.items())
+    more = f" The first {PASSES} of {len(every)}." if len(every) > PASSES else ""
+    return (
+        f"<h2>{len(lanes)} requests in company</h2>"
+        f'<p class="note">{len(every)} passes, {shared:.0%} of them over several texts at once. '
+        f"A bar a pass, its height grows with the positions that were fed: above of all requests together, below the "
+        f"part of each. Bars that stand under one another are one pass. {models}.{more}</p>"
+        f'<div class="wide"><svg class="bars" width="{left + width}" height="{tall}" role="img" '
+        f'aria-label="passes of {len(lanes)} requests on one time line">{"".join(out)}</svg></div>'
+    )
 
 
 def _shown(piece: str) -> str:
@@ -93,24 +167,24 @@ def _text(rounds: Sequence[tuple[int, Sequence[str]]]) -> str:
 
 def _timeline(passes: Sequence[Passed]) -> str:
     """A bar a pass, a lane a model; taller where more positions were fed."""
-    some = passes[:PASSES]
-    end = max(p.start + p.seconds for p in some) or 1.0
-    most, lanes = max(p.positions for p in some) or 1, list(dict.fromkeys(p.model for p in some))
+    shown = passes[:PASSES]
+    end = max(p.start + p.seconds for p in shown) or 1.0
+    most, lanes = max(p.positions for p in shown) or 1, list(dict.fromkeys(p.model for p in shown))
     width, high = 1100, 46
     bars = list[str]()
     for i, lane in enumerate(lanes):
         base = (i + 1) * (high + 20)
         bars.append(f'<text x="0" y="{base - high - 3}">{safe(lane, 60)}</text>')
-        for p in (p for p in some if p.model == lane):
+        for p in (p for p in shown if p.model == lane):
             tall = max(3.0, high * (p.positions / most) ** 0.5)
             x, w = width * p.start / end, max(0.6, width * p.seconds / end - 0.4)
-            said = (
+            label = (
                 f"{p.seconds * 1000:.1f} ms, {p.positions} positions for this request of {p.of}, "
                 f"{p.queries} queries together"
             )
             bars.append(
                 f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{w:.1f}" height="{tall:.1f}" fill="{INKS[i % len(INKS)]}">'
-                f"<title>{said}</title></rect>"
+                f"<title>{label}</title></rect>"
             )
     tall = len(lanes) * (high + 20) + 18
     axis = (
@@ -170,11 +244,11 @@ def _tree(n: int, tree: Tree) -> str:
                 f'<path{mark} d="M{fx} {fy:.0f}C{fx + 14} {fy:.0f} {x - 18} {y - 4:.0f} {x - 4} {y - 4:.0f}"/>'
             )
     wide, tall = (max(depth) + 1) * COLUMN, free * ROW + 8
-    said = f"pass {n}, from position {position}: {len(path)} of {len(parent) - 1} accepted"
+    tree_label = f"pass {n}, from position {position}: {len(path)} of {len(parent) - 1} accepted"
     return (
-        f'<figure class="wide"><svg width="{wide}" height="{tall}" role="img" aria-label="{said}">'
+        f'<figure class="wide"><svg width="{wide}" height="{tall}" role="img" aria-label="{tree_label}">'
         f"{''.join(lines)}{''.join(words)}</svg>"
-        f"<figcaption>{said}</figcaption></figure>"
+        f"<figcaption>{tree_label}</figcaption></figure>"
     )
 
 

@@ -22,9 +22,6 @@ from polydec.train.specs.command import Command
 PATHS = {"out", "data", "text", "corpus", "tokenizer", "teacher", "good", "bad"}
 """Fields whose value is a file or a folder."""
 
-MEASURING = ("strength",)
-"""Commands beside them, which train nothing."""
-
 JSON = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
 
@@ -50,7 +47,7 @@ def _own(name: str) -> Command:
 
 def _brought(only: str | None = None) -> dict[str, Command]:
     """What other packages bring: all of it, or what has the name `only`."""
-    taken, what = [*_names(), *MEASURING], "COMMAND of that name"
+    taken, what = _names(), "COMMAND of that name"
     return plugins.found("training", taken, plugins.with_command, what, only)
 
 
@@ -58,15 +55,15 @@ class Trainings(TyperGroup):
     """A group of all these commands. One is made when somebody asks for it; another package's is not even imported for the
     list, which shows its name and package."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         own = {name: TyperCommand(name) for name in _names()}
-        self._others = plugins.names("training", [*own, *MEASURING])
+        self._others = plugins.names("training", list(own))
         others = {
             name: TyperCommand(name, help=f"Of the package {package}.")
             for name, package in self._others.items()
         }
         listed = dict(sorted((own | others).items()))
-        super().__init__(**{**given, "commands": {**given["commands"], **listed}})
+        super().__init__(**{**settings, "commands": {**settings["commands"], **listed}})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         known = super().get_command(ctx, cmd_name)
@@ -75,12 +72,12 @@ class Trainings(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, known, rest = super().resolve_command(ctx, args)
         if name in self._others:
-            found = _brought(name)
-            if name not in found:
+            brought = _brought(name)
+            if name not in brought:
                 raise RequestError(
                     f"the package {self._others[name]} brings the training {name}, which cannot be used"
                 )
-            known = _typed(found[name])
+            known = _typed(brought[name])
         return name, known, rest
 
 
@@ -100,8 +97,8 @@ def _table(command: Command) -> str:
     rows = ["| flag | default | what it is |", "|---|---|---|"]
     for option in command.options():
         default = command.default(option)
-        said = "must be given" if default is REQUIRED else f"`{as_text(default) or 'none'}`"
-        rows.append(f"| `{command.flag(option)}` | {said} | {command.help(option)} |")
+        shown = "must be given" if default is REQUIRED else f"`{as_text(default) or 'none'}`"
+        rows.append(f"| `{command.flag(option)}` | {shown} | {command.help(option)} |")
     table = "\n".join(rows)
     return f"### polydec train {command.name}\n\n{command.summary}\n\n{table}"
 
@@ -115,8 +112,8 @@ def made(command: Command) -> Callable[..., None]:
             Parameter("json_", Parameter.KEYWORD_ONLY, default=False, annotation=JSON)
         )
 
-    def run(*, json_: bool = True, **given: Any) -> None:
-        values = {option.name: _value(option, given[option.name], command) for option in options}
+    def run(*, json_: bool = True, **flags: Any) -> None:
+        values = {option.name: _value(option, flags[option.name], command) for option in options}
         result = command.train(values)
         if json_ or command.sentence is None:
             print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
@@ -152,10 +149,10 @@ def _type(option: Option) -> Any:
     return kind | None if option.optional else kind
 
 
-def _value(option: Option, given: Any, command: Command) -> Any:
+def _value(option: Option, value: Any, command: Command) -> Any:
     """The value of the field. Raises RequestError for a text that is no tuple of its type."""
     if option.name in command.reads:
-        return command.reads[option.name](given)
+        return command.reads[option.name](value)
     if option.kind is tuple:
-        return option.convert(given)
-    return str(given) if isinstance(given, Path) else given
+        return option.convert(value)
+    return str(value) if isinstance(value, Path) else value

@@ -74,32 +74,36 @@ def tune(
             style="yellow",
         )
     with err.status(f"measuring passes for {seconds:g} seconds"):
-        found = profile.measure(lm, seconds=seconds)
-    profile.keep(lm, found)
+        measured = profile.measure(lm, seconds=seconds)
+    profile.keep(lm, measured)
     advice = None
     if rows is not None:
         with err.status("decoding") as status:
-            advice = tune_on.advise(lm, rows, found, max_tokens, raw, best, status.update)
+            advice = tune_on.advise(lm, rows, measured, max_tokens, raw, best, status.update)
     if json_:
-        told = {"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(found)}
+        told = {"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(measured)}
         print(json.dumps(told if advice is None else {**told, "on": advice.to_json()}))
         return
     out = Console(highlight=False, soft_wrap=True)
     out.print(profile.key(lm), style="dim")
     out.print(
-        f"rows   ms behind {found.context:4} tokens   times t(1)   ms behind {found.far_context:4} tokens   times t(1)"
+        f"rows   ms behind {measured.context:4} tokens   times t(1)   ms behind {measured.far_context:4} tokens   times t(1)"
     )
-    for m, t in sorted(found.rows.items()):
-        far = f"{found.far[m]:23.2f} {found.far[m] / found.far[1]:12.2f}" if m in found.far else ""
-        out.print(f"{m:4} {t:22.2f} {t / found.rows[1]:12.2f} {far}".rstrip())
-    for k, t in found.beside.items():
-        out.print(
-            f"{k} sequences of a row each: {t:.2f} ms behind {found.context} tokens, {found.far_beside[k]:.2f} behind "
-            f"{found.far_context}"
+    for m, t in sorted(measured.rows.items()):
+        far = (
+            f"{measured.far[m]:23.2f} {measured.far[m] / measured.far[1]:12.2f}"
+            if m in measured.far
+            else ""
         )
-    if found.draft:
+        out.print(f"{m:4} {t:22.2f} {t / measured.rows[1]:12.2f} {far}".rstrip())
+    for k, t in measured.beside.items():
         out.print(
-            f"draft model: {found.draft[1]:.2f} ms a token ({found.draft[1] / found.rows[1]:.0%} of a pass)"
+            f"{k} sequences of a row each: {t:.2f} ms behind {measured.context} tokens, {measured.far_beside[k]:.2f} behind "
+            f"{measured.far_context}"
+        )
+    if measured.draft:
+        out.print(
+            f"draft model: {measured.draft[1]:.2f} ms a token ({measured.draft[1] / measured.rows[1]:.0%} of a pass)"
         )
     out.print(f"kept in {profile.path()}")
     if advice is not None:

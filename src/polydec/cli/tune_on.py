@@ -105,14 +105,14 @@ def check(lm: api.LM, rows: Sequence[prompts.Row], max_tokens: int, raw: bool) -
 def advise(
     lm: api.LM,
     rows: Sequence[prompts.Row],
-    found: Profile,
+    measured: Profile,
     max_tokens: int,
     raw: bool,
     best: int,
     say: Callable[[str], None],
 ) -> Advice:
     """Decode plainly, replay and price every method, measure the `best` of them, and say what follows."""
-    request, costs, vocab = _request(lm, max_tokens), found.costs, lm.checkpoint.lm.vocab
+    request, costs, vocab = _request(lm, max_tokens), measured.costs, lm.checkpoint.lm.vocab
     texts = list[Recorded]()
     for n, r in enumerate(rows, 1):
         say(f"decoding prompt {n} of {len(rows)}")
@@ -149,7 +149,7 @@ def advise(
         settings,
         tuple(left_out),
         _choose(settings),
-        tuple(_buy(lm, found, draft is not None, say)),
+        tuple(_buy(lm, measured, draft is not None, say)),
     )
 
 
@@ -176,11 +176,11 @@ def _choose(settings: Sequence[Setting]) -> str:
     return f"{top.method.label}: {top.ratio:.2f} times plain (--method {top.method.name}{options})"
 
 
-def _buy(lm: api.LM, found: Profile, drafted: bool, say: Callable[[str], None]) -> list[str]:
+def _buy(lm: api.LM, measured: Profile, drafted: bool, say: Callable[[str], None]) -> list[str]:
     """What would make passes cheaper, or fewer of them."""
     out = list[str]()
     if not drafted:
-        gains = [(right, *predicted.with_draft(found.costs, right, PART)) for right in RIGHT]
+        gains = [(right, *predicted.with_draft(measured.costs, right, PART)) for right in RIGHT]
         out.append(
             f"a draft model that takes {PART:.0%} of a pass: "
             + ", ".join(
@@ -192,23 +192,27 @@ def _buy(lm: api.LM, found: Profile, drafted: bool, say: Callable[[str], None]) 
         )
     threads, cores = getattr(lm.network, "threads", None), os.cpu_count() or 1
     if threads is not None and threads < cores:
-        out.append(_other(lm, found, say, f"{cores} threads in place of {threads}", threads=cores))
+        out.append(
+            _other(lm, measured, say, f"{cores} threads in place of {threads}", threads=cores)
+        )
     else:
         out.append(f"more threads: none are left, all {cores} cores are in use")
     if "int8" not in lm.checkpoint.kernel:
-        out.append(_other(lm, found, say, "int8 (--compute int8)", compute="int8", threads=threads))
+        out.append(
+            _other(lm, measured, say, "int8 (--compute int8)", compute="int8", threads=threads)
+        )
     return out
 
 
-def _other(lm: api.LM, found: Profile, say: Callable[[str], None], what: str, **how: Any) -> str:
+def _other(lm: api.LM, measured: Profile, say: Callable[[str], None], what: str, **how: Any) -> str:
     """What a pass over one row takes when the model is loaded otherwise."""
     say(f"timing {what}")
     try:
         other = api.load(lm.name, draft=None, **how)
     except PolydecError as error:
         return f"{what}: not for this model ({error})"
-    ms = passes.table(passes.Passes(other.network, found.context), (1,), SECOND)[1]
-    here = passes.table(passes.Passes(lm.network, found.context), (1,), SECOND)[1]
+    ms = passes.table(passes.Passes(other.network, measured.context), (1,), SECOND)[1]
+    here = passes.table(passes.Passes(lm.network, measured.context), (1,), SECOND)[1]
     return f"{what}: a pass over one row takes {ms / here:.2f} of what it takes now ({ms:.2f} in place of {here:.2f} ms)"
 
 
@@ -250,8 +254,8 @@ def show(advice: Advice) -> None:
                 soft_wrap=True,
                 markup=False,
             )
-        for name, some in (("choose", (advice.choose,)), ("buy", advice.buy)):
-            for said in some:
-                out.print(f"{name}: {said}", soft_wrap=True, markup=False)
+        for name, lines in (("choose", (advice.choose,)), ("buy", advice.buy)):
+            for line in lines:
+                out.print(f"{name}: {line}", soft_wrap=True, markup=False)
 
     emit_drawn(draw)

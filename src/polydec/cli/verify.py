@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from polydec.bench.enumerated import Enumerated
     from polydec.bench.masked import Held
     from polydec.bench.sampled import Findings
-    from polydec.bench.searched import Audit
+    from polydec.bench.searched import Audit, ToyAudit
 
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
 CONSTRAINED = {"regex", "json_schema", "grammar", "choice", "span_of", "constraint_"}
@@ -90,8 +90,8 @@ def verify(
     law is measured; a search's scores and ledger are computed again; of a constraint every answer and the masked law; of a
     masked-diffusion model the laws of a kept cache. Exit code 1 where a fault is found."""
     if repeat is not None:
-        given = (data, prompt_tokens, limit, samples)
-        if any(x is not None for x in given):
+        others = (data, prompt_tokens, limit, samples)
+        if any(x is not None for x in others):
             raise RequestError(
                 "verify --repeat does not take --data, --prompt-tokens, --limit or --samples: the certificate has them"
             )
@@ -157,7 +157,7 @@ def run(
     }
     if family_of(lm.checkpoint.lm) == "diffusion":
         flags.only("verify, of a masked-diffusion model,", TAKEN)
-        found = filled(lm, flags, rows, request, samples or SAMPLES, drawn)
+        outcome = filled(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:
         request |= steered.request()
         asking.check(
@@ -166,19 +166,19 @@ def run(
             (("plain", {}), (flags.method, flags.options())),
             **request,
         )
-        found = decoded(lm, flags, rows, request, samples or SAMPLES, drawn)
+        outcome = decoded(lm, flags, rows, request, samples or SAMPLES, drawn)
     seeds = [flags.seed + i for i in range(min(SEEDS, samples or SAMPLES) if drawn else 1)]
     asked = [{"prompt": r.prompt, "raw": r.raw, "workload": r.workload} for r in rows]
     head = certificate.head(lm, stored(flags, steered), seeds)
     content = {
         **head,
-        "verdict": found.verdict,
-        "place": found.place,
+        "verdict": outcome.verdict,
+        "place": outcome.place,
         "samples": samples,
         "asked": asked,
-        **found.content,
+        **outcome.content,
     }
-    return replace(found, content=content)
+    return replace(outcome, content=content)
 
 
 def decoded(
@@ -192,9 +192,9 @@ def decoded(
     """Of a model that continues texts: by what the method promises, and by what of."""
     from polydec.bench.apart import distances
     from polydec.bench.enumerated import enumerated
-    from polydec.bench.masked import held
+    from polydec.bench.masked import judge_constrained
     from polydec.bench.sampled import sampled
-    from polydec.bench.searched import audit
+    from polydec.bench.searched import audit, on_toys
     from polydec.request.ask import plan
 
     method, options = flags.method, flags.options()
@@ -205,8 +205,12 @@ def decoded(
     about = {"method": method, "decodes": made.method, "promise": promise.value}
     if kind in SEARCHES:
         audited = audit(lm, pairs, method, options, seed=flags.seed, **request)
+        toys = on_toys(method, options)
         done = Done(
-            audited.verdict, audited.place, {"search": audited.to_json()}, _audited(audited)
+            _worse(audited.verdict, toys.verdict),
+            "; ".join(p for p in (audited.place, toys.place) if p),
+            {"search": audited.to_json(), "toys": toys.to_json()},
+            [*_on_toys(toys), *_audited(audited)],
         )
     elif promise is Exactness.APPROXIMATE or (drawn and promise is Exactness.ARGMAX):
         far = distances(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
@@ -217,7 +221,9 @@ def decoded(
     else:
         done = greedy(lm, flags, rows, request)
     if request.get("constraint") is not None:
-        inside = held(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
+        inside = judge_constrained(
+            lm, pairs, method, options, samples=samples, seed=flags.seed, **request
+        )
         done = Done(
             _worse(done.verdict, inside.verdict),
             done.place if done.verdict == "fault" else inside.place or done.place,
@@ -237,9 +243,9 @@ def lawful(tested: Findings, exact: Enumerated) -> Done:
     )
 
 
-def _worse(one: str, other: str) -> str:
+def _worse(first: str, other: str) -> str:
     order = ("measured", "keeps it", "near-tie", "fault")
-    return max(one, other, key=order.index)
+    return max(first, other, key=order.index)
 
 
 def greedy(
@@ -248,44 +254,44 @@ def greedy(
     """The greedy text against plain decoding's, prompt by prompt; each is shown as it is compared."""
     from polydec.bench.certify import compare
 
-    found: list[Comparison] = []
+    compared: list[Comparison] = []
     if not flags.json_:
         emit(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
     try:
         for r in track(rows, "comparing", console=Console(stderr=True), transient=True):
             raw = flags.raw or r.raw
-            found.append(
+            compared.append(
                 compare(
                     lm, r.prompt, flags.method, flags.options(), raw=raw, seed=flags.seed, **request
                 )
             )
             if not flags.json_:
-                emit(line(lm, r, found[-1]))
+                emit(line(lm, r, compared[-1]))
     except BaseException:  # what was compared before a failure or Ctrl-C is said all the same
-        if found:
-            done = _compared(lm, flags, rows, found)
+        if compared:
+            done = _compared(lm, flags, rows, compared)
             emit(json.dumps(done.content) if flags.json_ else "\n".join(done.lines))
         raise
-    return _compared(lm, flags, rows, found)
+    return _compared(lm, flags, rows, compared)
 
 
 def _compared(
-    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], found: Sequence[Comparison]
+    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], compared: Sequence[Comparison]
 ) -> Done:
-    counts = {v: sum(c.verdict == v for c in found) for v in ("equal", "near-tie", "fault")}
+    counts = {v: sum(c.verdict == v for c in compared) for v in ("equal", "near-tie", "fault")}
     verdict = next((v for v in ("fault", "near-tie") if counts[v]), "keeps it")
-    worst = [(i, c) for i, c in enumerate(found, 1) if c.verdict == verdict]
+    worst = [(i, c) for i, c in enumerate(compared, 1) if c.verdict == verdict]
     place = "" if verdict == "keeps it" else f"prompt {worst[0][0]}, token {worst[0][1].at}"
     if place and worst[0][1].place:
         place += f", {worst[0][1].place}"
-    said = ", ".join(f"{n} {v}" for v, n in counts.items())
+    counted = ", ".join(f"{n} {v}" for v, n in counts.items())
     content = {
         "counts": counts,
         "prompts": [
-            {"prompt": r.key[:80], "verdict": c.verdict, **vars(c)} for r, c in zip(rows, found)
+            {"prompt": r.key[:80], "verdict": c.verdict, **vars(c)} for r, c in zip(rows, compared)
         ],
     }
-    lines = [f"{flags.method} on {printable(lm.name)} ({lm.checkpoint.kernel}): {said}"]
+    lines = [f"{flags.method} on {printable(lm.name)} ({lm.checkpoint.kernel}): {counted}"]
     return Done(verdict, place, content, lines)
 
 
@@ -325,24 +331,26 @@ def drifts(
     """How far the laws of a masked-diffusion model's cache are from those without one."""
     from polydec.bench.drift import drift
 
-    found = [
+    distances = [
         drift(
             lm, r.prompt, name, flags.options(), **common, raw=flags.raw or r.raw, seed=flags.seed
         )
         for r in track(rows, "comparing", console=Console(stderr=True), transient=True)
     ]
-    stale = next((i for i, d in enumerate(found, 1) if d.stale is not None), None)
-    verdict = "fault" if stale else "keeps it" if all(d.most < 1e-6 for d in found) else "measured"
+    stale = next((i for i, d in enumerate(distances, 1) if d.stale is not None), None)
+    verdict = (
+        "fault" if stale else "keeps it" if all(d.most < 1e-6 for d in distances) else "measured"
+    )
     place = (
-        f"prompt {stale}, pass {found[stale - 1].stale}: everything was fed and the laws are those of a kept cache"
+        f"prompt {stale}, pass {distances[stale - 1].stale}: everything was fed and the laws are those of a kept cache"
         if stale
         else ""
     )
     content = {
-        "prompts": [{"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, found)],
+        "prompts": [{"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, distances)],
     }
     lines = [DRIFT.format("prompt", "laws", "passes", "KL, nats", "largest", "other token")]
-    lines += [_drift(r, d) for r, d in zip(rows, found)]
+    lines += [_drift(r, d) for r, d in zip(rows, distances)]
     return Done(verdict, place, content, lines)
 
 
@@ -384,9 +392,9 @@ def _digests(content: Mapping[str, Any]) -> list[Any]:
 def stored(flags: Flags, steered: Steered) -> dict[str, Any]:
     """The flags that are not at their defaults, files as their texts."""
     out = dict[str, Any]()
-    for one in (flags, steered):
-        for field in dataclasses.fields(one):
-            value = getattr(one, field.name)
+    for group in (flags, steered):
+        for field in dataclasses.fields(group):
+            value = getattr(group, field.name)
             if value not in (field.default, []) and field.name != "json_":
                 out[field.name] = value
     for name in IN_FILES:
@@ -475,40 +483,40 @@ def _drift(row: prompts.Row, d: Drift) -> str:
     )
 
 
-def _enumerated(found: Enumerated) -> list[str]:
+def _enumerated(laws: Enumerated) -> list[str]:
     """What an enumeration came to."""
-    if found.unknown:
-        return [f"not enumerated on toys: {found.unknown}"]
+    if laws.unknown:
+        return [f"not enumerated on toys: {laws.unknown}"]
     return [
-        f"enumerated on {found.laws} random toy laws: all {found.ways} ways for draws to fall; total variation at most "
-        f"{found.apart:.1e}"
+        f"enumerated on {laws.laws} random toy laws: all {laws.ways} ways for draws to fall; total variation at most "
+        f"{laws.apart:.1e}"
     ]
 
 
-def _findings(found: Findings) -> list[str]:
-    cost = {side: f"{c['passes']:.0f} passes" for side, c in found.cost.items()}
+def _findings(findings: Findings) -> list[str]:
+    cost = {side: f"{c['passes']:.0f} passes" for side, c in findings.cost.items()}
     return [
-        f"{found.tokens} tokens of {found.texts} texts against the laws behind them",
-        *(f"  {t.name:11} p = {t.p:.2g}  {t.where}".rstrip() for t in found.tests),
-        f"would have caught, nine times of ten: {found.power}",
+        f"{findings.tokens} tokens of {findings.texts} texts against the laws behind them",
+        *(f"  {t.name:11} p = {t.p:.2g}  {t.where}".rstrip() for t in findings.tests),
+        f"would have caught, nine times of ten: {findings.power}",
         f"cost: {cost['method']} of the method, {cost['plain']} beside it",
     ]
 
 
-def _distances(found: Distances) -> list[str]:
+def _distances(distances: Distances) -> list[str]:
     how = {
         "laws": "from the laws of both",
         "samples": "from what was drawn: at least so much",
         "greedy texts": "greedy: the share of tokens that are not plain decoding's choice",
-    }[found.by]
+    }[distances.by]
     return [
-        f"{found.tokens} tokens of {found.texts} texts, {how}; 95 % intervals",
+        f"{distances.tokens} tokens of {distances.texts} texts, {how}; 95 % intervals",
         FAR.format("tokens", "KL, nats a token", "total variation", "less likely by, nats"),
         *(
             _apart(f"{p.first}-{p.last}" if p.first < p.last else str(p.first), p)
-            for p in found.positions
+            for p in distances.positions
         ),
-        _apart("all", found.all),
+        _apart("all", distances.all),
     ]
 
 
@@ -529,19 +537,29 @@ def _between(interval: Sequence[float]) -> str:
     return f"{interval[0]:.3f} to {interval[1]:.3f}"
 
 
-def _audited(found: Audit) -> list[str]:
+def _on_toys(audit: ToyAudit) -> list[str]:
+    """What a search's answers on toys came to."""
+    if audit.unknown:
+        return [f"not run on toys: {audit.unknown}"]
     return [
-        f"{found.answers} answers: {found.scored} scores and {found.logprobs} log-probabilities computed again, "
-        f"at most {found.apart:.1e} nats off",
-        f"ledger: {found.booked['positions']} positions booked, {found.ran['positions']} fed; {found.ran['passes']} passes ran",
+        f"{audit.laws} random toy laws under sampling rules: {audit.tokens} log-probabilities computed again, "
+        f"at most {audit.apart:.1e} nats off"
     ]
 
 
-def _held(found: Held) -> list[str]:
-    known = f"{found.valid} valid, {found.invalid} not" + (
-        f", {found.unjudged} that nothing else here can judge" if found.unjudged else ""
+def _audited(audit: Audit) -> list[str]:
+    return [
+        f"{audit.answers} answers: {audit.scored} scores and {audit.logprobs} log-probabilities computed again, "
+        f"at most {audit.apart:.1e} nats off",
+        f"ledger: {audit.booked['positions']} positions booked, {audit.ran['positions']} fed; {audit.ran['passes']} passes ran",
+    ]
+
+
+def _held(kept: Held) -> list[str]:
+    known = f"{kept.valid} valid, {kept.invalid} not" + (
+        f", {kept.unjudged} that nothing else here can judge" if kept.unjudged else ""
     )
     return [
-        f"constraint: {found.finished} of {found.answers} answers came to an end: {known}; {found.rows} masked laws computed "
-        f"again, at most {found.apart:.1e} nats off"
+        f"constraint: {kept.finished} of {kept.answers} answers came to an end: {known}; {kept.rows} masked laws computed "
+        f"again, at most {kept.apart:.1e} nats off"
     ]

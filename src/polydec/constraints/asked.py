@@ -97,7 +97,7 @@ def table() -> str:
     return "\n".join(["| kind | its value |", "|---|---|", *(rows or ["| none | |"])])
 
 
-def one(fields: Mapping[str, Any]) -> Constraint | None:
+def constraint_of(fields: Mapping[str, Any]) -> Constraint | None:
     """The constraint of some fields, by our names or those of other packages, of which at most one may be given (None: not
     given). Raises RequestError for several, or a value that means none."""
     on = {name: value for name, value in fields.items() if value is not None}

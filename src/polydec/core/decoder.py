@@ -47,8 +47,8 @@ async def answer_one(
 ) -> Result:
     """The first choice alone. rng: replaces its stream (the enumerator of polydec.testing does that)."""
 
-    def given(choice: int) -> Rng:
+    def stream_of(choice: int) -> Rng:
         return rng
 
-    of = streams(request) if rng is None else given
+    of = streams(request) if rng is None else stream_of
     return (await decoder.run(request, of, Transcript(request, decoder.vocab.eos, on)))[0]

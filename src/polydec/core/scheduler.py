@@ -50,12 +50,12 @@ class Task:
         "coro",
         "done",
         "error",
-        "held",
         "join",
         "kids",
         "left",
         "parent",
         "passes",
+        "paused",
         "result",
         "running",
         "slot",
@@ -72,7 +72,7 @@ class Task:
         self.kids: list[Task] = []
         self.left = 0
         self.done = self.running = False
-        self.held: list[Task] | None = (
+        self.paused: list[Task] | None = (
             None  # of a task that is asked to stop: who below it has done so
         )
         self.result: Any = None
@@ -108,6 +108,14 @@ _current: ContextVar[Task | None] = ContextVar("current", default=None)
 def current_task() -> Task | None:
     """The submitted task whose coroutine, or one below it, is running just now: what is opened meanwhile belongs to it."""
     return _current.get()
+
+
+def _below(task: Task, above: Task) -> bool:
+    """Whether a task is this one, or somewhere below it."""
+    at: Task | None = task
+    while at is not None and at is not above:
+        at = at.parent
+    return at is above
 
 
 _cost = attrgetter("cost")
@@ -166,7 +174,8 @@ class Scheduler:
     waits for the next pass, first come first served (a query that is larger than that runs all the same). Prompts fill the
     room that the others leave, in parts where all of one does not fit, and an eighth of a pass is theirs whatever else waits
     (Sarathi-Serve, Agrawal et al. 2024). doubling: behind so many tokens a position counts twice. A pass that is interrupted
-    (Ctrl-C) stays due and runs again.
+    (Ctrl-C) stays due and runs again. choose: which of the queries that wait for a model may share its next pass, at least
+    one of them; None: all.
 
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.
@@ -178,7 +187,9 @@ class Scheduler:
         pool: Executor | None = None,
         positions: Callable[[int], int] | None = None,
         doubling: float = inf,
+        choose: Callable[[Sequence[Forward]], Sequence[int]] | None = None,
     ) -> None:
+        self._choose = choose
         self._pool, self._running = pool, dict[Future[Answers], tuple[Model, Group]]()
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
@@ -197,16 +208,27 @@ class Scheduler:
 
     def cancel(self, task: Task) -> None:
         """Close a submitted task: it ends without result or error."""
+        self.settle(task)
         task.close()
+
+    def settle(self, task: Task | None = None) -> None:
+        """Wait until no pass is under way in which this task, or one below it, takes part (None: none at all): whoever closes
+        it gives caches back, which such a pass still writes. Without a pool nothing is ever under way."""
+        if self._running:
+            wait(
+                future
+                for future, (_, group) in self._running.items()
+                if task is None or any(_below(t, task) for t, _ in group)
+            )
 
     def hold(self, task: Task) -> None:
         """Ask a submitted task to stop at its next pause, until `resume`."""
-        if task.held is None:
-            task.held = []
+        if task.paused is None:
+            task.paused = []
 
     def stopped(self, task: Task) -> bool:
         """Whether a task that was asked to has stopped, with everything below it."""
-        if task.held is None or task.done:
+        if task.paused is None or task.done:
             return False
         waits = any(
             t.root is task for group in self._waiting.values() for t, _ in group if not t.done
@@ -216,9 +238,9 @@ class Scheduler:
 
     def resume(self, task: Task) -> None:
         """Let a task that was asked to stop go on."""
-        if task.held is not None:
-            self._ready.extend((t, None, None) for t in task.held)
-            task.held = None
+        if task.paused is not None:
+            self._ready.extend((t, None, None) for t in task.paused)
+            task.paused = None
 
     def step(self) -> bool:
         """Advance every coroutine to its next pass and run the passes that are due; False when nothing is left."""
@@ -252,6 +274,11 @@ class Scheduler:
     def _due(self, model: Model) -> Group:
         """What the next pass of a model takes of those that wait for it; the others wait on."""
         group = self._waiting.pop(model)
+        if self._choose is not None:
+            chosen = set(self._choose([f for _, f in group]))
+            if later := [item for i, item in enumerate(group) if i not in chosen]:
+                self._waiting[model] = later
+            group = [item for i, item in enumerate(group) if i in chosen]
         if self._positions is None:
             return group
         others = [item for item in group if item[1].split is None]
@@ -267,7 +294,7 @@ class Scheduler:
             count, size = count + 1, size + load
         filled, left = _fill(prompts, max(kept, most - size), doubling)
         if later := [*left, *others[count:]]:
-            self._waiting[model] = later
+            self._waiting[model] = [*later, *self._waiting.get(model, ())]
         return [*others[:count], *filled]
 
     def _overlap(self, pool: Executor) -> bool:
@@ -282,16 +309,16 @@ class Scheduler:
         return bool(self._ready or self._running or self._waiting)
 
     def _take(self, model: Model, group: Group, result: Answers) -> None:
-        given, start, seconds = result
-        if isinstance(given, Exception):  # every request of this pass fails; the others go on
-            self._ready.extend((t, None, given) for t, _ in group)
+        answers, start, seconds = result
+        if isinstance(answers, Exception):  # every request of this pass fails; the others go on
+            self._ready.extend((t, None, answers) for t, _ in group)
             return
         self._passes += 1
         size = sum([f.size for _, f in group])
         each = seconds / size
         later: Group = []
         watched: dict[int, tuple[list[Pass], int]] = {}
-        for (task, f), answer in zip(group, given):
+        for (task, f), answer in zip(group, answers):
             use = task.usage.get(model)
             if use is None:
                 use = task.usage[model] = Usage()
@@ -334,11 +361,11 @@ class Scheduler:
             elif isinstance(effect, Forward):
                 self._waiting.setdefault(effect.model, []).append((task, effect))
             elif isinstance(effect, Pause):
-                held = task.root.held
-                if held is None:
+                paused = task.root.paused
+                if paused is None:
                     self._ready.append((task, None, None))
                 else:
-                    held.append(task)
+                    paused.append(task)
             else:
                 join: Join = effect
                 task.join, task.kids = join, [Task(c, task, i) for i, c in enumerate(join.coros)]
@@ -368,6 +395,7 @@ class Scheduler:
         else:
             return
         parent.join = None
+        self.settle(parent)
         for kid in parent.kids:
             kid.close()
         self._ready.append((parent, answer, error))

@@ -50,8 +50,8 @@ class Finished(Event):
 
 @dataclass(frozen=True)
 class Passed(Event):
-    """A pass that the request took part in. model: its name; start: seconds after the request's first pass; positions: fed for
-    this request, of so many in all; queries: how many were answered together."""
+    """A pass that the request took part in. model: its name; start: seconds after the first pass that the trace tells of;
+    positions: fed for this request, of so many in all; queries: how many were answered together."""
 
     model: str
     start: float
@@ -96,9 +96,10 @@ class Pruned(Event):
     branch: int
 
 
-VERSION = 3
+VERSION = 4
 """Of the layout of trace files. An opening's line has it beside the event, under "trace", with what is known of the model;
-files of version 1 have nothing there, those of version 2 tell nothing of branches."""
+files of version 1 have nothing there, those of version 2 tell nothing of branches, those of version 3 are of one request: in
+later ones a line may say under "request" which one it is of, from 0."""
 
 Observer = Callable[[Event], None]
 """One that has `kinds` need not be told of other events."""

@@ -80,19 +80,19 @@ class Vocab:
             self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer)
         )
 
-    def spelled(self, text: str, said: str) -> tuple[int, ...]:
-        """The tokens of a text, without marks; none of an empty one. said: how a message begins that tells of it. Raises
+    def spelled(self, text: str, what: str) -> tuple[int, ...]:
+        """The tokens of a text, without marks; none of an empty one. what: how a message begins that tells of it. Raises
         RequestError where there is no tokenizer, or it cannot spell the text."""
         if not text:
             return ()
         if self.words is None:
             raise RequestError(
-                f"{said}: this model has no tokenizer to spell it with, so leave it empty"
+                f"{what}: this model has no tokenizer to spell it with, so leave it empty"
             )
         try:
             return self.words.encode(text, special=False)
         except PolydecError as why:
-            raise RequestError(f"{said}: the model's tokenizer cannot spell it ({why})") from None
+            raise RequestError(f"{what}: the model's tokenizer cannot spell it ({why})") from None
 
     def require_same(self, other: Vocab, who: str) -> None:
         """Raise RequestError where tokens of `other` do not mean what they mean here."""
@@ -238,9 +238,11 @@ class Draft:
         """What is left of these nodes (ascending, every node's ancestors among them) where `root` becomes the root: the path
         from the old root to the node above the new one, the nodes that stay, and their draft. Raises RequestError where the
         nodes are not closed or `root` is a probe or not among them."""
-        some = set(nodes)
-        closed = all(0 <= i < len(self.token) and (i == 0 or self.parent[i] in some) for i in some)
-        if list(nodes) != sorted(some) or not closed or root not in some:
+        chosen = set(nodes)
+        closed = all(
+            0 <= i < len(self.token) and (i == 0 or self.parent[i] in chosen) for i in chosen
+        )
+        if list(nodes) != sorted(chosen) or not closed or root not in chosen:
             raise RequestError(
                 f"nodes is {list(nodes)[:8]}, root is {root}: nodes must ascend, with root and all parents"
             )

@@ -58,6 +58,15 @@ class StateLaws:
         scores = self.session.states(state_NH)
         self.put(nodes, torch.stack([scores.weights(i) for i in range(len(state_NH))]))
 
+    def add_mean(self, nodes: Sequence[int], state_EH: Tensor) -> None:
+        """All these nodes have one law, of the mean of these states' logits."""
+        scores = self.session.states(state_EH)
+        weights = [scores.weights(i) for i in range(len(state_EH))]
+        self.put(
+            nodes,
+            torch.stack(weights).mean(0, keepdim=True) if len(weights) > 1 else weights[0][None],
+        )
+
     def add_normed(self, nodes: Sequence[int], state_NH: Tensor) -> None:
         """The same of states that lie behind the final norm: the head's logits of them alone. The session shows norm and head
         together, so each state is divided by the norm's weights, and what the norm then does to its length is undone."""
@@ -186,6 +195,7 @@ class StateGuess:
         if self.tip is not None:
             self.end, self.tip = grower.tip(self.tip), None
         some, self.pending = self.pending, []
+        width, tips = self.drafter.tree.expands  # pyright: ignore[reportAttributeAccessIssue]
         grown = await Forward(
             grower,
             Growing(
@@ -194,7 +204,8 @@ class StateGuess:
                 torch.stack([state_S for _, state_S in some]) if some else torch.empty(0),
                 None if some else self.end,
                 min(depth, DEEP),
-                *self.drafter.tree.expands,  # pyright: ignore[reportAttributeAccessIssue]
+                width,
+                tips,
                 budget.nodes,
                 budget.floor,
             ),

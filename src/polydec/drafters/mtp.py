@@ -70,7 +70,7 @@ class MtpGuess:
             laws = (
                 SampledLaws(known, self.session, config.mtp)
                 if config.sampler
-                else LevelLaws(known, self.session)
+                else LevelLaws(known[:, None], self.session)
             )
             room = replace(budget, depth=min(budget.depth, len(known)), nodes=most)
             draft = await config.tree.grow(laws, root, position, room, rng)

@@ -25,10 +25,11 @@ class FromProbes:
     accepted.
 
     probes: the trained embeddings; tree: which nodes are drawn of their laws; rows: tokens and probes that are fed beside the
-    root, 1 to 1024, as far as the budget has nodes. Where they do not suffice,
-    the probes go that are least likely to be asked. by_state: what is fed where the last accepted token had no probe, one, and
-    so on (drafting/state_trees.py), and who grows it, in the place of `tree`; none: always the same tree. Where the budget cuts
-    such a tree, its probes are chosen as without.
+    root, 1 to 1024, as far as the budget has nodes. Where they do not suffice, the probes go that are least likely to be asked.
+    A probe of several copies takes as many rows: each copy stands behind the same copy of the probe before it, and the logits
+    of all are averaged. by_state: what is fed where the last accepted token had no probe, one, and so on
+    (drafting/state_trees.py), and who grows it, in the place of `tree`; none: always the same tree. Where the budget cuts such
+    a tree, its probes are chosen as without.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at rows 1, and in the first round.
@@ -50,11 +51,11 @@ class FromProbes:
 
 @dataclass
 class ProbesGuess:
-    """session: the target's own. state_LH: what the probes behind the last accepted token came out as."""
+    """session: the target's own. state_LEH: what the copies of the probes behind the last accepted token came out as."""
 
     config: FromProbes
     session: Session
-    state_LH: Tensor | None = None
+    state_LEH: Tensor | None = None
     price = 0.0
 
     @property
@@ -64,7 +65,7 @@ class ProbesGuess:
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
-        draft, known, config = Draft.chain(root), self.state_LH, self.config
+        draft, known, config = Draft.chain(root), self.state_LEH, self.config
         plan, tree = None, config.tree
         if config.by_state:
             plan, tree = config.by_state[0 if known is None else len(known)]
@@ -82,6 +83,7 @@ class ProbesGuess:
         """The draft, and behind its nodes as many probes as there is room for."""
         probes, n = self.config.probes, len(draft)
         room = min(budget.nodes, self.config.rows) + 1 - n
+        room //= probes.copies
         whole = plan is not None and len(plan.paths) == n - 1 and sum(plan.probes) <= room
         if plan is not None and whole:
             counts = [min(x, budget.depth - d) for x, d in zip(plan.probes, draft.depth)]
@@ -97,9 +99,10 @@ class ProbesGuess:
         entering = probes.behind(state, n)
         parent, states = list(draft.parent), list[Tensor | None]([None] * n)
         for node, count in enumerate(counts):
-            for j in range(count):
-                parent.append(node if j == 0 else len(parent) - 1)
-                states.append(entering[node, j])
+            for copy in range(probes.copies):
+                for j in range(count):
+                    parent.append(node if j == 0 else len(parent) - 1)
+                    states.append(entering[node, copy * len(probes) + j])
         more = len(parent) - n
         if not more:
             return draft
@@ -115,40 +118,45 @@ class ProbesGuess:
         )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.state_LH = states_behind(draft, scores, verdict)
+        state_NH, copies = states_behind(draft, scores, verdict), self.config.probes.copies
+        self.state_LEH = (
+            None if state_NH is None else state_NH.unflatten(0, (copies, -1)).transpose(0, 1)
+        )
 
     def fork(self, session: Session, choice: int | None = None) -> ProbesGuess:
-        return ProbesGuess(self.config, session, self.state_LH)
+        return ProbesGuess(self.config, session, self.state_LEH)
 
     def close(self) -> None:
         pass
 
 
 class LevelLaws:
-    """The laws at the nodes of a draft: nodes of a level share one."""
+    """The laws at the nodes of a draft: nodes of a level share one, of the mean of its copies' logits."""
 
-    def __init__(self, state_LH: Tensor, session: Session) -> None:
-        self._state_LH, self._laws = state_LH, StateLaws(session)
+    def __init__(self, state_LEH: Tensor, session: Session) -> None:
+        self._state_LEH, self._laws = state_LEH, StateLaws(session)
 
     async def score(self, draft: Draft, want: Want) -> Scores:
         for k in sorted({draft.depth[i] for i in self._laws.new(draft)}):
-            self._laws.add(
-                [i for i in self._laws.new(draft) if draft.depth[i] == k], self._state_LH[k : k + 1]
+            nodes, state_EH = (
+                [i for i in self._laws.new(draft) if draft.depth[i] == k],
+                self._state_LEH[k],
             )
+            self._laws.add_mean(nodes, state_EH)
         return self._laws.scores(draft)
 
 
 def states_behind(draft: Draft, scores: Scores, verdict: Verdict) -> Tensor | None:
-    """What the probes behind the last accepted token came out as, [probes, H]; None where none stood there."""
+    """What the probes behind the last accepted token came out as, copy by copy, [copies x probes, H]; None where none stood
+    there."""
     probe, node, nodes = (
         draft.probe or (False,) * len(draft),
         verdict.path[-1] if verdict.path else 0,
         list[int](),
     )
-    for i in range(
-        node + 1, len(draft)
-    ):  # they stand behind all tokens, each behind the one before it
-        if probe[i] and draft.parent[i] == (nodes[-1] if nodes else node):
+    # they stand behind all tokens, each behind the one before it, and each copy's first behind the token
+    for i in range(node + 1, len(draft)):
+        if probe[i] and draft.parent[i] in (node, nodes[-1] if nodes else node):
             nodes.append(i)
     if scores.hidden_NH is None:
         raise RequestError(

@@ -270,6 +270,20 @@ class ValueFields(Strict):
     tokenizer: str
 
 
+class BlockDrafterFields(Strict):
+    """config.json of a block drafter. first, layers: layers of its encoder and of its decoder; block: gaps that it was trained
+    to fill at once."""
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    width: Annotated[int, Field(ge=1, le=1 << 14)]
+    head: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 16)]
+    first: Annotated[int, Field(ge=1, le=256)]
+    layers: Annotated[int, Field(ge=1, le=256)]
+    block: Annotated[int, Field(ge=1, le=64)]
+
+
 class StepRewardFields(Strict):
     """config.json of a process reward model."""
 
@@ -335,10 +349,11 @@ class JudgeFields(Strict):
 
 
 class ProbeFields(OnStates):
-    """Of soft probes."""
+    """Of soft probes. copies: of each, in chains of their own."""
 
     maps: bool
     enter: Annotated[int, Field(ge=0, le=4096)]
+    copies: Annotated[int, Field(ge=1, le=16)] = 1
 
 
 class MtpFields(OnStates):

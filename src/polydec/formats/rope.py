@@ -65,6 +65,11 @@ class Rope:
         angle = position_P[:, None] * inverse
         return torch.polar(torch.full_like(angle, magnitude), angle)
 
+    @property
+    def adds(self) -> bool:
+        """Whether turning by a and then by b positions is turning by a + b, wherever one stands."""
+        return self.kind not in ("dynamic", "longrope")
+
     def plain(self, base: float | Tensor | None = None) -> Tensor:
         return (self.base if base is None else base) ** -self.steps
 

@@ -42,6 +42,47 @@ class Seq2SeqConfig:
     barred: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class T5Shape:
+    """Sizes of a T5 network (v1, relu). width: of the states; head: of an attention head, of which there are width /
+    head; inner: of the MLPs; first, layers: layers of the encoder and of the decoder."""
+
+    vocab: int
+    width: int
+    head: int
+    inner: int
+    first: int
+    layers: int
+
+    @property
+    def heads(self) -> int:
+        return self.width // self.head
+
+    def published(self, start: int, end: int) -> dict[str, Any]:
+        """A config.json. start: the token that every text begins with, which fills up as well; end: the one that ends it."""
+        return {
+            "architectures": ["T5ForConditionalGeneration"],
+            "model_type": "t5",
+            "is_encoder_decoder": True,
+            "vocab_size": self.vocab,
+            "d_model": self.width,
+            "d_kv": self.head,
+            "d_ff": self.inner,
+            "num_layers": self.first,
+            "num_decoder_layers": self.layers,
+            "num_heads": self.heads,
+            "relative_attention_num_buckets": 32,
+            "relative_attention_max_distance": 128,
+            "feed_forward_proj": "relu",
+            "layer_norm_epsilon": 1e-6,
+            "dropout_rate": 0.0,
+            "tie_word_embeddings": True,
+            "pad_token_id": start,
+            "decoder_start_token_id": start,
+            "eos_token_id": end,
+        }
+
+
 def is_seq2seq(config: Mapping[str, Any]) -> bool:
     """Whether a config is of one of these families."""
     return config.get("model_type") in ("t5", "bart", "marian")

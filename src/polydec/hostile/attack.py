@@ -67,11 +67,11 @@ class Wrong:
 
     number: int
     kind: str
-    given: str
+    described: str
     wrong: str
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.number}: {self.wrong}\n    given {self.given}"
+        return f"{self.kind} {self.number}: {self.wrong}\n    given {self.described}"
 
 
 # ---- clients ----
@@ -116,8 +116,8 @@ def wrong(sent: Sent, told: Told, right: bytes) -> str:
     if status >= 500 and status not in MEANT:
         return f"status {status}: {told.text[:300]!r}"
     if sent.kind == "right":
-        found = _written(told.text) if status == 200 else b""
-        return "" if found == right or status == 429 else f"another answer: {told.text[:300]!r}"
+        answer = _written(told.text) if status == 200 else b""
+        return "" if answer == right or status == 429 else f"another answer: {told.text[:300]!r}"
     if status >= 400 and _method(sent) != "HEAD":
         return _unsaid(told.text)
     return ""
@@ -153,20 +153,22 @@ def batch(
     """Send the inputs of these numbers. Returns what went wrong, how often each kind had each status, and when each was under
     way."""
 
-    def one(number: int) -> tuple[Sent, Told, str, Flight]:
+    def attacked(number: int) -> tuple[Sent, Told, str, Flight]:
         sent, began = fuzz_requests.sent(seed, number), time.monotonic()
         told = send(address, sent)
         flight = Flight(f"{sent.kind} {number}", began, time.monotonic())
         return sent, told, wrong(sent, told, right), flight
 
-    found, counts, flights = list[Wrong](), Counter[tuple[str, str]](), list[Flight]()
+    wrongs, counts, flights = list[Wrong](), Counter[tuple[str, str]](), list[Flight]()
     with ThreadPoolExecutor(connections) as pool:
-        for number, (sent, told, why, flight) in zip(numbers, pool.map(one, numbers), strict=True):
+        for number, (sent, told, why, flight) in zip(
+            numbers, pool.map(attacked, numbers), strict=True
+        ):
             counts[sent.kind.partition(" ")[0], str(told.status or "none")] += 1
             flights.append(flight)
             if why:
-                found.append(Wrong(number, sent.kind, sent.given, why))
-    return found, counts, flights
+                wrongs.append(Wrong(number, sent.kind, sent.described, why))
+    return wrongs, counts, flights
 
 
 # ---- the server ----
@@ -178,21 +180,21 @@ class Running:
 
     process: subprocess.Popen[bytes]
     address: Address
-    said: IO[bytes]
+    output: IO[bytes]
 
     def messages(self) -> str:
-        self.said.seek(0)
-        return self.said.read().decode("utf-8", "replace")
+        self.output.seek(0)
+        return self.output.read().decode("utf-8", "replace")
 
 
 @contextmanager
 def running(model: str, *more: str) -> Iterator[Running]:
     """`polydec serve` with a model, ready. Raises RuntimeError where it does not come to that."""
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as messages:
         command = [sys.executable, "-m", "polydec", "serve", "--model", model, "--port", "0", *more]
-        process = subprocess.Popen(command, stdout=said, stderr=said)
+        process = subprocess.Popen(command, stdout=messages, stderr=messages)
         try:
-            yield Running(process, _address(process, said), said)
+            yield Running(process, _address(process, messages), messages)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -202,17 +204,17 @@ def running(model: str, *more: str) -> Iterator[Running]:
                 process.wait()
 
 
-def _address(process: subprocess.Popen[bytes], said: IO[bytes]) -> Address:
+def _address(process: subprocess.Popen[bytes], messages: IO[bytes]) -> Address:
     end = time.monotonic() + 120
     while time.monotonic() < end and process.poll() is None:
         time.sleep(0.1)
-        said.seek(0)
-        text = said.read().decode("utf-8", "replace")
+        messages.seek(0)
+        text = messages.read().decode("utf-8", "replace")
         where = re.search(r"http://([\d.]+):(\d+)", text)
         if where is not None and " ready" in text:
             return where[1], int(where[2])
-    said.seek(0)
-    raise RuntimeError(f"the server does not start: {said.read()[-2000:]!r}")
+    messages.seek(0)
+    raise RuntimeError(f"the server does not start: {messages.read()[-2000:]!r}")
 
 
 # ---- what the system says of processes ----
@@ -235,10 +237,10 @@ def memory(root: int) -> int:
     for pid in tree(root):
         with suppress(OSError):
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            found = {k: int(n) << 10 for k, n in re.findall(r"^(\w+): +(\d+) kB", text, re.M)}
-            anonymous = found.get("Anonymous", 0)
-            own += found.get("Pss_Anon", anonymous)
-            mapped.append(found.get("Rss", 0) - anonymous)
+            sizes = {k: int(n) << 10 for k, n in re.findall(r"^(\w+): +(\d+) kB", text, re.M)}
+            anonymous = sizes.get("Anonymous", 0)
+            own += sizes.get("Pss_Anon", anonymous)
+            mapped.append(sizes.get("Rss", 0) - anonymous)
     return own + max(mapped, default=0)
 
 
@@ -338,7 +340,7 @@ def run(
     say: Any = print,
 ) -> list[str]:
     """Send `count` inputs to a server of its own; what went wrong, in sentences. say: is told how it goes on."""
-    found, counts, flights = list[str](), Counter[tuple[str, str]](), list[Flight]()
+    problems, counts, flights = list[str](), Counter[tuple[str, str]](), list[Flight]()
     text, began, spawn = "", time.monotonic(), multiprocessing.get_context("spawn")
     with running(model) as server, ProcessPoolExecutor(1, spawn) as clients:
         watch = Watch(server.address, server.process.pid)
@@ -346,7 +348,7 @@ def run(
         for sent in fuzz_requests.warm():
             told = send(server.address, sent)
             if told.status is None or told.status >= 500:
-                found.append(f"before all: {sent.given}: {told}")
+                problems.append(f"before all: {sent.described}: {told}")
         right = _written(send(server.address, fuzz_requests.right()).text)
         time.sleep(2)
         start = at = memory(server.process.pid)
@@ -354,19 +356,19 @@ def run(
         for number in range(first, first + count, TOGETHER):
             numbers = range(number, min(number + TOGETHER, first + count))
             job = clients.submit(batch, server.address, seed, numbers, connections, right)
-            wrongs, some, went = job.result()
-            counts += some
+            wrongs, statuses, went = job.result()
+            counts += statuses
             flights += went
-            found += map(str, wrongs)
-            for one in wrongs:
-                say(str(one))
+            problems += map(str, wrongs)
+            for wrong_input in wrongs:
+                say(str(wrong_input))
             at = memory(server.process.pid)
             say(
                 f"{numbers[-1] + 1 - first} of {count}, {time.monotonic() - began:.0f} s, {at / 1e6:.0f} MB, "
                 f"/health at most {max((x.took for x in watch.looks), default=0) * 1000:.0f} ms"
             )
             if server.process.poll() is not None:
-                found.append(f"the server ended with {server.process.returncode}")
+                problems.append(f"the server ended with {server.process.returncode}")
                 break
         watch.stop()
         gone = (time.monotonic() - others[2]) * (os.cpu_count() or 1)
@@ -374,15 +376,15 @@ def run(
         time.sleep(15)  # it gives memory back every ten seconds
         end = memory(server.process.pid)
         if server.process.poll() is None and send(server.address, HEALTHY).status != 200:
-            found.append("the server is not ready at the end")
+            problems.append("the server is not ready at the end")
         if end > GROWTH * start:
-            found.append(f"memory went from {start / 1e6:.0f} to {end / 1e6:.0f} MB")
-        found += _slow(watch.looks, flights, say)
+            problems.append(f"memory went from {start / 1e6:.0f} to {end / 1e6:.0f} MB")
+        problems += _slow(watch.looks, flights, say)
         text = server.messages()
     if "Traceback" in text or "ERROR" in text:
-        found.append(f"the server's messages: {text[-3000:]}")
+        problems.append(f"the server's messages: {text[-3000:]}")
     if server.process.returncode != 0:
-        found.append(f"the server's exit code is {server.process.returncode}: {text[-1000:]}")
+        problems.append(f"the server's exit code is {server.process.returncode}: {text[-1000:]}")
     for kind in sorted({kind for kind, _ in counts}):
         say(
             f"  {kind}: "
@@ -391,7 +393,7 @@ def run(
     say(
         f"memory {start / 1e6:.0f} to {end / 1e6:.0f} MB; other programs took {share:.0%} of the cores"
     )
-    return found
+    return problems
 
 
 def _slow(looks: Sequence[Look], flights: Sequence[Flight], say: Any) -> list[str]:
@@ -431,25 +433,25 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first input")
     parser.add_argument("--connections", type=int, default=8, help="clients at the same time")
     parser.add_argument("--model", default="zoo:tiny")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server ends as well
 
     def say(what: str) -> None:
         print(what, flush=True)
 
-    found = run(
-        given.seed,
-        given.count,
-        first=given.first,
-        connections=given.connections,
-        model=given.model,
+    problems = run(
+        arguments.seed,
+        arguments.count,
+        first=arguments.first,
+        connections=arguments.connections,
+        model=arguments.model,
         say=say,
     )
-    for one in found:
-        print(one)
-    print(f"{given.count} inputs, {len(found)} wrong, {time.monotonic() - began:.0f} s")
-    sys.exit(1 if found else 0)
+    for line in problems:
+        print(line)
+    print(f"{arguments.count} inputs, {len(problems)} wrong, {time.monotonic() - began:.0f} s")
+    sys.exit(1 if problems else 0)
 
 
 if __name__ == "__main__":

@@ -106,11 +106,11 @@ class Failure:
     edge: str
     seed: int
     number: int
-    given: str
+    described: str
     wrong: str
 
     def __str__(self) -> str:
-        return f"{self.edge} {self.number} (seed {self.seed}): {self.wrong}\n    given {sentence(self.given)}"
+        return f"{self.edge} {self.number} (seed {self.seed}): {self.wrong}\n    given {sentence(self.described)}"
 
 
 class Wrong(AssertionError):
@@ -119,9 +119,9 @@ class Wrong(AssertionError):
 
 @dataclass(frozen=True)
 class Case:
-    """given: what is said of it; run: raises Wrong, or anything else that no input may cause."""
+    """described: the input, for a report; run: raises Wrong, or anything else that no input may cause."""
 
-    given: str
+    described: str
     run: Callable[[], None]
 
 
@@ -142,7 +142,7 @@ def run(
 
     memory: no case may take this process above twice the memory that it took for the whole inputs of `clean`, which run first.
     watch is called behind each case, with its number and what went wrong."""
-    names, found, end = list(edges or EDGES), list[Failure](), time.monotonic() + seconds
+    names, failures, end = list(edges or EDGES), list[Failure](), time.monotonic() + seconds
     with _place() as where:
         most = 2 * clean(where) if memory else math.inf
         for number in range(first, first + count):
@@ -150,7 +150,7 @@ def run(
                 break
             if memory and number % 100 == 0:
                 give_back()  # pieces of thousands of models add up otherwise
-            wrong = one(names[number % len(names)], seed, number, where)
+            wrong = run_case(names[number % len(names)], seed, number, where)
             if wrong is None and memory and (peak := peak_bytes()) > most:
                 wrong = Failure(
                     names[number % len(names)],
@@ -161,9 +161,9 @@ def run(
                 )
                 most = peak  # who goes even further is another fault
             if wrong is not None:
-                found.append(wrong)
+                failures.append(wrong)
             watch(number, wrong)
-    return found
+    return failures
 
 
 def peak_bytes() -> int:
@@ -208,7 +208,7 @@ def clean(where: Path) -> int:
     return peak_bytes()
 
 
-def one(edge: str, seed: int, number: int, where: Path) -> Failure | None:
+def run_case(edge: str, seed: int, number: int, where: Path) -> Failure | None:
     """Run a case; what went wrong, if anything."""
     case = EDGES[edge](random.Random(f"{edge} {seed} {number}"), where)
     try:
@@ -216,14 +216,14 @@ def one(edge: str, seed: int, number: int, where: Path) -> Failure | None:
             warnings.simplefilter("ignore")
             case.run()
     except Wrong as error:
-        return Failure(edge, seed, number, case.given, str(error))
+        return Failure(edge, seed, number, case.described, str(error))
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         return Failure(
             edge,
             seed,
             number,
-            case.given,
+            case.described,
             f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {sentence(error)}",
         )
     return None
@@ -332,8 +332,8 @@ FLAGS: Mapping[str, Sequence[object]] = {
 def command(r: random.Random, where: Path) -> Case:
     """A call of `polydec` with random flags, files and standard input."""
     prompt, data = where / "prompt.jsonl", where / "trace.jsonl"
-    said = r.choice(TEXTS) if r.random() < 0.6 else "The old river"
-    args, given = (
+    prompt_text = r.choice(TEXTS) if r.random() < 0.6 else "The old river"
+    args, called = (
         list[object](),
         r.choice(
             (
@@ -354,14 +354,14 @@ def command(r: random.Random, where: Path) -> Case:
             )
         ),
     )
-    if given in ("generate", "chat", "bench", "verify"):
+    if called in ("generate", "chat", "bench", "verify"):
         args += [
             "--model",
             "zoo:tiny" if r.random() < 0.95 else r.choice(TEXTS),
             "--max-tokens",
             r.choice((1, 2, 3)),
         ]
-        if given == "bench":
+        if called == "bench":
             args += [
                 "--limit",
                 1,
@@ -378,17 +378,17 @@ def command(r: random.Random, where: Path) -> Case:
         for flag, values in r.sample(sorted(FLAGS.items()), r.randint(0, 4)):
             value = r.choice(list(values))
             args += [flag] if value is None else [flag, value]
-        if given in ("bench", "verify"):
-            args += ["--data", prompt, *(["--limit", 1] if given == "verify" else [])]
-        elif given == "generate" and r.random() < 0.7:
-            args.insert(0, said)
-        if given == "generate" and r.random() < 0.2:
+        if called in ("bench", "verify"):
+            args += ["--data", prompt, *(["--limit", 1] if called == "verify" else [])]
+        elif called == "generate" and r.random() < 0.7:
+            args.insert(0, prompt_text)
+        if called == "generate" and r.random() < 0.2:
             args += ["--prompt-file", prompt]
-    elif given == "trace":
+    elif called == "trace":
         args += ["show", data, *r.choice(([], ["--json"], ["--rounds", r.choice(NUMBERS)]))]
-    elif given == "methods":
+    elif called == "methods":
         args += r.choice(([], [r.choice(TEXTS)], ["--json"]))
-    elif given == "doctor":
+    elif called == "doctor":
         args += [
             "--model",
             "zoo:tiny",
@@ -396,9 +396,9 @@ def command(r: random.Random, where: Path) -> Case:
             r.choice((1, 0, 10**30, 40_000, "x")),
             "--json",
         ]
-    elif given == "tune":
+    elif called == "tune":
         args += ["--model", "zoo:tiny", "--seconds", r.choice((0, -1, "nan", "inf", "x", 1e9))]
-    elif given == "demo":
+    elif called == "demo":
         args += [
             "--model",
             "zoo:tiny",
@@ -407,7 +407,7 @@ def command(r: random.Random, where: Path) -> Case:
             "--prompt-file",
             prompt,
         ]
-    elif given == "train":
+    elif called == "train":
         args += [
             r.choice(("lm", "draft", "ngrams", "stop-head", "sorted", "x")),
             "--out",
@@ -419,9 +419,9 @@ def command(r: random.Random, where: Path) -> Case:
             r.choice(("--steps", "--seed", "--width", "--depth", "--order")),
             r.choice((0, -1, "x", "nan")),
         ]
-    elif given == "zoo":
+    elif called == "zoo":
         args += r.choice(([], ["install", r.choice(TEXTS)]))
-    words = [given, *map(str, args)]
+    words = [called, *map(str, args)]
     good = r.choice(
         (
             b'{"prompt": "The old river"}\n',
@@ -435,13 +435,13 @@ def command(r: random.Random, where: Path) -> Case:
         (good if r.random() < 0.5 else mutated(r, good)),
         (_trace() if r.random() < 0.3 else mutated(r, _trace())),
     )
-    piped = said.encode("utf-8", "surrogateescape") + b"\n" * r.randint(0, 2)
+    piped = prompt_text.encode("utf-8", "surrogateescape") + b"\n" * r.randint(0, 2)
 
     def check() -> None:
         prompt.write_bytes(content[0])
         data.write_bytes(content[1])
         code, out, err = call(words, piped)
-        if code not in (0, 2) and not (code == 1 and given == "verify" and _may_differ(words)):
+        if code not in (0, 2) and not (code == 1 and called == "verify" and _may_differ(words)):
             raise Wrong(f"exit code {code}: {err or out}")
         line = err.rstrip("\n").split("\n")[-1].removeprefix("polydec: ")
         if "Traceback" in err or (code == 2 and (not line or sentence(line) != line)):
@@ -524,7 +524,7 @@ def request(r: random.Random, where: Path) -> Case:
     size = lm.checkpoint.lm.vocab.size
     ids = [r.randrange(size) for _ in range(r.randint(1, 40))]
     fields: dict[str, Any] = {"temperature": r.choice((0.0, 0.7, 1.0, 1.5))}
-    some = {
+    ranges = {
         "top_k": (0, 1, 5, 10**9),
         "top_p": (1e-9, 0.5, 1.0),
         "min_p": (0.0, 0.1, 1.0),
@@ -540,7 +540,7 @@ def request(r: random.Random, where: Path) -> Case:
         "xtc_probability": (0.0, 0.5, 1.0),
         "min_tokens": (0, 1, 3, 9),
     }
-    for name, values in r.sample(sorted(some.items()), r.randint(0, 4)):
+    for name, values in r.sample(sorted(ranges.items()), r.randint(0, 4)):
         fields[name] = r.choice(values) if r.random() < 0.9 else r.choice(NUMBERS)
     if r.random() < 0.3:
         fields["allowed_token_ids"] = tuple(r.sample(range(size), r.choice((1, 2, 5, size - 1))))
@@ -548,7 +548,7 @@ def request(r: random.Random, where: Path) -> Case:
         fields["bad_token_ids"] = tuple(r.sample(range(size), r.choice((1, 5, size - 2))))
     if r.random() < 0.2:
         fields["logit_bias"] = {r.randrange(size): r.choice((-100.0, 100.0, 3.0)) for _ in range(3)}
-    given: dict[str, Any] = {
+    fields_asked: dict[str, Any] = {
         "method": r.choice(METHODS),
         "max_tokens": r.choice((1, 2, 8, 20)),
         "n": r.choice((1, 1, 1, 2, 3)),
@@ -560,7 +560,7 @@ def request(r: random.Random, where: Path) -> Case:
         "order": r.choice(("vllm", "transformers", "llamacpp")),
     }
     if r.random() < 0.2:  # most are legal, as who is refused has been looked at no further
-        given |= r.choice(
+        fields_asked |= r.choice(
             (
                 {"max_tokens": 0},
                 {"max_tokens": -1},
@@ -578,12 +578,12 @@ def request(r: random.Random, where: Path) -> Case:
 
     def check() -> None:
         try:
-            given["sampling"] = Sampling(**fields)
+            fields_asked["sampling"] = Sampling(**fields)
             engine = api.Engine(lm)
             edits: dict[int, list[Any]] = {}
             ticket = engine.submit(
                 prompt,
-                **given,
+                **fields_asked,
                 on=lambda e: (
                     edits.setdefault(e.choice, []).append(e.edit) if isinstance(e, Edited) else None
                 ),
@@ -594,13 +594,13 @@ def request(r: random.Random, where: Path) -> Case:
                 raise Wrong(f"no sentence: {error!r}") from None
             return
         for i, choice in enumerate(answer.choices):
-            promised(choice, fields, given, size, lm)
+            promised(choice, fields, fields_asked, size, lm)
             if replay(
                 (), [_moved(e, len(ticket.plan.request.prompt)) for e in edits.get(i, [])]
             ) != list(choice.token_ids):
                 raise Wrong("its edits add up to another text")
 
-    return Case(f"{prompt!r} {fields} {given}", check)
+    return Case(f"{prompt!r} {fields} {fields_asked}", check)
 
 
 def _moved(edit: Any, by: int) -> Any:
@@ -608,21 +608,23 @@ def _moved(edit: Any, by: int) -> Any:
 
 
 def promised(
-    choice: Any, fields: Mapping[str, Any], given: Mapping[str, Any], size: int, lm: Any
+    choice: Any, fields: Mapping[str, Any], fields_asked: Mapping[str, Any], size: int, lm: Any
 ) -> None:
     """Raise Wrong where an answer breaks a rule that its request states."""
     ids, allowed = choice.token_ids, fields.get("allowed_token_ids")
-    ends = set() if given["ignore_eos"] else set(lm.checkpoint.lm.vocab.eos)
-    if not 1 <= len(ids) <= given["max_tokens"]:
+    ends = set() if fields_asked["ignore_eos"] else set(lm.checkpoint.lm.vocab.eos)
+    if not 1 <= len(ids) <= fields_asked["max_tokens"]:
         raise Wrong(f"{len(ids)} tokens")
     for at, x in enumerate(ids):
         if not 0 <= x < size:
             raise Wrong(f"token {x} of {size}")
         if (allowed is not None and x not in allowed) or x in fields.get("bad_token_ids", ()):
             raise Wrong(f"token {x} is forbidden")
-        if at < fields.get("min_tokens", 0) and x in {*ends, *given["stop_token_ids"]}:
+        if at < fields.get("min_tokens", 0) and x in {*ends, *fields_asked["stop_token_ids"]}:
             raise Wrong(f"it ends at {at}")
-    stops = (given["stop"],) if isinstance(given["stop"], str) else given["stop"]
+    stops = (
+        (fields_asked["stop"],) if isinstance(fields_asked["stop"], str) else fields_asked["stop"]
+    )
     if any(s in choice.text for s in stops):
         raise Wrong("a stop string stands in the text")
     for row in choice.logprobs or ():
@@ -654,14 +656,14 @@ def files(r: random.Random, where: Path) -> Case:
 def constraint(r: random.Random, where: Path) -> Case:
     """A constraint of a request, from `polydec.hostile.fuzz_constraints` where that is here."""
     vocab = api.load("zoo:tiny").checkpoint.lm.vocab
-    given, look = import_module("polydec.hostile.fuzz_constraints").case(r, vocab)
+    what, look = import_module("polydec.hostile.fuzz_constraints").case(r, vocab)
 
     def check() -> None:
         wrong = look()
         if wrong:
             raise Wrong(wrong)
 
-    return Case(given, check)
+    return Case(what, check)
 
 
 EDGES: dict[str, Edge] = {"command": command, "request": request}
@@ -684,15 +686,15 @@ def main() -> None:
     parser.add_argument(
         "--edge", action="append", choices=sorted(EDGES), help="only this edge (repeatable)"
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     began = time.monotonic()
 
     def watch(number: int, wrong: Failure | None) -> None:
-        done, shown = number + 1 - given.first, sys.stderr.isatty()
+        done, shown = number + 1 - arguments.first, sys.stderr.isatty()
         if wrong is not None:
             print(wrong, flush=True)
         if shown or done % 1000 == 0:
-            line = f"{done} of {given.count}, {time.monotonic() - began:.0f} s, {peak_bytes() / 1e6:.0f} MB"
+            line = f"{done} of {arguments.count}, {time.monotonic() - began:.0f} s, {peak_bytes() / 1e6:.0f} MB"
             print(
                 *(("\r", line) if shown else (line, "\n")),
                 sep="",
@@ -701,11 +703,18 @@ def main() -> None:
                 flush=True,
             )
 
-    found = run(given.seed, given.count, given.edge, first=given.first, memory=True, watch=watch)
-    print(
-        f"{given.count} cases, {len(found)} wrong, {time.monotonic() - began:.0f} s, at most {peak_bytes() / 1e6:.0f} MB"
+    failures = run(
+        arguments.seed,
+        arguments.count,
+        arguments.edge,
+        first=arguments.first,
+        memory=True,
+        watch=watch,
     )
-    sys.exit(1 if found else 0)
+    print(
+        f"{arguments.count} cases, {len(failures)} wrong, {time.monotonic() - began:.0f} s, at most {peak_bytes() / 1e6:.0f} MB"
+    )
+    sys.exit(1 if failures else 0)
 
 
 if __name__ == "__main__":

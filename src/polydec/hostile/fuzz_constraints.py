@@ -76,8 +76,8 @@ def _some_schema(r: random.Random, depth: int = 0) -> Any:
 
 
 def _schema(r: random.Random) -> Any:
-    found = _some_schema(r)
-    return found if r.random() < 0.5 else json.dumps(found)
+    schema = _some_schema(r)
+    return schema if r.random() < 0.5 else json.dumps(schema)
 
 
 WORDS: Sequence[str] = (
@@ -180,9 +180,11 @@ def _regex(r: random.Random) -> str:
 
 
 def _choice(r: random.Random) -> Any:
-    some = ("a", "ab", "é🙂", "", "\ud800", "\x00", 5, None, "a" * 5000)
+    strings = ("a", "ab", "é🙂", "", "\ud800", "\x00", 5, None, "a" * 5000)
     return (
-        [r.choice(some) for _ in range(r.randint(0, 4))] if r.random() < 0.9 else r.choice(VALUES)
+        [r.choice(strings) for _ in range(r.randint(0, 4))]
+        if r.random() < 0.9
+        else r.choice(VALUES)
     )
 
 
@@ -202,17 +204,17 @@ KINDS: Mapping[str, Kind] = {
 def case(r: random.Random, vocab: Vocab) -> tuple[str, Callable[[], str]]:
     """A constraint, as text; and what looks at it and some steps of its language: it says what is wrong, if anything."""
     kind = r.choice(tuple(KINDS))
-    given, seed = KINDS[kind](r), r.random()
+    value, seed = KINDS[kind](r), r.random()
 
     def check() -> str:
         try:
-            found = asked.one({kind: given})
-            language = None if found is None else found.language(vocab, vocab.eos)
+            constraint = asked.constraint_of({kind: value})
+            language = None if constraint is None else constraint.language(vocab, vocab.eos)
             return "" if language is None else _walked(language, vocab, random.Random(seed))
         except ValueError as error:
             return "" if sentence(error) == str(error) else f"no sentence: {error!r}"
 
-    return f"{kind} {given!r}", check
+    return f"{kind} {value!r}", check
 
 
 def _walked(language: Any, vocab: Vocab, r: random.Random) -> str:

@@ -283,7 +283,7 @@ def tensors(content: bytes, rng: random.Random) -> bytes:
     size = struct.unpack("<Q", content[:8])[0] if len(content) >= 8 else 0
     how = rng.randrange(5)
     try:
-        said = json.loads(content[8 : 8 + size])
+        header = json.loads(content[8 : 8 + size])
     except (ValueError, RecursionError):  # it has been damaged before
         return noise(content, len(content), rng)
     if how == 0:
@@ -293,7 +293,7 @@ def tensors(content: bytes, rng: random.Random) -> bytes:
     if how == 2:
         return noise(content, 8 + size, rng)
     if how == 3:
-        head = json.dumps(value(said, rng)).encode()
+        head = json.dumps(value(header, rng)).encode()
         return struct.pack("<Q", len(head)) + head + content[8 + size :]
     out = bytearray(content)
     for _ in range(

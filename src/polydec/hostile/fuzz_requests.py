@@ -40,7 +40,7 @@ class Sent:
     waits: float = 60.0
 
     @property
-    def given(self) -> str:
+    def described(self) -> str:
         """All of it, as far as it is worth printing."""
         text = b" ".join(self.parts)
         return f"{text[:1500]!r}" + (f" … {len(text)} bytes" if len(text) > 1500 else "")
@@ -105,8 +105,8 @@ def _good(r: random.Random) -> tuple[str, dict[str, Any]]:
         case 0 | 1 | 2:
             return "/v1/completions", {"prompt": text, **more, "logprobs": r.choice((None, 2))}
         case 3 | 4:
-            said = [{"role": "user", "content": text}]
-            return "/v1/chat/completions", {"messages": said, **more}
+            messages = [{"role": "user", "content": text}]
+            return "/v1/chat/completions", {"messages": messages, **more}
         case 5:
             del more["max_tokens"]
             more.pop("n", None)
@@ -135,7 +135,7 @@ NAMES = (
     *("stream_options", "logprobs", "top_logprobs", "options", "logit_bias", "top_p", "top_k"),
     *("echo", "nonsense", "order", "stop", "stop_token_ids", "min_tokens", "polydec", "model"),
     *("tools", "tool_choice", "suffix", "n", "seed", "method", "steer", "steer_options", "finish"),
-    *("cache", "cache_options"),
+    *("cache", "cache_options", "reuse", "reuse_key"),
     *(
         "negative_prompt",
         "prompt_logprobs",
@@ -195,17 +195,17 @@ def _tools(r: random.Random) -> Sent:
     more = {"tools": tools, "tool_choice": choice, "stream": r.random() < 0.4}
     if r.random() < 0.2:
         more["parallel_tool_calls"] = r.choice((True, False, 1))
-    said: list[Any] = [{"role": "user", "content": "The old river"}]
+    messages: list[Any] = [{"role": "user", "content": "The old river"}]
     if r.random() < 0.2:
         call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}
-        said += [
+        messages += [
             {"role": "assistant", "content": None, "tool_calls": r.choice(([call], [], [5], 5))},
             {"role": "tool", "tool_call_id": r.choice(("1", 1, None)), "content": "x"},
         ]
     if flat:
-        path, body = "/v1/responses", {"input": said, "max_output_tokens": 3, **more}
+        path, body = "/v1/responses", {"input": messages, "max_output_tokens": 3, **more}
     else:
-        path, body = "/v1/chat/completions", {"messages": said, "max_tokens": 3, **more}
+        path, body = "/v1/chat/completions", {"messages": messages, "max_tokens": 3, **more}
     return Sent("tools", (request(path, json.dumps(body).encode()),))
 
 
@@ -368,23 +368,25 @@ def _heads(r: random.Random) -> Sent:
     match r.randrange(8):
         case 0 | 1:
             more = "".join(f"{r.choice(_LINES)}\r\n" for _ in range(r.randint(1, 3)))
-            found = request("/v1/completions", body, "POST", more)
+            request_bytes = request("/v1/completions", body, "POST", more)
         case 2:
-            found = mutated(r, good[: -len(body)]) + body
+            request_bytes = mutated(r, good[: -len(body)]) + body
         case 3:
             n = r.choice((10, 100, 2000, 30_000))
-            found = request("/health", b"", "GET", "".join(f"x{i}: 1\r\n" for i in range(n)))
+            request_bytes = request(
+                "/health", b"", "GET", "".join(f"x{i}: 1\r\n" for i in range(n))
+            )
         case 4:
-            found = (
+            request_bytes = (
                 b"GET /" + b"a" * r.choice((1000, 15_000, 70_000, 1_000_000)) + b" HTTP/1.1\r\n\r\n"
             )
         case 5:
-            found = _chunked(body, r.choice((1, 7, 1000)))
-            found = found if r.random() < 0.5 else mutated(r, found)
+            request_bytes = _chunked(body, r.choice((1, 7, 1000)))
+            request_bytes = request_bytes if r.random() < 0.5 else mutated(r, request_bytes)
         case 6:
-            found = request("/health", b"", "GET") * r.choice((2, 30, 1000)) + good
+            request_bytes = request("/health", b"", "GET") * r.choice((2, 30, 1000)) + good
         case _:
-            found = r.choice(
+            request_bytes = r.choice(
                 (
                     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
                     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300),
@@ -395,7 +397,7 @@ def _heads(r: random.Random) -> Sent:
                     bytes(r.randrange(256) for _ in range(200)),
                 )
             )
-    return Sent("heads", (found,), whole=False, waits=1.0)
+    return Sent("heads", (request_bytes,), whole=False, waits=1.0)
 
 
 INPUTS: Mapping[str, Callable[[random.Random], Sent]] = {

@@ -38,7 +38,7 @@ STUDIES = (
         "Batches in which every answer is what it is alone (EqSpec, ExSpec)",
         "Zhang et al., Batch speculative decoding done right, 2025",
         "2510.22876",
-        "always on; benchmarks/batch.py compares realignment and grouping",
+        "always on; polydec batch --batching eqspec|exspec lays passes out as published; docs/serve.md",
     ),
     Study(
         "distillspec",

@@ -35,7 +35,7 @@ async def score_whole(ledger: Ledger, draft: Draft, want: Want) -> LogitScores:
     ):
         return await score(ledger, network.layers, draft, want)
     query = Query(cache, cache.stage(draft.parent), draft.token, range(n), want)
-    answer = await Forward(network, query, n)
+    answer = await Forward(network, query, n, behind=query.first)
     ledger.scored = Scored(draft, [ledger.through] * n, {network.layers: [(n, answer)]})
     return LogitScores((answer,))
 

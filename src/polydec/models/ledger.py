@@ -16,6 +16,7 @@ from torch import Tensor
 from polydec.base.errors import RequestError
 from polydec.base.values import value
 from polydec.core.types import Draft
+from polydec.models.reuse import Graft
 from polydec.models.soft import state_of
 from polydec.nets.query import Answer, Network, Run
 from polydec.nets.scores import picked
@@ -90,10 +91,23 @@ class Ledger:
     it has answered: where a pass fails, or is interrupted, the next verb finds everything as it was before (`settle`).
 
     pressed: whether the cache may give back what is not read any more.
+
+    grafts: entries of an older text that take their places in the cache while the prompt is fed, in order. edited: entries
+    from there on were computed with another text in view, None: none was; they are never fed again, as that would change
+    the law.
     """
 
-    def __init__(self, network: Network, cache: Any, text: Sequence[int], pressed: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        cache: Any,
+        text: Sequence[int],
+        pressed: bool,
+        grafts: Sequence[Graft] = (),
+        edited: int | None = None,
+    ) -> None:
         self.network, self.cache, self.text, self.pressed = network, cache, list(text), pressed
+        self.grafts, self.edited = list(grafts), edited
         self.lag: list[Entry] = []
         self.scored = Scored()
         self.skipped: Skipped | None = None
@@ -144,6 +158,8 @@ class Ledger:
         gone = before - self.cache.length
         if gone > 0:
             self.lag = self.lag[: max(0, len(self.lag) - gone)]
+        if self.edited is not None and self.cache.length <= self.edited:
+            self.edited = None
         skipped = self.skipped
         if skipped is not None and not skipped.evicted and self.cache.length <= skipped.first:
             self.skipped = None
@@ -220,8 +236,22 @@ class Ledger:
             self.skipped = replace(self.skipped, evicted=evicted)
         self.forget(min(self.cache.length, len(self.text)))
 
+    def graft(self) -> None:
+        """The next entries of an older text take their places: the cache has come to where they stand."""
+        one = self.grafts.pop(0)
+        assert self.cache.length == one.at, "the text before a graft has not been fed"
+        network: Any = (
+            self.network
+        )  # its keys can be turned (nets/turned.py), or nobody would have planned this
+        for first, piece in one.cache.pieces(one.first, one.stop):
+            self.cache.append(network.turned(piece, first, one.at - one.first))
+        self.edited = one.at if self.edited is None else self.edited
+
     def evict(self) -> None:
-        """Give all entries back. Text and draft stay, so that both can be fed anew."""
+        """Give all entries back, but for those that could not be fed again as they are. Text and draft stay, so that both
+        can be fed anew."""
+        if self.edited is not None:
+            return
         if self.skipped is not None and not self.skipped.evicted:
             self.skipped = replace(self.skipped, evicted=self.cache.length)
         scored = self.scored
@@ -230,6 +260,8 @@ class Ledger:
 
     def fork(self) -> Ledger:
         """A ledger of its own over the same entries, which both share."""
-        twin = Ledger(self.network, self.cache.fork(), self.text, self.pressed)
+        twin = Ledger(
+            self.network, self.cache.fork(), self.text, self.pressed, self.grafts, self.edited
+        )
         twin.scored, twin.lag, twin.skipped = self.scored.copy(), list(self.lag), self.skipped
         return twin

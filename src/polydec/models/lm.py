@@ -8,15 +8,18 @@ from typing import Any
 from weakref import WeakSet
 
 from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.core.types import Vocab
 from polydec.models.checks import adapts
 from polydec.models.geometry import Geometry
 from polydec.models.ledger import Ledger
+from polydec.models.reuse import Reuse, Texts, common
 from polydec.models.session import Beside, LMSession
 from polydec.models.soft import state_of
 from polydec.nets.cache import nbytes
 from polydec.nets.press import Press
 from polydec.nets.query import Network
+from polydec.nets.turned import why_still
 
 LEAST = 32
 """Tokens that a prompt must have in common with a live session's text for their cache entries to be shared."""
@@ -29,7 +32,8 @@ class LM:
     """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
     caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once.
     press: how old keys and values are kept, None: as they are; it decides the law. beside: what all texts of this law are
-    written from, None: nothing."""
+    written from, None: nothing. within: the law of which this is a request's own view, and what the request takes of its key's
+    text, None: it is no view."""
 
     def __init__(
         self,
@@ -40,9 +44,11 @@ class LM:
         keep: int = 0,
         press: Press | None = None,
         beside: Beside | None = None,
+        within: tuple[LM, Reuse] | None = None,
     ) -> None:
         self.network, self.vocab, self.chunk, self._keep = network, vocab, chunk, keep
-        self.press, self.beside = press, beside
+        self.press, self.beside, self.within = press, beside, within
+        self.texts = Texts()  # of the keys of requests that take an earlier one's cache
         self._pressed = dict[Press, LM]()  # the same network over pressed caches
         # Oldest first: the text of each cache, and the cache.
         self._kept: list[tuple[tuple[int, ...], Any]] = []
@@ -75,7 +81,9 @@ class LM:
     @property
     def nbytes(self) -> int:
         """Bytes of all cache entries, of live sessions and of kept texts; what they share counts once."""
-        kept = [cache for law in (self, *self._pressed.values()) for _, cache in law._kept]
+        laws = (self, *self._pressed.values())
+        kept = [cache for law in laws for _, cache in law._kept]
+        kept += [cache for law in laws for cache in law.texts.caches]
         return nbytes([*(session.ledger.cache for session in self.live), *kept])
 
     @property
@@ -94,7 +102,7 @@ class LM:
         caches."""
         if not getattr(self.network, "presses", False):
             raise RequestError(
-                f"cache is {press.called}: what runs this model (the compiled step, or transformers) reads caches as they are; "
+                f"cache is {press.called}: what runs this model (transformers) reads caches as they are; "
                 "load it on the torch path (--dtype torch)"
             )
         if press not in self._pressed:
@@ -127,10 +135,55 @@ class LM:
         self.require([x for x in prompt[:-1] if state_of(x) is None], "prompt")
         self.require(prompt[-1:], "prompt")
         text = tuple(prompt[:-1])
-        pressed = self.press is not None
-        session = LMSession(self, Ledger(self.network, self._beginning(text), text, pressed))
+        session = LMSession(self, self._account(text))
         self.live.add(session)
         return session
+
+    def reusing(self, key: str, edited: bool) -> LM:
+        """A view of this law for one request, which takes of the last text of its key what it can: what both begin with, and
+        (edited) what stands behind an edit. `within` says how much that was. Raises RequestError where keys cannot be turned to
+        other positions."""
+        if edited and self.press is not None:
+            raise RequestError(
+                f"reuse is 'edited': cache is {self.press.called}, and packed keys are not turned; leave one out"
+            )
+        if edited and (why := why_still(self.network)):
+            raise RequestError(
+                f"reuse is 'edited': {why}, so keys cannot be turned to other positions; take 'prefix'"
+            )
+        view = LM(
+            self.network,
+            self.vocab,
+            chunk=self.chunk,
+            press=self.press,
+            beside=self.beside,
+            within=(self, Reuse(self.texts, key, edited)),
+        )
+        view.live = self.live
+        return view
+
+    def _account(self, text: tuple[int, ...]) -> Ledger:
+        """Of a new session over this text."""
+        pressed = self.press is not None
+        if self.within is None:
+            return Ledger(self.network, self._beginning(text), text, pressed)
+        law, reuse = self.within
+        others = (session.law.within for session in self.live if session.law is not self)
+        if reuse.edited and any(x is not None and x[1].follows(reuse) for x in others):
+            raise RequestError(
+                f"reuse_key is {shown(reuse.key)}: another request of this key is being answered, and they follow one another"
+            )
+        kept, n, grafts = reuse.known(text)
+        if kept is None or not n:
+            return Ledger(self.network, law._beginning(text), text, pressed)
+        edited = kept.edited if kept.edited is not None and kept.edited < n else None
+        reuse.took(n, grafts, edited)
+        return Ledger(self.network, kept.cache.fork(n), text, pressed, grafts, edited)
+
+    def forget(self, key: str) -> None:
+        """Give back what is kept of the text of a key."""
+        for law in (self, *self._pressed.values()):
+            law.texts.forget(key)
 
     def require(self, tokens: Sequence[int], who: str) -> None:
         """Raise RequestError where an id lies outside the vocabulary."""
@@ -143,12 +196,12 @@ class LM:
         use, or what a live session has in common."""
         best, most, at = None, 0, -1
         for i, (kept, cache) in enumerate(self._kept):
-            if (n := _common(kept, text)) > most:
+            if (n := self._useful(cache, common(kept, text))) > most:
                 best, most, at = cache, n, i
         shares = self.network.tree or self.network.rollback
         for session in self.live:
             ledger = session.ledger
-            n = min(ledger.filled, _common(ledger.text, text))
+            n = self._useful(ledger.cache, min(ledger.filled, common(ledger.text, text)))
             useful = session.law is self and n >= LEAST and n > most
             if useful and (shares or n == ledger.cache.length):
                 best, most, at = ledger.cache, n, -1
@@ -158,6 +211,11 @@ class LM:
             return self._kept.pop(at)[1]
         return best.fork(most)
 
+    def _useful(self, cache: Any, common: int) -> int:
+        """How many of the first entries that a text has in common with a cache's it can go on from: a pressed cache may have
+        given back what rows behind them see."""
+        return common if self.press is None else cache.whole(common)
+
     def _new_cache(self) -> Any:
         """An empty one."""
         new_cache = self.network.new_cache
@@ -166,21 +224,11 @@ class LM:
             cache.beside = self.beside
         return cache
 
-    def keep_text(self, text: tuple[int, ...], cache: Any) -> None:
-        """Called by a session that closes: the newest `keep` texts stay."""
-        if self.keep and cache.length:
+    def keep_text(self, text: tuple[int, ...], cache: Any, edited: int | None) -> None:
+        """Called by a session that closes: the newest `keep` texts stay, or of a request's view the last one for its key."""
+        if self.within is not None:
+            reuse = self.within[1]
+            if cache.length and not any(session.law is self for session in self.live):
+                reuse.texts.put(reuse.key, text[: cache.length], cache, edited)
+        elif self.keep and cache.length:
             self._kept = [*self._kept, (text[: cache.length], cache)][-self.keep :]
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first items are the same."""
-    low, high = 0, min(len(a), len(b))
-    if not high or a[0] != b[0]:
-        return 0
-    while low < high:  # items below `low` are the same
-        middle = (low + high + 1) // 2
-        if tuple(a[low:middle]) == tuple(b[low:middle]):
-            low = middle
-        else:
-            high = middle - 1
-    return low

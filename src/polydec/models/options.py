@@ -23,6 +23,11 @@ Device = Annotated[str, "cpu or cuda"]
 Threads = Annotated[
     int | None, Within(1, most_threads()), Note("none: all cores"), "threads on the CPU"
 ]
+Workers = Annotated[
+    int,
+    Within(1, 2),
+    "2: the model and its draft model run at the same time, each on half of the threads (for pearl)",
+]
 Quantize = Annotated[
     str | None,
     OneOf("q8_0", "q4_1"),

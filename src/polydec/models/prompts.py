@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Want
 from polydec.models import depths
 from polydec.models.ledger import Ledger
@@ -15,6 +16,15 @@ from polydec.nets.scores import LogitScores, exits_of
 async def prefill(ledger: Ledger, want: Want, chunk: int) -> LogitScores:
     """See Session.prefill. chunk: tokens that one pass takes at most."""
     answers: list[Answer] = []
+    if want.prompt and (ledger.grafts or ledger.edited is not None):
+        raise RequestError(
+            "reuse is 'edited': the method reads rows of the whole prompt, which is not fed again; take method auto or plain, "
+            "or reuse prefix"
+        )
+    while ledger.grafts:
+        while (left := ledger.grafts[0].at - ledger.cache.length) > 0:
+            await fed(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
+        ledger.graft()
     rows = want.prompt or want.last
     if rows and ledger.skipped is not None:
         ledger.forget(ledger.skipped.first)

@@ -17,6 +17,7 @@ from polydec.models import depths, paths, prompts
 from polydec.models.checks import require_answerable, require_layers
 from polydec.models.ledger import Ledger
 from polydec.models.parts import PartSession, SkipSession
+from polydec.models.reuse import Reuse
 from polydec.nets.press import Press
 from polydec.nets.query import Answer, Network
 from polydec.nets.scores import LogitScores
@@ -47,9 +48,10 @@ class Law(Protocol):
     press: Press | None
     beside: Beside | None
     live: WeakSet[LMSession]
+    within: tuple[Any, Reuse] | None
 
     def require(self, tokens: Sequence[int], who: str) -> None: ...
-    def keep_text(self, text: tuple[int, ...], cache: Any) -> None: ...
+    def keep_text(self, text: tuple[int, ...], cache: Any, edited: int | None) -> None: ...
 
 
 class LMSession:
@@ -79,7 +81,7 @@ class LMSession:
             scores = await depths.score_whole(self.ledger, draft, want)
         else:
             scores = await paths.score(self.ledger, draft, want, self.law.chunk)
-        if self.owner is not None and self.owner.held is not None:
+        if self.owner is not None and self.owner.paused is not None:
             await Pause()  # the engine wants the memory of this request back
         return scores
 
@@ -145,5 +147,5 @@ class LMSession:
         ledger.settle()
         self.law.live.discard(self)
         ledger.forget(ledger.filled)
-        self.law.keep_text(tuple(ledger.text), ledger.cache)
+        self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited)
         ledger.cache = ledger.cache.fork(0)  # what nobody else reads is given back

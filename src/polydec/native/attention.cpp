@@ -8,9 +8,10 @@ View Model::view(const StepBatch& b, int l, int which, int h, int i, int p0) con
   const StepCache& s = b.cache[b.sequence[i]];
   const u8* kv = s.kv;
   int64_t capacity = s.capacity, first = s.start;
-  if (p0 < s.start) {
+  const int at = std::max(p0, from(b, l, i));  // what lies before that may be there packed only
+  if (at < s.start) {
     const StepShared* part = s.part;
-    while (p0 >= part->stop) ++part;
+    while (at >= part->stop) ++part;
     kv = part->kv;
     capacity = part->capacity;
     first = part->first;
@@ -32,6 +33,15 @@ int Model::alike(const StepBatch& b, int l, int i, int end, int p0) const {
   int e = i + 1;
   if (whole(i))
     while (e < end && b.sequence[e] == b.sequence[i] && whole(e)) ++e;
+  return e;
+}
+
+// The end of the rows behind row i (below `end`) that see of the packed positions from p0 on, in
+// one block of attention, what row i sees.
+int Model::alike_packed(const StepBatch& b, int i, int end, int p0) const {
+  auto stop = [&](int r) { return std::min(sealed(b, r), p0 + SPAN); };
+  int e = i + 1;
+  while (e < end && b.sequence[e] == b.sequence[i] && stop(e) == stop(i)) ++e;
   return e;
 }
 
@@ -147,21 +157,43 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
     k->block[kept](asked.query.data(), int(count), view(b, l, 0, h / G, i, p0),
                    view(b, l, 1, h / G, i, p0), p0, fetch, s, asked.part.data());
   };
+  // The same of what is packed from p0 on.
+  auto ask_old = [&](int i, int end, int h, int n, int p0, auto&& part) {
+    size_t count = 0;
+    for (int r = i; r < end; ++r)
+      for (int g = 0; g < n; ++g, ++count) {
+        asked.query[count] = query(r, h + g);
+        asked.part[count] = part(r, g);
+      }
+    ask_packed(b.cache[b.sequence[i]], t, l, h / G, p0, std::min(sealed(b, i), p0 + SPAN),
+               asked.query.data(), int(count), asked.part.data());
+  };
   Share* mine = &share[size_t(turn++) * size_t(threads)];
   int u, end;
-  if (!j.tile) {  // few rows: blocks and heads are shared out
+  if (!j.tile) {  // few rows: blocks and heads are shared out, first those that are packed
+    const int all = j.packed + blocks;
     auto part = [&](int i, int h, int p) {
       return parts.p + ((size_t(p) * size_t(m) + size_t(i)) * size_t(H) + size_t(h)) * ld;
     };
     for (int v = 0; v < threads; ++v)
       while (mine[(t + v) % threads].take(1, !v, u, end)) {
-        const int h = u / blocks * j.heads, p = u % blocks;
+        const int h = u / all * j.heads, p = u % all - j.packed;
+        if (p < 0) {
+          const int old = u % all;
+          for (int i = 0, next; i < m; i = next) {
+            next = alike_packed(b, i, m, old * SPAN);
+            if (old * SPAN < sealed(b, i))
+              ask_old(i, next, h, j.heads, old * SPAN,
+                      [&](int r, int g) { return part(r, h + g, old); });
+          }
+          continue;
+        }
         for (int i = 0, next; i < m; i = next) {
           next = alike(b, l, i, m, p * SPAN);
           if (p * SPAN >= b.seen[i] || (p + 1) * SPAN <= from(b, l, i)) continue;
           const bool fetch = !i || b.sequence[i] != b.sequence[i - 1];
           ask(i, next, h, j.heads, p * SPAN, fetch,
-              [&](int r, int g) { return part(r, h + g, p); });
+              [&](int r, int g) { return part(r, h + g, j.packed + p); });
         }
       }
     j.pool.barrier();
@@ -169,9 +201,11 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
     float* to = alone ? own_att[size_t(t)].p : att.p;
     for (int v = alone ? 0 : t; v < m * H; v += alone ? 1 : threads) {
       const int i = v / H, h = v % H;
+      const int old = sealed(b, i);
       int p = from(b, l, i) / SPAN;
-      memcpy(s, part(i, h, p), ld * 4);
-      for (++p; p * SPAN < b.seen[i]; ++p) k->join(s, part(i, h, p), D);
+      memcpy(s, part(i, h, old ? 0 : j.packed + p++), ld * 4);
+      for (int q = 1; q * SPAN < old; ++q) k->join(s, part(i, h, q), D);
+      for (; p * SPAN < b.seen[i]; ++p) k->join(s, part(i, h, j.packed + p), D);
       if (layer[size_t(l)].sinks) k->join(s, sink(t, l, h), D);
       k->finish(s, D, to + size_t(v) * size_t(D));
     }
@@ -187,14 +221,20 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
       const int h = u % KV, r0 = (tiles - 1 - u / KV) * rows, r1 = std::min(m, r0 + rows);
       int n = 0;
       for (int i = r0; i < r1; ++i) n = std::max(n, b.seen[i]);
+      auto at = [&](float* parts, int r, int g) { return parts + size_t((r - r0) * G + g) * ld; };
+      for (int p = 0; p < j.packed * SPAN; p += SPAN)
+        for (int i = r0, next; i < r1; i = next) {
+          next = alike_packed(b, i, r1, p);
+          if (p >= sealed(b, i)) continue;
+          ask_old(i, next, h * G, G, p, [&](int r, int g) { return at(p ? news : state, r, g); });
+          for (int r = i; r < next; ++r)
+            for (int g = 0; g < G && p; ++g) k->join(at(state, r, g), at(news, r, g), D);
+        }
       for (int p = 0; p < n; p += SPAN)
         for (int i = r0, next; i < r1; i = next) {
           next = alike(b, l, i, r1, p);
           if (p >= b.seen[i] || p + SPAN <= from(b, l, i)) continue;
-          auto first = [&](int r) { return p <= from(b, l, r); };
-          auto at = [&](float* parts, int r, int g) {
-            return parts + size_t((r - r0) * G + g) * ld;
-          };
+          auto first = [&](int r) { return p <= from(b, l, r) && !sealed(b, r); };
           ask(i, next, h * G, G, p, i == r0 || b.sequence[i] != b.sequence[i - 1],
               [&](int r, int g) { return at(first(r) ? state : news, r, g); });
           for (int r = i; r < next; ++r)

@@ -112,13 +112,16 @@ void rescale(const View& v, int p0, int n, int queries, float* out) {
       store(out + g * SPAN + p, mul(load(out + g * SPAN + p), load(scale + p)));
 }
 
+// How many positions of a block at p0 lie before all that is seen: they need not be there.
+inline int unseen(const View& v, int p0) { return v.from > p0 ? v.from - p0 : 0; }
+
 // Scores of G queries in a block of n positions, four at a time: more keys at once come from memory
 // more slowly. Meanwhile the block's values are fetched.
 template <class E, int G>
 void dots(const float* const* q, const View& v, int p0, int n, const u8* soon, float* out) {
   constexpr int P = 4;
   const int head = v.head, last = p0 + n - 1;
-  for (int p = p0; p <= last; p += P) {
+  for (int p = p0 + unseen(v, p0) / P * P; p <= last; p += P) {
     const u8* k[P];
     if (p + P - 1 < v.prefix && p + P - 1 <= last)
       for (int j = 0; j < P; ++j) k[j] = v.base + size_t(p + j) * v.entry;
@@ -169,6 +172,12 @@ void soften(float* s, int first, int n, float* part) {
   part[1] = total(a);
 }
 
+void weigh(float* s, int first, int n, float cap, float* part) {
+  if (cap > 0)
+    for (int p = 0; p < n; p += LANES) store(s + p, bounded(load(s + p), all(cap)));
+  soften(s, first, n, part);
+}
+
 // part[g][16 + d ... + 16 N) = sum over a block's positions of weight * value; meanwhile the next
 // block's keys are fetched.
 template <class E, int G, int N>
@@ -178,7 +187,7 @@ void blend(const float* w, const View& v, int p0, int n, int d, const u8* soon,
   UNROLL(4)
   for (int g = 0; g < G; ++g) UNROLL(4)
   for (int e = 0; e < N; ++e) s[g][e] = zero();
-  for (int p = 0; p < n; ++p) {
+  for (int p = unseen(v, p0); p < n; ++p) {
     const u8* x = v.at(p0 + p);
     V a[G];
     UNROLL(4)
@@ -204,11 +213,7 @@ void block_of(const float* const* q, const View& k, const View& v, int p0, bool 
   const int n = k.seen - p0 < SPAN ? k.seen - p0 : SPAN, head = k.head;
   dots<E, G>(q, k, p0, n, fetch ? v.base : nullptr, s);
   if (E::size == 1) rescale(k, p0, n, G, s);
-  if (k.cap > 0)
-    for (int g = 0; g < G; ++g)
-      for (int p = 0; p < n; p += LANES)
-        store(s + g * SPAN + p, bounded(load(s + g * SPAN + p), all(k.cap)));
-  for (int g = 0; g < G; ++g) soften(s + g * SPAN, k.from - p0, n, part[g]);
+  for (int g = 0; g < G; ++g) weigh(s + g * SPAN, k.from - p0, n, k.cap, part[g]);
   if (E::size == 1) rescale(v, p0, n, G, s);
   const u8* soon = fetch ? k.base + size_t(SPAN) * k.entry : nullptr;
   int d = 0;
@@ -227,6 +232,43 @@ void block(const float* const* q, int n, const View& k, const View& v, int p0, b
      : some == 2 ? block_of<E, 2>
      : some == 3 ? block_of<E, 3>
                  : block_of<E, HEADS>)(q + g, k, v, p0, fetch && !g, s, part + g);
+  }
+}
+
+void widen(const u8* scale, const u8* low, int n, float centre, float* scales, float* middle) {
+  for (int d = 0; d < n; d += LANES) {
+    const V s = halves(scale + 2 * d);
+    store(scales + d, s);
+    store(middle + d, fma(all(centre), s, halves(low + 2 * d)));
+  }
+}
+float reach(const float* x, const float* y, int n) {
+  V most = zero();
+  for (int d = 0; d < n; d += LANES) {
+    const V v = y ? mul(load(x + d), load(y + d)) : load(x + d);
+    most = vmax(most, vmax(v, sub(zero(), v)));
+  }
+  return top(most);
+}
+void raise(float* x, const float* y, int n) {
+  for (int d = 0; d < n; d += LANES) store(x + d, vmax(load(x + d), load(y + d)));
+}
+void fold(const float* const* x, int count, int n, const float* scales, const float* middle,
+          const float* factor, int16_t* words, size_t ld, float* offset) {
+  V kept[4];
+  for (int i = 0; i < count; ++i) {
+    const V f = all(factor[i]);
+    V sum = zero();
+    for (int d = 0; d < n; d += LANES) {
+      const V v = load(x[i] + d);
+      sum = fma(v, load(middle + d), sum);
+      to_words(mul(mul(v, f), load(scales + d)), words + size_t(i) * ld + d);
+    }
+    kept[i % 4] = sum;
+    if (i % 4 == 3)
+      total4(kept[0], kept[1], kept[2], kept[3], offset + i - 3);
+    else if (i + 1 == count)
+      for (int e = i / 4 * 4; e <= i; ++e) offset[e] = total(kept[e % 4]);
   }
 }
 
@@ -328,6 +370,11 @@ constexpr Kernels make(const char* name) {
            FmtQ6_K, FmtQ2_K, FmtQ3_K, FmtIQ4_NL, FmtIQ4_XS, FmtMXFP4>(k);
   k.squares = squares;
   k.spread = spread;
+  k.weigh = weigh;
+  k.widen = widen;
+  k.reach = reach;
+  k.raise = raise;
+  k.fold = fold;
   k.join = join;
   k.finish = finish;
   k.turn = turn;

@@ -122,8 +122,8 @@ class Copies:
 
     def read(self, tokens: Sequence[int]) -> None:
         """The text goes on with these; nothing is learned about how often copies come true."""
-        some = array("i", tokens)
-        _checked(self._library.copies_read(self._handle, some.buffer_info()[0], len(some)))
+        fed = array("i", tokens)
+        _checked(self._library.copies_read(self._handle, fed.buffer_info()[0], len(fed)))
 
     def learn(self, tokens: Sequence[int]) -> None:
         """The text goes on with these."""
@@ -137,7 +137,7 @@ class Copies:
             self._buffer = tuple(
                 array(kind, bytes(array(kind).itemsize * self._room)) for kind in "iid"
             )
-            self._at = tuple(some.buffer_info()[0] for some in self._buffer)
+            self._at = tuple(buffer.buffer_info()[0] for buffer in self._buffer)
         n = _checked(
             self._library.copies_propose(self._handle, root, depth, nodes, floor, *self._at)
         )

@@ -33,23 +33,23 @@ def beside(step: CpuStep, part: str, weight_NK: Tensor) -> Callable[[Tensor], Te
 
     def through(rows_MK: Tensor) -> Tensor:
         return torch.cat(
-            [_through(step, part, len(weight_NK), some) for some in rows_MK.split(LIMIT)]
+            [_through(step, part, len(weight_NK), part_MK) for part_MK in rows_MK.split(LIMIT)]
         )
 
     return through
 
 
 def _through(step: CpuStep, part: str, width: int, rows_MK: Tensor) -> Tensor:
-    given, out = rows_MK.float().contiguous(), torch.empty(len(rows_MK), width)
-    if len(given):
+    input_MK, out = rows_MK.float().contiguous(), torch.empty(len(rows_MK), width)
+    if len(input_MK):
         _check(
             step,
             step._lib.step_through(
                 step._model,
                 PARTS[part],
-                len(given),
-                given.data_ptr(),
-                given.numel(),
+                len(input_MK),
+                input_MK.data_ptr(),
+                input_MK.numel(),
                 out.data_ptr(),
                 out.numel(),
             ),

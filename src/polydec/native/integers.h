@@ -33,7 +33,15 @@ struct Whole {
 using IntTile = void (*)(const u8* w, const u8* ahead, int blocks, const Whole& x,
                          float* y);  // one panel; y: [rows][16]
 
+// Packed codes of `panels` panels of 16 outputs, n each, with `count` rows of folded integers ld
+// apart (kernels.h): y[i] = or, with `more`, += unit * sum of the products + offset. Meanwhile as
+// many bytes from `soon` on are fetched, unless it is null.
+using Products = void (*)(const u8* codes, int panels, int n, int count, const int16_t* words,
+                          size_t ld, const float* unit, const float* offset, bool more,
+                          const u8* soon, float* const* y);
+
 struct Integers {
+  Products products[3];                     // of codes of 2, 4 and 8 bits
   int rows[COMPUTES];                       // of the largest tile
   bool words[COMPUTES][TYPES];              // what the kernel of a type reads
   IntTile tile[COMPUTES][TYPES][MAXM + 1];  // [compute][type][rows]

@@ -19,6 +19,8 @@ inline V sub(V a, V b) { return _mm256_sub_ps(a, b); }
 inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 inline V fms(V a, V b, V c) { return _mm256_fmsub_ps(a, b, c); }
 inline void store(float* p, V a) { _mm256_storeu_ps(p, a); }
+inline V load(const float* p) { return _mm256_loadu_ps(p); }
+inline V add(V a, V b) { return _mm256_add_ps(a, b); }
 inline I iall(int32_t x) { return _mm256_set1_epi32(x); }
 inline I word(const u8* p) { return _mm256_loadu_si256((const __m256i*)p); }
 inline I mask(I a, uint32_t m) { return _mm256_and_si256(a, _mm256_set1_epi32(int(m))); }
@@ -30,6 +32,10 @@ inline I down(I a) {
 template <int n>
 inline I up(I a) {
   return _mm256_slli_epi16(a, n);
+}
+template <int n>
+inline I signed_down(I a) {
+  return _mm256_srai_epi16(a, n);
 }
 inline I iadd(I a, I b) { return _mm256_add_epi32(a, b); }
 inline I isub(I a, I b) { return _mm256_sub_epi32(a, b); }

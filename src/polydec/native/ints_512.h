@@ -14,6 +14,8 @@ inline V sub(V a, V b) { return _mm512_sub_ps(a, b); }
 inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 inline V fms(V a, V b, V c) { return _mm512_fmsub_ps(a, b, c); }
 inline void store(float* p, V a) { _mm512_storeu_ps(p, a); }
+inline V load(const float* p) { return _mm512_loadu_ps(p); }
+inline V add(V a, V b) { return _mm512_add_ps(a, b); }
 inline I iall(int32_t x) { return _mm512_set1_epi32(x); }
 inline I word(const u8* p) { return _mm512_loadu_si512(p); }
 inline I mask(I a, uint32_t m) { return _mm512_and_si512(a, _mm512_set1_epi32(int(m))); }
@@ -25,6 +27,10 @@ inline I down(I a) {
 template <int n>
 inline I up(I a) {
   return _mm512_slli_epi16(a, n);
+}
+template <int n>
+inline I signed_down(I a) {
+  return _mm512_srai_epi16(a, n);
 }
 inline I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
 inline I isub(I a, I b) { return _mm512_sub_epi32(a, b); }

@@ -12,6 +12,7 @@
 
 namespace {
 constexpr int ROWS[COMPUTES] = {0, 5, 6};
+constexpr int QUERIES = 4;
 constexpr bool reads_words(int top) {
   return top == 255;
 }  // sums of 16 bits hold no pair of products of 8-bit codes

@@ -14,6 +14,7 @@
 
 namespace {
 constexpr int ROWS[COMPUTES] = {0, 5, 6};
+constexpr int QUERIES = 4;
 constexpr bool reads_words(int) { return false; }
 constexpr bool fetches(int, Compute, int) { return true; }
 constexpr bool chains(int) { return false; }

@@ -30,6 +30,8 @@ inline void store(float* p, V x) {
   vst1q_f32(p, x.a);
   vst1q_f32(p + 4, x.b);
 }
+inline V load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline V add(V x, V y) { return {vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b)}; }
 inline uint8x16_t in_bytes(uint32x4_t x) { return vreinterpretq_u8_u32(x); }
 inline uint16x8_t in_words(uint32x4_t x) { return vreinterpretq_u16_u32(x); }
 inline I iall(int32_t x) { return {vdupq_n_u32(uint32_t(x)), vdupq_n_u32(uint32_t(x))}; }
@@ -55,6 +57,14 @@ inline I down(I x) {
 template <int n>
 inline I up(I x) {
   return {up4<n>(x.a), up4<n>(x.b)};
+}
+template <int n>
+inline uint32x4_t signed_down4(uint32x4_t x) {
+  return vreinterpretq_u32_s16(vshrq_n_s16(vreinterpretq_s16_u32(x), n));
+}
+template <int n>
+inline I signed_down(I x) {
+  return {signed_down4<n>(x.a), signed_down4<n>(x.b)};
 }
 inline I iadd(I x, I y) { return {vaddq_u32(x.a, y.a), vaddq_u32(x.b, y.b)}; }
 inline I isub(I x, I y) { return {vsubq_u32(x.a, y.a), vsubq_u32(x.b, y.b)}; }
@@ -123,12 +133,23 @@ struct ByteSum {
     return LOWERED ? isub(v, {less, less}) : v;
   }
 };
-struct WordSum {
-  void add(I, int32_t) {}
-  I get() const { return iall(0); }
-};  // not chosen
+struct WordSum {  // two codes of 16 bits with two inputs
+  I v = iall(0);
+  static uint32x4_t dot(uint32x4_t sum, uint32x4_t code, int16x8_t x) {
+    const int16x8_t c = vreinterpretq_s16_u32(code);
+    const int32x4_t low = vmull_s16(vget_low_s16(c), vget_low_s16(x)), high = vmull_high_s16(c, x);
+    return vaddq_u32(sum, vreinterpretq_u32_s32(vpaddq_s32(low, high)));
+  }
+  void add(I code, int32_t x) {
+    const int16x8_t two = vreinterpretq_s16_s32(vdupq_n_s32(x));
+    v.a = dot(v.a, code.a, two);
+    v.b = dot(v.b, code.b, two);
+  }
+  I get() const { return v; }
+};
 
 constexpr int ROWS[COMPUTES] = {0, 4, 6};
+constexpr int QUERIES = 4;
 constexpr bool reads_words(int) { return false; }
 constexpr bool fetches(int, Compute, int) { return true; }
 constexpr bool chains(int M) { return M > 2; }

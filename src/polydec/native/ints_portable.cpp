@@ -40,6 +40,15 @@ inline V fms(V a, V b, V c) {
   return c;
 }
 inline void store(float* p, V a) { memcpy(p, &a, 64); }
+inline V load(const float* p) {
+  V r;
+  memcpy(&r, p, 64);
+  return r;
+}
+inline V add(V a, V b) {
+  EACH a.v[i] += b.v[i];
+  return a;
+}
 inline I iall(int32_t x) {
   I r;
   EACH r.v[i] = uint32_t(x);
@@ -66,6 +75,16 @@ inline I down(I a) {
 template <int n>
 inline I up(I a) {
   EACH a.v[i] = (a.v[i] << n & 0xFFFF) | (a.v[i] >> 16 << n << 16);
+  return a;
+}
+template <int n>
+inline I signed_down(I a) {
+  EACH {
+    int16_t w[2];
+    memcpy(w, &a.v[i], 4);
+    for (int16_t& x : w) x = int16_t(x >> n);
+    memcpy(&a.v[i], w, 4);
+  }
   return a;
 }
 inline I iadd(I a, I b) {
@@ -144,10 +163,19 @@ inline I lookup(const u8* table, I x) {
   }
   return x;
 }
-struct WordSum {
-  void add(I, int32_t) {}
-  I get() const { return {}; }
-};  // not chosen
+struct WordSum {  // two codes of 16 bits with two inputs
+  I v = iall(0);
+  void add(I code, int32_t x) {
+    int16_t a[2];
+    memcpy(a, &x, 4);
+    EACH {
+      int16_t c[2];
+      memcpy(c, &code.v[i], 4);
+      v.v[i] += uint32_t(c[0] * a[0] + c[1] * a[1]);
+    }
+  }
+  I get() const { return v; }
+};
 template <int TOP, int UNIT>
 struct ByteSum {
   I v = iall(0);
@@ -166,6 +194,7 @@ struct ByteSum {
 #undef EACH
 
 constexpr int ROWS[COMPUTES] = {0, 2, 2};
+constexpr int QUERIES = 2;
 constexpr bool reads_words(int) { return false; }
 constexpr bool fetches(int, Compute, int) { return false; }
 constexpr bool chains(int) { return false; }

@@ -14,6 +14,7 @@
 
 namespace {
 constexpr int ROWS[COMPUTES] = {0, 8, 8};
+constexpr int QUERIES = 8;
 constexpr bool reads_words(int) { return false; }
 // Where reading is most of the time, Zen 4's own prefetching is faster alone.
 constexpr bool fetches(int M, Compute compute, int bytes) {

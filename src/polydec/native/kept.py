@@ -41,9 +41,9 @@ def blocks(
         name.update(f"{part.dtype} {tuple(part.shape)}".encode())
         name.update(_bytes(part).data)
     path = folder() / f"{name.hexdigest()}.bin"
-    found = _read(path, shape)
-    if found is not None:
-        return found
+    packed = _read(path, shape)
+    if packed is not None:
+        return packed
     made = make()
     with suppress(OSError):
         files.replace(path, lambda at: _write(at, made))

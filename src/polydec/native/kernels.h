@@ -12,6 +12,8 @@
 //   weights times the value's scale where values are integers. Blocks are joined in order: of the
 //   sum so far and the next block
 //             the one with the smaller maximum is scaled down.
+//   packed    see press_int.h: integers, summed exactly; offsets in 16 lanes (place mod 16), then
+//             `total`; a row's packed blocks of 128 positions come before those that are exact.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -110,6 +112,10 @@ struct View {
   const u8* at(int p) const { return base + size_t(p < prefix ? p : tail[p - prefix]) * entry; }
 };
 
+// Numbers that are multiplied by packed codes (press_int.h) become integers of 16 bits, -FOLDED to
+// FOLDED, FOLDABLE at once at most: their sums of products with codes of 8 bits fit into 32 bits.
+constexpr int FOLDED = 32767, FOLDABLE = 512;
+
 // Rows of a tile lie block by block: input k of block b of row j at x[(b * M + j) * BLOCK + k], its
 // sum c at sums[(b * SUMS + c) * M + j].
 using Tile = void (*)(const u8* w, const u8* ahead, size_t panel, int blocks, const float* x,
@@ -128,6 +134,17 @@ struct Kernels {
   // SHARING * SPAN scores. fetch: what comes next in memory is wanted.
   void (*block[KEPTS])(const float* const* q, int n, const View& k, const View& v, int p0,
                        bool fetch, float* s, float* const* part);
+  // Scores [first, n), bounded by `cap` unless it is 0, become weights not yet divided by their
+  // sum; into a part's first places: what they are relative to, and the sum.
+  void (*weigh)(float* s, int first, int n, float cap, float* part);
+  // n scales, of halves, and the numbers that the codes in the middle, `centre`, stand for.
+  void (*widen)(const u8* scale, const u8* low, int n, float centre, float* scales, float* middle);
+  float (*reach)(const float* x, const float* y, int n);  // the largest |x * y|; without y: of |x|
+  void (*raise)(float* x, const float* y, int n);         // x = the larger one of x and y
+  // `count` rows of n numbers: x * factor * scale as integers into words + i * ld, and the sum of
+  // x * middle.
+  void (*fold)(const float* const* x, int count, int n, const float* scales, const float* middle,
+               const float* factor, int16_t* words, size_t ld, float* offset);
   void (*join)(float* part, const float* next, int head);  // the next block's part added
   void (*finish)(const float* part, int head, float* out);
   void (*turn)(const float* x, const float* cosine, const float* sine, int half, float scale,

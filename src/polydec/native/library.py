@@ -94,7 +94,15 @@ class CacheOf(C.Structure):
         ("start", C.c_int64),
         ("parts", C.c_int64),
         ("part", _P),
+        ("press", _P),
+        ("base", C.c_int64),
+        ("blocks", C.c_int64),
+        ("packed", _P),
     ]
+
+
+class PressOf(C.Structure):
+    _fields_ = _all(_I, "bits block keys values")
 
 
 class Batch(C.Structure):
@@ -133,6 +141,8 @@ _SIGNATURES = {
     "step_rotary": (C.c_int, [_P, C.c_int, _P, _P, C.c_uint64, C.c_int]),
     "step_turns": (C.c_int, [_P, _P, C.c_uint64]),
     "step_sparse": (C.c_int, [_P, _P, C.c_uint64]),
+    "step_press_bytes": (C.c_uint64, [_P, C.POINTER(PressOf)]),
+    "step_press": (C.c_int, [_P, C.POINTER(PressOf), _P, C.c_uint64, _P, C.c_uint64]),
     "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
     "step_through": (
         C.c_int,
@@ -152,10 +162,10 @@ _SIGNATURES = {
 def where() -> Path:
     """The file. Raises OSError where it was not built."""
     own = os.environ.get("POLYDEC_STEP")
-    found = [Path(own)] if own else sorted(HERE.glob("_step*.so"))
-    if not found:
+    libraries = [Path(own)] if own else sorted(HERE.glob("_step*.so"))
+    if not libraries:
         raise OSError("it was not built: installing found no C++ compiler, or the compiler failed")
-    return found[0]
+    return libraries[0]
 
 
 @cache

@@ -26,7 +26,7 @@ Model::Model(const StepConfig& config, int threads, const Set& kernels)
       best(size_t(threads)),
       share((size_t(config.layers) * (5 + 2 * size_t(config.experts)) + 1) * size_t(threads)) {
   for (Layer& y : layer) y.expert.resize(size_t(config.experts));
-  for (auto* list : {&own_row, &own_sink}) list->resize(size_t(threads));
+  for (auto* list : {&own_row, &own_sink, &own_packed}) list->resize(size_t(threads));
   own_asked.resize(size_t(threads));
   picked.resize(size_t(config.experts));
   weighed.resize(size_t(config.experts));
@@ -280,7 +280,7 @@ Mats Model::mats(int l, int which) const {
 void Model::deal(const Job& j) {
   const StepBatch& b = j.b;
   const int threads = j.pool.size(), units = j.tile ? (b.rows + j.tile - 1) / j.tile * c.kv_heads
-                                                    : j.blocks * (c.heads / j.heads);
+                                                    : (j.packed + j.blocks) * (c.heads / j.heads);
   size_t n = 0;
   auto add = [&](const Mats& a) {
     for (int t = 0; t < threads; ++t) share[n++].set(a.first(t, threads), a.first(t + 1, threads));
@@ -563,8 +563,8 @@ void Model::work(const Job& j, int t) {
   if (b.outputs) answer(j, t, turn);
 }
 
-int Model::check(const StepBatch& b, int& longest) const {
-  longest = 0;
+int Model::check(const StepBatch& b, int& longest, int& packed) const {
+  longest = packed = 0;
   if (b.rows < 1 || b.outputs < 0 || b.outputs > b.rows || b.sequences < 1 || b.tails < 0) return 6;
   if (b.layers < 0 || b.layers > c.layers) return 7;
   for (int at = 0; at < b.layers; ++at)
@@ -591,6 +591,16 @@ int Model::check(const StepBatch& b, int& longest) const {
     int64_t stop = 0;
     if (cache.capacity < 0 || cache.start < 0 || cache.parts < 0 || (cache.parts && !cache.part))
       return 6;
+    if (cache.press) {
+      if (!press_bytes(*cache.press)) return 2;
+      if (cache.base < 0 || cache.blocks < 0 || cache.blocks > c.context || !cache.packed) return 6;
+      for (int w : window)
+        if (w) return 2;
+      stop = cache.base;
+      for (int at = 0; at < b.layers; ++at)
+        for (int64_t p = 0; p < cache.blocks && b.half[at] & 1; ++p)
+          if (!cache.packed[b.layer[at] * cache.blocks + p]) return 6;
+    }
     for (int64_t p = 0; p < cache.parts; ++p) {
       const StepShared& part = cache.part[p];
       if (!part.kv || part.first < 0 || part.first > stop || part.stop <= stop ||
@@ -616,7 +626,13 @@ int Model::check(const StepBatch& b, int& longest) const {
     if (tail && (b.tail_start[i] < 0 || tail > b.tails - b.tail_start[i])) return 6;
     for (int p = 0; p < tail; ++p)
       if (b.tail[b.tail_start[i] + p] < start || b.tail[b.tail_start[i] + p] >= room) return 6;
+    const StepCache& cache = b.cache[b.sequence[i]];
+    const int hidden = sealed(b, i);
+    if (cache.press &&
+        (hidden < cache.base || hidden >= b.seen[i] || hidden > cache.blocks * cache.press->block))
+      return 6;
     longest = std::max(longest, b.seen[i]);
+    packed = std::max(packed, hidden);
   }
   for (int i = 0; i < b.outputs; ++i)
     if (b.output_row[i] < 0 || b.output_row[i] >= b.rows) return 6;
@@ -635,18 +651,23 @@ static constexpr int ROWS_OF_HEAD = 16;  // of a unit of attention, at most
 
 int Model::run(const StepBatch& b) {
   std::lock_guard<std::mutex> one(busy);
-  int longest;
-  if (const int code = check(b, longest)) return code;
+  int longest, hidden;
+  if (const int code = check(b, longest, hidden)) return code;
   const size_t m = size_t(b.rows),
                wide = size_t(std::max({c.width, c.inner, c.expert_inner, c.heads * c.head})),
                H = size_t(c.heads);
   const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads);
-  const int blocks = (longest + SPAN - 1) / SPAN, threads = pools.get().size();
+  const int blocks = (longest + SPAN - 1) / SPAN, packed = (hidden + SPAN - 1) / SPAN,
+            threads = pools.get().size();
   // Queries that share a load of keys take about two thirds of the time that they take apart, but
   // leave fewer units to share out.
   auto turns_of = [&](int units) { return (units + threads - 1) / threads; };
   const int shared = turns_of(blocks * c.kv_heads) * int(G), apart = turns_of(blocks * c.heads);
-  const Job j{pools.get(), b, blocks, 2 * shared <= 3 * apart ? int(G) : 1,
+  const Job j{pools.get(),
+              b,
+              blocks,
+              packed,
+              2 * shared <= 3 * apart ? int(G) : 1,
               m < 4 || (m < 8 && blocks > 4)
                   ? 0
                   : std::clamp(int(b.rows) * c.kv_heads / (3 * threads), 1, ROWS_OF_HEAD)};
@@ -671,7 +692,10 @@ int Model::run(const StepBatch& b) {
             memset(o.p, 0, part * 4);
           }
     need_inputs(b.rows, int(wide), threads);
-    if (!j.tile) parts.need(m * H * size_t(blocks) * part);
+    if (!j.tile) parts.need(m * H * size_t(packed + blocks) * part);
+    if (packed)
+      for (auto& o : own_packed)
+        o.need(PACKED * (SPAN + FOLDABLE / 2) + FOLDABLE * (1 + 2 * SPAN / LANES));
     if (compute != FLOAT32)
       for (auto& o : own_row) o.need(size_t(c.width));
     for (auto& o : own_att) o.need(4 * H * size_t(c.head));
@@ -695,7 +719,7 @@ int Model::through(const Mat& a, int rows, const float* in, float* out) {
   std::lock_guard<std::mutex> one(busy);
   if (!a.data) return 5;
   const StepBatch none{};
-  const Job j{pools.get(), none, 0, 0, 0};
+  const Job j{pools.get(), none, 0, 0, 0, 0};
   const int threads = j.pool.size();
   const Mats only{{&a}, 1, 1};
   try {

@@ -173,14 +173,18 @@ struct Model {
   int run(const StepBatch& b);
   int through(const Mat& a, int rows, const float* in, float* out);
   int grow(StepGrowth& g);
+  uint64_t press_bytes(const StepPress& p) const;  // 0: not legal
+  int press(const StepPress& p, const float* kv, uint8_t* out);
 
  private:
-  // Of one step: who works, on what, blocks of the longest sequence, query heads and rows of a unit
-  // of attention (tile 0: a unit is one block for all rows).
+  static constexpr int PACKED = 8;  // queries that share a load of packed codes, at most
+  // Of one step: who works, on what, blocks of the longest sequence, and of the longest part that
+  // is packed, query heads and rows of a unit of attention (tile 0: a unit is one block for all
+  // rows).
   struct Job {
     Pool& pool;
     const StepBatch& b;
-    int blocks, heads, tile;
+    int blocks, packed, heads, tile;
   };
   struct Out {
     float value;
@@ -190,7 +194,7 @@ struct Model {
   Buffer entering, fusing, fused, joined, above, laws, states;  // of a tree that grows
   std::vector<std::vector<int32_t>> picked;  // of each expert: the rows that go through it
   std::vector<std::vector<float>> weighed;   // and what their results are multiplied by
-  std::vector<Buffer> own, own_att, own_scores, own_row, own_sink;
+  std::vector<Buffer> own, own_att, own_scores, own_row, own_sink, own_packed;
   struct Asked {
     std::vector<const float*> query;
     std::vector<float*> part;
@@ -200,7 +204,7 @@ struct Model {
   std::vector<std::vector<Out>> best;
   std::vector<Share> share;
 
-  int check(const StepBatch& b, int& longest) const;
+  int check(const StepBatch& b, int& longest, int& packed) const;
   void lap(int t, Clock clock) {
     if (!t) {
       const double n = now();
@@ -230,10 +234,18 @@ struct Model {
   void need_inputs(int rows, int wide, int threads);
   int level(const StepCache* cache, void* rows, float* logits);
   int from(const StepBatch& b, int l, int i) const {
-    const int w = window[size_t(l)];
-    return w ? std::max(0, b.seen[i] - w) : 0;
+    const int w = window[size_t(l)];  // never beside a press
+    return w ? std::max(0, b.seen[i] - w) : sealed(b, i);
   }
+  // How many positions row i sees packed.
+  int sealed(const StepBatch& b, int i) const {
+    const StepPress* p = b.cache[b.sequence[i]].press;
+    return p ? std::max(0, b.position[i] / p->block - 1) * p->block : 0;
+  }
+  void ask_packed(const StepCache& s, int t, int l, int h, int p0, int stop, const float* const* q,
+                  int n, float* const* part);
   View view(const StepBatch& b, int l, int which, int h, int i, int p0) const;
+  int alike_packed(const StepBatch& b, int i, int end, int p0) const;
   int alike(const StepBatch& b, int l, int i, int end, int p0) const;
   void keep(const float* x, u8* to);
   void settle(const Job& j, int l, int u0, int u1, int first, int step);

@@ -14,18 +14,31 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from polydec.base.errors import MissingError
+from polydec.base.errors import MissingError, RequestError
 from polydec.core.types import Reads, Want
 from polydec.formats.architectures import Config, read
 from polydec.formats.rope import Rope
-from polydec.native.library import ACTS, CACHES, COMPUTES, ENDLESS, Batch, CacheOf, PartOf, library
+from polydec.native.library import (
+    ACTS,
+    CACHES,
+    COMPUTES,
+    ENDLESS,
+    Batch,
+    CacheOf,
+    PartOf,
+    PressOf,
+    library,
+)
 from polydec.native.library import Config as Shape
+from polydec.native.press import StepPress, looks, step_press, tell
 from polydec.native.weights import Loader, load_all
 from polydec.nets.cache import GROWTH, Cache
 from polydec.nets.memory import empty
 from polydec.nets.packing import passes
-from polydec.nets.query import Answer, Query, bounded
+from polydec.nets.press import Press
+from polydec.nets.query import Answer, Query, bounded, in_turns
 from polydec.nets.scores import NOT_FINITE
+from polydec.nets.turned import still, turned
 
 LIMIT = 512  # rows of a pass: more gain nothing, and each holds memory
 MOST = 1 << 24  # of any count in a config
@@ -43,7 +56,7 @@ class CpuStep:
     """
 
     tree = rollback = True
-    partial = True
+    partial = presses = True
 
     def __init__(
         self, config: Config, outputs: int, threads: int, isa: str, compute: str, cache_dtype: str
@@ -198,17 +211,46 @@ class CpuStep:
             self._model, layer, part, item.kind, data, item.data.nbytes, n, k, item.swap
         )
 
-    def new_cache(self) -> Cache:
+    def new_cache(self, press: Press | None = None) -> Cache:
         """An empty cache [layers, 2, kv heads, slots, head] of `cache_dtype`; behind a head's 8-bit integers stand the four
-        bytes of the float that they are multiplied by."""
+        bytes of the float that they are multiplied by. With a press, old entries are packed (native/press.py). Raises
+        RequestError for a press that the library does not read, or not here."""
         size = self._head + 4 * (self.cache_dtype == "int8")
         return Cache(
             empty(
                 (self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), size),
                 getattr(torch, self.cache_dtype),
                 CPU,
-            )
+            ),
+            press=None if press is None else self._press(press),
         )
+
+    def _press(self, press: Press) -> StepPress:
+        c = self.config
+        if any(c.windows) or not c.causal:
+            raise RequestError(
+                f"cache is {press.called}: layers of this model see a window of the text, or what follows, and are read as "
+                "they are only"
+            )
+        if self.cache_dtype != "float32":
+            raise RequestError(
+                f"cache is {press.called}: all caches of this model are kept as {self.cache_dtype}, so leave one of the two out"
+            )
+        return step_press(
+            press,
+            c.kv_heads * c.head,
+            lambda shape: self._lib.step_press_bytes(self._model, C.byref(shape)),
+            self._pack,
+        )
+
+    def _pack(self, shape: PressOf, kv: Tensor, out: Tensor) -> None:
+        """Keys and values of a block of one layer, [2, kv heads, block, head], into bytes."""
+        code = self._lib.step_press(
+            self._model, C.byref(shape), kv.data_ptr(), kv.numel(), out.data_ptr(), out.numel()
+        )
+        if code == ENDLESS:
+            raise MissingError(NOT_FINITE)
+        self._check(code)
 
     def _turn(self, positions: int) -> None:
         """Tables for that many positions at least. Angles are rounded to fp32, as transformers has them: beyond a few
@@ -236,6 +278,13 @@ class CpuStep:
 
     def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """Answers in order. Queries over the same layers run in one step, a limited number of rows at a time."""
+        if any(q.cache.press is not None and len(q) > q.cache.press.block for q in queries):
+            # what a row sees packed must have been there before the step
+            return in_turns(
+                self.forward,
+                queries,
+                [max(1, len(q)) if q.cache.press is None else q.cache.press.block for q in queries],
+            )
         if (
             all(q.layers is None and not q.without for q in queries)
             and sum(map(len, queries)) <= LIMIT
@@ -261,7 +310,7 @@ class CpuStep:
         wants: list[Reads] = []
         embeds: list[tuple[Sequence[int], Tensor]] = []
         parts: list[Any] = []
-        caches = (CacheOf * len(queries))()
+        caches = [CacheOf() for _ in queries]
         for s, q in enumerate(queries):
             n, row = len(q), len(token)
             parts.append(cache_of(caches[s], q.cache))
@@ -275,6 +324,14 @@ class CpuStep:
                 token += [-1] * n if self._widen is not None or not q.token else q.token
             self._place(q, n, position, seen, prefix, start, tail)
             sequence += [s] * n
+            if q.cache.press is not None:
+                for chunks, rows in looks(q.cache, q.first, position[row:]):
+                    if rows[0]:  # of other branches of a draft that is longer than a block
+                        for i in rows:
+                            sequence[row + i] = len(caches)
+                        caches.append(CacheOf())
+                        parts.append(cache_of(caches[-1], q.cache))
+                    parts.append(tell(caches[-1 if rows[0] else s], q.cache, chunks, layers))
             slot += range(q.first, q.first + n) if q.at is None else q.at
             out += [row + r for r in q.rows]
             wants.append(max(q.want.law, q.want.base))
@@ -289,7 +346,7 @@ class CpuStep:
         if R and any(q.want.exits for q in queries):
             depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
             exit_at = tuple(depths.index(i + 1) if i + 1 in depths else -1 for i in layers)
-        some = max(wants) > Reads.NOTHING
+        reads = max(wants) > Reads.NOTHING
         ints = array(
             "i",
             [
@@ -302,13 +359,13 @@ class CpuStep:
                 *start,
                 *out,
                 *(range(R) if k == R else self._places(queries, full)),
-                *([0] * R if some else ()),
+                *([0] * R if reads else ()),
                 *tail,
                 0,
             ],
         )
         base = ints.buffer_info()[0]
-        outs, tails, step = base + 28 * m, base + 28 * m + (12 if some else 8) * R, 4 * m
+        outs, tails, step = base + 28 * m, base + 28 * m + (12 if reads else 8) * R, 4 * m
         layer = (
             self._run_all
             if layers is self._every and not depths and not without
@@ -335,13 +392,14 @@ class CpuStep:
             if any(w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries))
             else None
         )
+        where = (CacheOf * len(caches))(*caches)
         b = Batch(
             m,
-            len(queries),
+            len(caches),
             len(layers),
             len(tail),
             R,
-            C.addressof(caches),
+            C.addressof(where),
             which,
             which + count,
             which + 2 * count,
@@ -357,7 +415,7 @@ class CpuStep:
             outs,
             outs + 4 * R,
             None if logits is None else logits.data_ptr(),
-            outs + 8 * R if some else None,
+            outs + 8 * R if reads else None,
             None if hidden is None else C.addressof(hidden),
             None if exits is None else exits.data_ptr(),
         )
@@ -366,7 +424,7 @@ class CpuStep:
                 raise MissingError(NOT_FINITE)
             self._check(code)
         best: list[int] = []
-        if some and R:
+        if reads and R:
             best = ints[7 * m + 2 * R : 7 * m + 3 * R].tolist()
             if min(best) < 0:
                 raise MissingError(NOT_FINITE)
@@ -425,13 +483,13 @@ class CpuStep:
         r = k = 0
         for q, w, n in zip(queries, wants, need):
             end = r + len(q.rows)
-            some = w > Reads.NOTHING and end > r
+            reads = w > Reads.NOTHING and end > r
             answers.append(
                 Answer(
                     self._full(logits[k : k + n]) if n and logits is not None else None,
                     states(r, end) if q.want.hidden else None,
-                    best[r:end] if some else None,
-                    (lambda r=r, end=end: self.head(states(r, end))) if some and not n else None,
+                    best[r:end] if reads else None,
+                    (lambda r=r, end=end: self.head(states(r, end))) if reads and not n else None,
                     top=self.top if Reads.TOPK in (q.want.law, q.want.base) else None,
                 )
             )
@@ -464,8 +522,30 @@ class CpuStep:
         """States behind the final norm, [n, width]."""
         return rms_norm(hidden_RH.float(), self._norm_W.shape, self._norm_W, self.config.eps)
 
+    @property
+    def still(self) -> str:
+        """Why cached keys cannot be turned to other positions; "": they can."""
+        if self.cache_dtype != "float32":
+            return f"cache_dtype is {self.cache_dtype!r}, which turns would round again and again"
+        return still(self.config)
+
+    def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
+        """See nets/turned.py. The factors are those of the step's own tables."""
+        n = kv.shape[-2]
+
+        def tables(k: int) -> tuple[Tensor, Tensor]:
+            cosine, sine = rotary(self.config.ropes[k], max(first, first + by) + n)
+            turn = torch.complex(cosine, sine)
+            return turn[first : first + n], turn[first + by : first + by + n]
+
+        return turned(kv, by, self.config, True, tables)
+
     def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the last layer, [kv heads, stop, head], float32."""
+        if cache.press is not None:
+            raise RequestError(
+                f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
+            )
         both = cache.layer(self.layers - 1, stop)
         if self.cache_dtype == "int8":
             scale = both[..., self._head :].contiguous().view(torch.float32)
@@ -486,7 +566,7 @@ class CpuStep:
     def top(self, logits_RV: Tensor, k: int) -> list[list[int]]:
         """Of each row the k likeliest tokens, likeliest first."""
         (R, V), most = logits_RV.shape, min(k, logits_RV.shape[1])
-        found = np.empty((R, most), np.int32)
+        token_RN = np.empty((R, most), np.int32)
         rows_RV = logits_RV.contiguous()
         self._check(
             self._lib.step_top(
@@ -496,11 +576,11 @@ class CpuStep:
                 R,
                 V,
                 most,
-                found.ctypes.data,
-                found.size,
+                token_RN.ctypes.data,
+                token_RN.size,
             )
         )
-        return found.tolist()
+        return token_RN.tolist()
 
     def _place(
         self,
@@ -586,11 +666,11 @@ def _experts(c: Config) -> tuple[int, int, int, bool]:
 
 def cache_of(to: CacheOf, cache: Cache) -> Any:
     """Tells the library where a cache's entries lie; what is returned must live as long as `to` is read."""
-    to.kv, to.capacity = cache.address, cache.capacity
+    to.kv, to.capacity, to.start = cache.address, cache.capacity, cache.start
     if not cache.shared:
         return None
     parts = _parts(cache)
-    to.start, to.parts, to.part = cache.start, len(parts), C.addressof(parts)
+    to.parts, to.part = len(parts), C.addressof(parts)
     return parts
 
 

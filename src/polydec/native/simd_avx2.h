@@ -89,6 +89,10 @@ inline void totals(const V* s, float* out) {
   for (int i = 0; i < N; i += 4) total4(s[i], s[i + 1], s[i + 2], s[i + 3], out + i);
 }
 
+inline void to_words(V x, int16_t* p) {
+  const __m256i w = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
+  _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(w, 0xD8));
+}
 inline __m256 halves8(const u8* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 inline V halves(const u8* p) { return {halves8(p), halves8(p + 16)}; }
 inline __m256 brains8(const u8* p) {

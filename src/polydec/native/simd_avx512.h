@@ -71,6 +71,9 @@ inline void totals(const V* s, float* out) {
   store(out, add(_mm512_shuffle_ps(x, y, 0x88), _mm512_shuffle_ps(x, y, 0xDD)));
 }
 
+inline void to_words(V a, int16_t* p) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a)));
+}
 inline V halves(const u8* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 inline V brains(const u8* p) {
   return _mm512_castsi512_ps(

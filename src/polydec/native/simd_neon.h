@@ -115,6 +115,9 @@ inline void totals(const V* s, float* out) {
   for (int i = 0; i < N; i += 4) total4(s[i], s[i + 1], s[i + 2], s[i + 3], out + i);
 }
 
+inline void to_words(V a, int16_t* p) {
+  EACH vst1_s16(p + 4 * i, vmovn_s32(vcvtnq_s32_f32(a.v[i])));
+}
 inline V halves(const u8* p) {
   V r;
   EACH r.v[i] = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p + 8 * i)));

@@ -102,6 +102,10 @@ inline void totals(const V* s, float* out) {
   for (int i = 0; i < N; i += 4) total4(s[i], s[i + 1], s[i + 2], s[i + 3], out + i);
 }
 
+// The nearest integers, ties to even, within 16 bits; nobody reads what is made of NaN.
+inline void to_words(V a, int16_t* p) {
+  EACH p[i] = __builtin_fabsf(a.v[i]) < 32768 ? int16_t(__builtin_rintf(a.v[i])) : int16_t(0);
+}
 inline float from_half(uint16_t h) {
   const uint32_t sign = uint32_t(h & 0x8000) << 16, e = h >> 10 & 31, f = h & 1023;
   uint32_t u = sign | (e == 31 ? 0x7f800000u | f << 13 : (e + 112) << 23 | f << 13);

@@ -207,6 +207,20 @@ int step_sparse(void* model, const int32_t* sparse, uint64_t count) {
   return 0;
 }
 
+uint64_t step_press_bytes(void* model, const StepPress* p) {
+  return static_cast<Model*>(model)->press_bytes(*p);
+}
+int step_press(void* model, const StepPress* p, const float* kv, uint64_t count, uint8_t* out,
+               uint64_t room) {
+  Model& m = *static_cast<Model*>(model);
+  const uint64_t size = m.press_bytes(*p);
+  if (!size) return 2;
+  if (!kv || !out || room != size ||
+      count != 2 * uint64_t(m.c.kv_heads) * uint64_t(p->block) * uint64_t(m.c.head))
+    return 3;
+  return m.press(*p, kv, out);
+}
+
 int step_run(void* model, const StepBatch* b) { return static_cast<Model*>(model)->run(*b); }
 
 int step_through(void* model, int part, int rows, const float* in, uint64_t count, float* out,

@@ -36,6 +36,15 @@ struct StepShared {
   int64_t capacity, first, stop;
 };
 
+// How a sequence's old keys and values are packed: whole blocks of `block` positions, counted from
+// the beginning of the text, as integers of `bits` bits, each with a scale and a lowest number as
+// halves. Keys share these along `keys` positions of a channel, values along `values` dimensions of
+// a position, those of all heads side by side. A row at position p sees the first p / block - 1
+// blocks packed (none below 2 blocks) and what lies behind them as it is.
+struct StepPress {
+  int32_t bits, block, keys, values;
+};
+
 // Keys and values of one sequence: entries [start, start + capacity) in kv:
 // [layers][2][kv_heads][capacity] of vectors, and those before `start`, where there are any, in
 // parts.
@@ -43,6 +52,10 @@ struct StepCache {
   uint8_t* kv;
   int64_t capacity, start, parts;
   const StepShared* part;
+  const StepPress* press;  // null: all entries are seen as they are, and what follows is not read
+  int64_t base, blocks;    // entries below `base` are there packed only; packed blocks
+  const uint8_t* const* packed;  // [layers][blocks], as step_press has made them; of layers whose
+                                 // attention does not run in this batch they may be null
 };
 
 // Row i stands at position[i] of cache[sequence[i]], is written to slot[i] and sees `seen[i]`
@@ -72,8 +85,8 @@ struct StepBatch {
 // learned/kinds/eagle3.py). Its rows are a token's embedding beside a state, each divided by its
 // root mean square, joined to one of the network's width where there is STEP_JOIN. First it reads
 // `rows` true states, which stay in its cache: entries [length, length + rows). Then it expands at
-// each level the `tips` likeliest paths, of which each names its `width` likeliest tokens, none on a
-// path less likely than `floor`; of all that were named the `nodes` likeliest are answered
+// each level the `tips` likeliest paths, of which each names its `width` likeliest tokens, none on
+// a path less likely than `floor`; of all that were named the `nodes` likeliest are answered
 // (BestFirst, trees/best_first.py).
 struct StepGrowth {
   const StepCache* cache;  // room for length + rows + tips * (depth - 1) entries
@@ -145,6 +158,12 @@ int step_turns(void* model, const int32_t* ropes, uint64_t count);
 // [count = layers]: 1 where the MLP is experts, 0 where it is one; all of them are experts before
 // this is called, if there are any.
 int step_sparse(void* model, const int32_t* sparse, uint64_t count);
+// Bytes of a packed block of one layer; 0: blocks of this kind cannot be read.
+uint64_t step_press_bytes(void* model, const StepPress* press);
+// Packs a block of one layer, whose numbers must be finite, kv [2][kv_heads][block][head] (`count`
+// floats), into `out` (`room` bytes).
+int step_press(void* model, const StepPress* press, const float* kv, uint64_t count, uint8_t* out,
+               uint64_t room);
 int step_run(void* model, const StepBatch* batch);
 // Rows through STEP_FUSE or STEP_JOIN alone: `in` [rows][what it reads] into `out` [rows][width].
 int step_through(void* model, int part, int rows, const float* in, uint64_t count, float* out,

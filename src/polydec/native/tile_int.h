@@ -1,8 +1,9 @@
 // The micro-kernel in integers: M rows against one panel. Included once per instruction set after
 // its registers, which hold WIDTH outputs; ROWS (rows of the largest tile by compute), reads_words
-// (of the largest code), fetches (whether the next panel is asked for while this one is worked on)
-// and chains (whether rows are enough that one sum of each serves both halves of INT16). One AND of
-// a vector of nibbles gives 16 outputs x inputs 8g + {0, 2, 4, 6}, shift and AND 8g + {1, 3, 5, 7}.
+// (of the largest code), QUERIES (rows of integers that share a load of packed codes, at most),
+// fetches (whether the next panel is asked for while this one is worked on) and chains (whether
+// rows are enough that one sum of each serves both halves of INT16). One AND of a vector of nibbles
+// gives 16 outputs x inputs 8g + {0, 2, 4, 6}, shift and AND 8g + {1, 3, 5, 7}.
 #pragma once
 #include <string.h>
 #include "integers.h"
@@ -275,6 +276,10 @@ void tile(const u8* w, const u8* ahead, int blocks, const Whole& rows, float* ou
   }
 }
 
+}  // namespace
+#include "press_int.h"
+namespace {
+
 template <class F, Compute C, int M>
 constexpr void fill_rows(Integers& k) {
   if constexpr (M <= ROWS[C]) {
@@ -295,6 +300,9 @@ constexpr void fill_types(Integers& k) {
 }
 constexpr Integers make() {
   Integers k{};
+  k.products[0] = products_of<2, QUERIES>;
+  k.products[1] = products_of<4, QUERIES>;
+  k.products[2] = products_of<8, QUERIES>;
   k.rows[INT16] = ROWS[INT16];
   k.rows[INT8] = ROWS[INT8];
   k.round = round;

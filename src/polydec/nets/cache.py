@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.nets.memory import empty
-from polydec.nets.press import Chunk, Packed, Press, sealed, settled
+from polydec.nets.press import Chunk, Packed, Packing, sealed, settled
 
 BLOCK = 128
 """Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
@@ -79,7 +79,7 @@ class Cache:
         "start",
     )
 
-    def __init__(self, kv: Tensor, length: int = 0, press: Press | None = None) -> None:
+    def __init__(self, kv: Tensor, length: int = 0, press: Packing | None = None) -> None:
         self.beside: Any = None
         self.length, self.parent, self.shared = length, list[int](), tuple[Lease, ...]()
         self.press, self.base = press, 0
@@ -117,6 +117,24 @@ class Cache:
         """Slots from `first` on are about to be written again."""
         self._move(first, self.end)
 
+    def append(self, kv: Tensor) -> None:
+        """Further committed entries, while nothing is staged."""
+        n = kv.shape[-2]
+        first = self.stage(range(-1, n - 1)) - self.start
+        self.kv[..., first : first + n, :] = kv
+        self.commit(range(n))
+
+    def own(self) -> None:
+        """Copy what other caches hold, so that they may go."""
+        if not self.shared:
+            return
+        base, size = self.base, -(-(self.end - self.base) // BLOCK) * BLOCK
+        kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
+        for at, piece in self.pieces(base, self.end):
+            kv[..., at - base : at - base + piece.shape[-2], :] = piece
+        self.shared = ()
+        self._hold(Storage(kv, base))
+
     def commit(self, path: Sequence[int]) -> None:
         """Keep these staged entries (a path from the tip, ascending), drop the other staged ones."""
         self.keep(path, ())
@@ -146,7 +164,7 @@ class Cache:
             raise RequestError(
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
             )
-        length = self._whole(length)
+        length = self.whole(length)
         self.length, self.parent = length, []
         self._unpack(length)
         if not length:
@@ -156,7 +174,7 @@ class Cache:
     def fork(self, length: int | None = None) -> Cache:
         """A twin that reads the same entries; with `length` the first committed ones only (none, where rows behind them see
         some that are there packed only), nothing staged."""
-        length = None if length is None else self._whole(length)
+        length = None if length is None else self.whole(length)
         stop = self.end if length is None else length
         twin = Cache(
             self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]),
@@ -252,8 +270,8 @@ class Cache:
             self._hold(Storage(kv, base))
         self.base = base
 
-    def _whole(self, length: int) -> int:
-        """So many entries, where all that rows behind them see is there; else none."""
+    def whole(self, length: int) -> int:
+        """So many entries, where all that rows behind them see is there; else none: of those a fork or a cut would keep."""
         missing = (
             self.press is not None and sealed(length, self.press) * self.press.block < self.base
         )

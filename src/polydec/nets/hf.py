@@ -54,6 +54,9 @@ class HFCache:
     def reserve(self, need: int) -> None:
         """Nothing is stored in advance."""
 
+    def own(self) -> None:
+        """Twins share tensors that nobody writes to."""
+
     def claim(self, first: int) -> None:
         """An entry is never written twice: those from `first` on are dropped."""
         self._mend()

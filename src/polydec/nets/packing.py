@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,12 +47,12 @@ class Reach:
     mask: Tensor | None
 
 
-def _capped(scores: Tensor, cap: float | None) -> Tensor:
+def capped(scores: Tensor, cap: float | None) -> Tensor:
     """In place: scores within (-cap, cap)."""
     return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
 
 
-def _weights(scores: Tensor, sink: Tensor | None) -> Tensor:
+def softmax_over(scores: Tensor, sink: Tensor | None) -> Tensor:
     """Their softmax; sink: one more score for each row, which takes its part."""
     if sink is None:
         return torch.softmax(scores, -1)
@@ -86,7 +87,8 @@ class Unpack:
         assert self.cache.press is not None
         if self.chunks:
             blocks = [self.cache.chunk(self.layer, c) for c in self.chunks]
-            self.cache.press.fill(blocks, self.packed)
+            press: Any = self.cache.press
+            press.fill(blocks, self.packed)
         torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]
 
 
@@ -117,10 +119,10 @@ class Span:
                 0, query.shape[2], LONG
             ):  # block by block: all scores at once would fill memory
                 rows = slice(first, first + LONG)
-                w = _capped(torch.matmul(query[:, :, rows], keys[:, None]), self.cap)
+                w = capped(torch.matmul(query[:, :, rows], keys[:, None]), self.cap)
                 w = w if reach.mask is None else w.add_(reach.mask[rows])
                 self.gathers[:, :, rows].copy_(
-                    _weights(w, None if sink is None else sink[..., None]) @ values[:, None]
+                    softmax_over(w, None if sink is None else sink[..., None]) @ values[:, None]
                 )
             return
         if reach.scores is None:
@@ -134,11 +136,13 @@ class Span:
             )
             self.gathers.copy_(y)
             return
-        scores = _capped(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
+        scores = capped(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(
-            _weights(scores, None if sink is None else sink.repeat_interleave(query.shape[2], 1)),
+            softmax_over(
+                scores, None if sink is None else sink.repeat_interleave(query.shape[2], 1)
+            ),
             values,
             out=out,
         )
@@ -165,11 +169,11 @@ class Single:
         keys, values, reach = self.layers[at]
         if self.query is not None:
             self.query.copy_(self.asks)
-        scores = _capped(torch.bmm(keys, self.columns, out=reach.scores), self.cap)
+        scores = capped(torch.bmm(keys, self.columns, out=reach.scores), self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(
-            _weights(scores.transpose(1, 2), None if self.sinks is None else self.sinks[at]),
+            softmax_over(scores.transpose(1, 2), None if self.sinks is None else self.sinks[at]),
             values,
             out=self.out,
         )
@@ -272,15 +276,7 @@ def attention(
         m, kv, end = len(q), q.cache.kv, row + len(q)
         asks = qkv[row:end, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
         goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
-        new = qkv[row:end, heads.all :].view(m, 2, KV, D).permute(1, 2, 0, 3)
-        for i, stop in [(0, m)] if q.at is None else _runs(q.at):
-            at = q.slots[i] - q.cache.start
-            slots = kv[..., at : at + stop - i, :].unbind(0)
-            fresh.append(new[:, :, i:stop])
-            write.append([slots[i][:2] for i in p.layers])
-            if slots[0].shape[0] > 2:  # a press reads the queries, too
-                fresh.append(asks[:, :, i:stop].transpose(0, 1))
-                write.append([slots[i][2:] for i in p.layers])
+        written(q, row, qkv, heads, p.layers, fresh, write)
         layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal, block)
         if m == 1:
             query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
@@ -292,6 +288,35 @@ def attention(
             query, out = kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D)
             spans.append(Span(asks, query, out, goes, layers, gather, heads.cap, sunk))
     return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
+
+
+def written(
+    q: Query,
+    row: int,
+    qkv: Tensor,
+    heads: Heads,
+    layers: Sequence[int],
+    fresh: list[Tensor],
+    write: list[Sequence[Tensor]],
+) -> None:
+    """Add to `fresh` where a query's keys and values will stand among the projections, from the flat row `row` on, and to
+    `write` where they go in its cache, in each of the layers that run."""
+    m, KV, g, D = len(q), heads.kv, heads.group, heads.width
+    asks = qkv[row : row + m, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
+    new = qkv[row : row + m, heads.all :].view(m, 2, KV, D).permute(1, 2, 0, 3)
+    for i, stop in [(0, m)] if q.at is None else _runs(q.at):
+        at = q.slots[i] - q.cache.start
+        slots = q.cache.kv[..., at : at + stop - i, :].unbind(0)
+        fresh.append(new[:, :, i:stop])
+        write.append([slots[layer][:2] for layer in layers])
+        if slots[0].shape[0] > 2:  # a press reads the queries, too
+            fresh.append(asks[:, :, i:stop].transpose(0, 1))
+            write.append([slots[layer][2:] for layer in layers])
+
+
+def depth_slots(cache: Cache, size: int) -> list[int]:
+    """The positions of a cache's first `size` slots."""
+    return [*range(cache.length), *(cache.length + d for d in masks.depths(cache.parent))][:size]
 
 
 def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -388,9 +413,7 @@ def _reach(
     if width is not None and seen is None:
         start = size - width
     elif width is not None and seen is not None:
-        slots = [*range(cache.length), *(cache.length + d for d in masks.depths(cache.parent))][
-            :size
-        ]
+        slots = depth_slots(cache, size)
         at = [torch.tensor(x, device=kv.device) for x in (position, slots)]
         start, mask = masks.window(width, at[0], *seen, at[1])
         seen = 0, mask

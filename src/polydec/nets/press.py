@@ -24,12 +24,39 @@ class Packed(Protocol):
     def nbytes(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """A press that rounds to integers of so many bits, and does no more: `group` numbers share a scale and a lowest number
+    (presses/_integers.py), those of consecutive tokens in a channel of a key, of consecutive channels in a token's values,
+    all heads side by side; 0: all of a block, or of a token. Where a length is no multiple of that, their greatest common
+    divisor."""
+
+    bits: int
+    group: int
+
+
+class Packing(Protocol):
+    """What a cache asks of whoever packs its blocks: the first half of a Press, which see."""
+
+    @property
+    def block(self) -> int: ...
+    @property
+    def asks(self) -> bool: ...
+    @property
+    def lasting(self) -> bool: ...
+    @property
+    def called(self) -> str: ...
+
+    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> Packed: ...
+
+
 class Press(Protocol):
     """How old keys and values are kept. Frozen and hashable: caches of equal presses share what they hold.
 
     block: entries that are packed at once; asks: whether it reads the queries of the block behind the packed one, for which a
     cache keeps them; lasting: whether every packed block stays beside those before it; where not, what is packed last stands
-    for all of them. Blocks are counted from the beginning of the text, and packed in this order.
+    for all of them; rounding: what a press that only rounds does, None: it does more, or something else. Blocks are counted
+    from the beginning of the text, and packed in this order.
     """
 
     @property
@@ -40,6 +67,8 @@ class Press(Protocol):
     def lasting(self) -> bool: ...
     @property
     def called(self) -> str: ...
+    @property
+    def rounding(self) -> Rounding | None: ...
 
     def size(self, k: int) -> int:
         """Entries that attention sees of what packing block k makes."""
@@ -56,12 +85,12 @@ class Press(Protocol):
         ...
 
 
-def sealed(position: int, press: Press) -> int:
+def sealed(position: int, press: Packing) -> int:
     """How many blocks a row at this position sees packed."""
     return max(0, position // press.block - 1)
 
 
-def settled(length: int, press: Press) -> int:
+def settled(length: int, press: Packing) -> int:
     """How many blocks can be packed of so many committed entries, whatever comes behind them."""
     return max(0, length // press.block - press.asks)
 
@@ -96,17 +125,8 @@ def view(
 ) -> View:
     """Of a query whose rows stand at these positions, in slots from `begin` on; length, parent: of its cache. Rows that stand
     on both sides of the place from which a block is seen packed have it twice before them, and each sees it once."""
-    stop, ready = begin + len(position), settled(length, press)
-    seen = list[tuple[Chunk, ...]]()
-    for row, p in enumerate(position):
-        blocks = sealed(p, press)
-        path = () if blocks <= ready else tuple(_ancestors(begin + row, length, parent))
-        seen.append(
-            tuple(
-                (k, () if k < ready else path[: (k + 1 + press.asks) * press.block - length])
-                for k in range(0 if press.lasting else max(0, blocks - 1), blocks)
-            )
-        )
+    stop = begin + len(position)
+    seen = chunks_of_rows(press, position, begin, length, parent)
     chunks = tuple(dict.fromkeys(c for chunks_of_row in seen for c in chunks_of_row))
     sizes = tuple(press.size(k) for k, _ in chunks)
     first = min(sealed(p, press) for p in position) * press.block
@@ -118,6 +138,23 @@ def view(
         first,
         _mask(press, position, begin, stop, length, parent, like, seen, chunks, sizes, first),
     )
+
+
+def chunks_of_rows(
+    press: Packing, position: Sequence[int], begin: int, length: int, parent: Sequence[int]
+) -> list[tuple[Chunk, ...]]:
+    """What is packed of what each row sees; arguments as in `view`."""
+    ready, seen = settled(length, press), list[tuple[Chunk, ...]]()
+    for row, p in enumerate(position):
+        blocks = sealed(p, press)
+        path = () if blocks <= ready else tuple(_ancestors(begin + row, length, parent))
+        seen.append(
+            tuple(
+                (k, () if k < ready else path[: (k + 1 + press.asks) * press.block - length])
+                for k in range(0 if press.lasting else max(0, blocks - 1), blocks)
+            )
+        )
+    return seen
 
 
 def _ancestors(slot: int, length: int, parent: Sequence[int]) -> list[int]:

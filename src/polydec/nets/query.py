@@ -122,6 +122,25 @@ def bounded(
     return [_joined([(next(answers), len(p.rows)) for p in pieces]) for pieces in parts]
 
 
+def in_turns(
+    forward: Callable[[Sequence[Query]], Sequence[Answer]],
+    queries: Sequence[Query],
+    limits: Sequence[int],
+) -> Sequence[Answer]:
+    """The answers of `forward`, which gets no query of more tokens than its limit: longer ones go in parts, each in a call
+    behind that of the part before it."""
+    parts = [
+        [q.part(i, min(i + limit, len(q))) for i in range(0, len(q), limit)]
+        for q, limit in zip(queries, limits, strict=True)
+    ]
+    answers: list[list[tuple[Answer, int]]] = [[] for _ in queries]
+    for turn in range(max(map(len, parts))):
+        now = [k for k, some in enumerate(parts) if turn < len(some)]
+        for k, answer in zip(now, forward([parts[k][turn] for k in now]), strict=True):
+            answers[k].append((answer, len(parts[k][turn].rows)))
+    return [_joined(some) for some in answers]
+
+
 def _joined(parts: Sequence[tuple[Answer, int]]) -> Answer:
     answers = [a for a, rows in parts if rows] or [parts[0][0]]
     if len(answers) == 1:

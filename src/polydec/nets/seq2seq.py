@@ -149,11 +149,12 @@ class Parts:
         """What T5 adds to scores, from how far positions stand apart: [heads, m, n]; both: whether later ones are seen."""
         if tower.bias is None:
             return None
-        return tower.bias[_buckets(query, key, both, self.config)].permute(2, 0, 1)
+        return tower.bias[buckets(query, key, both, self.config)].permute(2, 0, 1)
 
 
-def _buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
-    """Near distances have a bucket each, far ones share them by their logarithm."""
+def buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
+    """Of positions [m] and [n] the buckets of T5's relative positions, [m, n]. Near distances have a bucket each,
+    far ones share them by their logarithm; both: whether later positions are seen, which takes half the buckets."""
     n, far = c.buckets, key[None, :] - query[:, None]
     bucket = torch.zeros_like(far)
     if both:
@@ -180,10 +181,7 @@ class Encoder:
     def forward(self, queries: Sequence[tuple[int, ...]]) -> list[Tensor]:
         sources = list(dict.fromkeys(queries))
         self.passes += 1
-        p, tower, rows, at = self._parts, self._tower, list[slice](), 0
-        for ids in sources:
-            rows.append(slice(at, at + len(ids)))
-            at += len(ids)
+        p, tower, rows = self._parts, self._tower, _slices([len(ids) for ids in sources])
         places = [torch.arange(len(ids), device=p.device) for ids in sources]
         x = p.enter(tower, p.embed([t for ids in sources for t in ids]), torch.cat(places))
         apart = [p.apart(tower, place, place, True) for place in places]
@@ -204,6 +202,75 @@ class Encoder:
         return [read[ids] for ids in queries]
 
 
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """What a Filler is asked. kv: what its encoder left of a source; known: the text so far, at least one token;
+    count: gaps behind it, at least 1."""
+
+    kv: Tensor
+    known: tuple[int, ...]
+    count: int
+
+
+class Filler:
+    """A model whose queries are texts with gaps at their end, and whose answers are the logits of the gaps, [count, V]. Every
+    position sees the whole text and the source. mark: the token that stands in a gap; it is the last of the vocabulary, and no
+    logits are given for it."""
+
+    def __init__(self, decoder: Decoder, mark: int) -> None:
+        self._parts, self._tower, self.mark = decoder.parts, decoder.tower, mark
+        self.encoder, self.cost = decoder.encoder, decoder.cost
+
+    def asks(self, kv: Tensor, known: Sequence[int], count: int) -> Gaps:
+        """The query of a text with so many gaps behind it."""
+        return Gaps(kv, tuple(known), count)
+
+    @torch.inference_mode()
+    def forward(self, queries: Sequence[Gaps]) -> list[Tensor]:
+        p, tower = self._parts, self._tower
+        texts = [(*q.known, *(self.mark,) * q.count) for q in queries]
+        rows = _slices([len(text) for text in texts])
+        places = [torch.arange(len(text), device=p.device) for text in texts]
+        x = p.enter(tower, p.embed([t for text in texts for t in text]), torch.cat(places))
+        apart = [p.apart(tower, place, place, True) for place in places]
+        for i, block in enumerate(tower.blocks):
+
+            def own(h: Tensor, block: Block = block) -> Tensor:
+                q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
+                mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
+                return block.own.out(torch.cat(mixed))
+
+            def cross(h: Tensor, i: int = i, block: Block = block) -> Tensor:
+                assert block.cross is not None, "a decoder reads a source"
+                asks, mixed = p.heads(block.cross.query(h)), list[Tensor]()
+                for q, r in zip(queries, rows, strict=True):
+                    key, value = q.kv[i]
+                    mixed.append(p.attend(asks[:, r], key, value, None))
+                return block.cross.out(torch.cat(mixed))
+
+            x = p.around(x, block.own.norm, own)
+            assert block.cross is not None, "a decoder reads a source"
+            x = p.around(x, block.cross.norm, cross)
+            x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
+        return [
+            linear(self._ready(x[r.stop - q.count : r.stop]), p.head)[:, : self.mark]
+            for q, r in zip(queries, rows)
+        ]
+
+    def _ready(self, x: Tensor) -> Tensor:
+        leave, divide = self._tower.leave, self._parts.config.divide
+        return (x if leave is None else leave(x)) / divide
+
+
+def _slices(lengths: Sequence[int]) -> list[slice]:
+    """Where each of these stands, one behind another."""
+    rows, at = list[slice](), 0
+    for length in lengths:
+        rows.append(slice(at, at + length))
+        at += length
+    return rows
+
+
 class Decoder:
     """A Network (nets/query.py). A cache's `beside` is what its text is written from: it has `kv`, as the encoder left it."""
 
@@ -213,7 +280,7 @@ class Decoder:
 
     def __init__(self, parts: Parts, tower: Tower, encoder: Encoder) -> None:
         c = self.config = parts.config
-        self._parts, self._tower, self.encoder = parts, tower, encoder
+        self.parts, self.tower, self.encoder = parts, tower, encoder
         self.layers, self.context, self.size = c.layers, c.context, c.vocab
         self.dtype = str(parts.number).removeprefix("torch.")
         self.cost = float(sum(m.weight.numel() for b in tower.blocks for m in _matrices(b)))
@@ -222,30 +289,27 @@ class Decoder:
         self._nothing = torch.zeros(shape, dtype=parts.number, device=parts.device)
 
     def new_cache(self) -> Cache:
-        c, p = self.config, self._parts
+        c, p = self.config, self.parts
         shape = (c.layers, 2, c.heads, ROOM, c.head)
         return Cache(torch.zeros(shape, dtype=p.number, device=p.device))
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        leave = self._tower.leave
+        leave = self.tower.leave
         return hidden_RH if leave is None else leave(hidden_RH)
 
     def head(self, hidden_RH: Tensor) -> Tensor:
-        p = self._parts
+        p = self.parts
         return linear(self.normed(hidden_RH) / p.config.divide, p.head) + p.bias
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._parts.embed(tokens)
+        return self.parts.embed(tokens)
 
     def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
         raise RequestError("keys cannot be read of an encoder-decoder model")
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Query]) -> list[Answer]:
-        p, tower, rows, at = self._parts, self._tower, list[slice](), 0
-        for q in queries:
-            rows.append(slice(at, at + len(q)))
-            at += len(q)
+        p, tower, rows = self.parts, self.tower, _slices([len(q) for q in queries])
         x = torch.cat([self._entering(q) for q in queries])
         places = [self._places(q) for q in queries]
         x = p.enter(tower, x, torch.cat([w[q.first :] for q, w in zip(queries, places)]))
@@ -300,15 +364,15 @@ class Decoder:
         cache, stop = q.cache, q.first + len(q)
         staged = depths(cache.parent[: max(0, stop - cache.length)])
         where = [*range(min(cache.length, stop)), *(cache.length + d for d in staged)]
-        return torch.tensor(where, device=self._parts.device)
+        return torch.tensor(where, device=self.parts.device)
 
     def _mask(self, q: Query, places: Tensor) -> Tensor:
         """Who sees whom, and how far apart they stand: [heads or 1, fed, slots]."""
-        cache, stop, p = q.cache, q.first + len(q), self._parts
+        cache, stop, p = q.cache, q.first + len(q), self.parts
         mask = torch.zeros(len(q), stop, dtype=p.number, device=p.device)
         low = min(q.first, cache.length)
         mask[:, low:] = visible(q.first, stop, cache.length, cache.parent, p.number, p.device)
-        apart = p.apart(self._tower, places[q.first :], places, False)
+        apart = p.apart(self.tower, places[q.first :], places, False)
         return mask[None] if apart is None else mask + apart
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,14 +24,15 @@ from polydec.base.errors import FileError, RequestError
 from polydec.core.types import Reads
 from polydec.formats import architectures as families
 from polydec.formats.architectures import Config
-from polydec.nets import pages
+from polydec.nets import padded, pages
 from polydec.nets.cache import GROWTH, Cache
 from polydec.nets.gated import Adapter, Gate
 from polydec.nets.linear import Kernel, Linear, cpu_kernel, cuda_kernel
 from polydec.nets.memory import empty
-from polydec.nets.packing import Heads, Packed, attention, pack, passes
+from polydec.nets.packing import Attention, Heads, Packed, attention, pack, passes
 from polydec.nets.press import Press
 from polydec.nets.query import Answer, Query, bounded
+from polydec.nets.turned import still, turned
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
@@ -107,7 +109,8 @@ class _Loader:
 class Transformer:
     """A Network (nets/query.py). Made by `build`.
 
-    kernel: name of the linear kernel; dtype: what the weights are held in; context: the longest sequence, in positions.
+    kernel: name of the linear kernel; dtype: what the weights are held in; context: the longest sequence, in positions;
+    account: of a network made by `padded` what laying passes out took, else None.
     """
 
     tree = rollback = True
@@ -134,6 +137,18 @@ class Transformer:
         self.cost = float(parts["cost"])
         self._turn = [torch.empty(0) for _ in c.ropes]
         self._adapters = WeakKeyDictionary[Adapter, Adapter]()
+        self.account: padded.Account | None = None
+
+    def padded(self) -> Transformer:
+        """The same weights, over passes that are laid out as one padded tensor (nets/padded.py), which its `account` counts.
+        Raises RequestError where the network is not causal: its rows have one length anyway."""
+        if not self.config.causal:
+            raise RequestError(
+                "batching lays texts out that grow at their ends: a masked-diffusion model's canvas does not"
+            )
+        twin = copy(self)
+        twin.account, twin.presses = padded.Account(), False
+        return twin
 
     @staticmethod
     def build(
@@ -298,6 +313,22 @@ class Transformer:
         """What enters the first layer, [n, width]."""
         return self._rows(tokens).to(self._number)
 
+    @property
+    def still(self) -> str:
+        """Why cached keys cannot be turned to other positions; "": they can."""
+        return still(self.config)
+
+    @torch.inference_mode()
+    def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
+        """See nets/turned.py. Pairs are turned in float32 at least."""
+        stood = range(first, first + kv.shape[-2])
+        shall = range(first + by, first + by + kv.shape[-2])
+
+        def tables(k: int) -> tuple[Tensor, Tensor]:
+            return self._turns(k, stood)[:, 0], self._turns(k, shall)[:, 0]
+
+        return turned(kv, by, self.config, False, tables)
+
     def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the last layer, [kv heads, stop, head]. Raises RequestError where the cache is pressed."""
         if cache.press is not None:
@@ -326,7 +357,11 @@ class Transformer:
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
         gates = self._gates(p)
         sinks = [s for i in p.layers if (s := self._layers[i].sinks) is not None]
-        attend = attention(p, qkv, mixed, heads, c.windows, c.causal, c.block, sinks or None)
+        attend: Attention | padded.Batch
+        if self.account is None:
+            attend = attention(p, qkv, mixed, heads, c.windows, c.causal, c.block, sinks or None)
+        else:
+            attend = padded.attention(p, qkv, mixed, heads, c.windows, sinks or None, self.account)
         norm, divide = torch.linalg.vector_norm, torch.div
         taps = {d for q in p.queries for d in q.want.exits}
 

@@ -57,6 +57,7 @@ class Window:
     block: int
     sinks: int
     asks, lasting = False, True
+    rounding = None
 
     def size(self, k: int) -> int:
         return 0 if k else min(self.sinks, self.block)
@@ -83,6 +84,7 @@ class Watched:
     watch: int
     sinks: int
     asks, lasting = True, True
+    rounding = None
 
     def size(self, k: int) -> int:
         return min(self.kept, self.block)
@@ -112,6 +114,7 @@ class Hitters:
     block: int
     kept: int
     asks, lasting = True, False
+    rounding = None
 
     def size(self, k: int) -> int:
         return min(self.kept, (k + 1) * self.block)

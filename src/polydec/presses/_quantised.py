@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
+from polydec.nets.press import Rounding
 from polydec.presses._integers import BITS, Integers, rounded, stacked
 
 LOOPS = 3  # of the power iteration
@@ -70,6 +71,10 @@ class Quantised:
     def __post_init__(self) -> None:
         if self.bits not in BITS:
             raise RequestError(f"bits is {self.bits}: it must be 2, 4 or 8")
+
+    @property
+    def rounding(self) -> Rounding | None:
+        return None if self.rank or self.outliers else Rounding(self.bits, self.group)
 
     def size(self, k: int) -> int:
         return self.block

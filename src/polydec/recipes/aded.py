@@ -75,7 +75,7 @@ def build(
         window=window,
         decay=decay,
         longest_first=longest_first,
-        table=Counted(kit.need(NGrams, lambda one: one.order >= 2)) if corpus else Trigrams(),
+        table=Counted(kit.need(NGrams, lambda table: table.order >= 2)) if corpus else Trigrams(),
     )
     return Speculative(
         kit.target,

@@ -67,7 +67,9 @@ def build(
     from polydec.verifiers.match import Match
 
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    said, worst, asked = (text.replace("\\n", "\n") for text in (feedback, contrast, critique))
+    feedback_text, worst, asked = (
+        text.replace("\\n", "\n") for text in (feedback, contrast, critique)
+    )
     judge = kit.find(TextReward)
     text = None if judge is None else ByText(judge.chance, kit.target.vocab.words)
     return Refine(
@@ -75,7 +77,7 @@ def build(
         kit.find(StepReward) if text is None else None,
         rounds,
         tries,
-        said,
+        feedback_text,
         enough,
         patience,
         kit.context,

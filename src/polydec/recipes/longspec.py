@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import Length, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.card import Card
@@ -40,6 +40,13 @@ def build(
         bool,
         "a tree of one shape, by how often each rank was right, in place of the likeliest paths",
     ] = False,
+    widths: Annotated[
+        tuple[int, ...] | None,
+        Length(1, 16),
+        Within(1, 64),
+        "a tree whose levels hold so many of the likeliest paths each, such as 4,16,16,16,16 (as published), in place of the "
+        "`nodes` likeliest of all",
+    ] = None,
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
@@ -51,11 +58,13 @@ def build(
     from polydec.policies.fixed import Fixed
     from polydec.trees.best_first import BestFirst
     from polydec.trees.ranked import Ranked
+    from polydec.trees.widest import Widest
     from polydec.verifiers.match import Match
 
     longspec = kit.need(LongSpec)
-    drafter = FromLongSpec(
-        longspec, Ranked.of(longspec.rates, nodes, depth) if static else BestFirst(width)
-    )
+    of_rates = Ranked.of(longspec.rates, nodes, depth) if static else BestFirst(width)
+    tree = of_rates if widths is None else Widest(widths)
+    size = (depth, nodes) if widths is None else (len(widths), sum(widths))
+    drafter = FromLongSpec(longspec, tree)
     drafter = worth_its_cost(drafter, longspec.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))
+    return Speculative(kit.target, drafter, Match(), Fixed(*size))

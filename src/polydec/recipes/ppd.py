@@ -63,7 +63,7 @@ def build(
         probes,
         Ranked.of(rates, nodes),
         rows,
-        tuple((one, Ranked(one.paths or ((0,),))) for one in made),
+        tuple((masks, Ranked(masks.paths or ((0,),))) for masks in made),
     )
     drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(2 * len(probes), rows))

@@ -71,10 +71,10 @@ def build(
 
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     check = usual_check(kit.target.vocab) if check is None else check
-    asked, said, answered, given = (
+    asked, ask_text, answered, passage_lines = (
         text.replace("\\n", "\n") for text in (check, cue, own, passages)
     )
-    lines = tuple(line for line in given.splitlines() if line.strip())
+    lines = tuple(line for line in passage_lines.splitlines() if line.strip())
     return ThoughtTree(
         method,
         steps,
@@ -82,7 +82,7 @@ def build(
         depth,
         most,
         asked,
-        said,
+        ask_text,
         grounded,
         alike,
         longest,

@@ -21,6 +21,7 @@ from polydec.drafting.costs import Costs
 from polydec.methods import press, registry, steer
 from polydec.methods.card import Card
 from polydec.methods.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
+from polydec.models.reuse import Reuse
 from polydec.request.fields import LENGTH, Ask, Prompt, declared
 from polydec.request.loaded import LM
 from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
@@ -35,7 +36,7 @@ class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
     what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for;
     pressed: how old keys and values are kept, None: as they are; unit: what ids of the request and its answers stand for,
-    "token" or "byte"; source: tokens that are read beside the prompt."""
+    "token" or "byte"; source: tokens that are read beside the prompt; reuse: what is taken of an earlier text's cache."""
 
     request: Request
     decoder: Decoder
@@ -47,6 +48,12 @@ class Plan:
     pressed: Pressed | None = None
     unit: str = "token"
     source: int = 0
+    reuse: Reuse | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether its caches may not be given back and fed again, which would change the law."""
+        return self.reuse is not None and self.reuse.edited
 
     @property
     def method(self) -> dict[str, Any]:
@@ -63,6 +70,8 @@ class Plan:
             }
         if self.pressed is not None:  # the guarantee is towards this law
             out["cache"] = {"name": self.pressed.card.name, "options": dict(self.pressed.options)}
+        if self.reuse is not None:  # and towards this one, where it is approximate
+            out["reuse"] = self.reuse.told
         return out
 
 
@@ -103,15 +112,15 @@ def steering(
 ) -> Steering | None:
     """How a request is steered; ids: of its prompt; most: tokens that a second prompt has room for. Raises RequestError with
     one sentence for what cannot be honoured."""
-    given = {
+    steer_fields = {
         name: declared()[name].convert(getattr(ask, name)) for name in ("steer", "steer_options")
     }
-    if given["steer"] is None and ask.negative_prompt is None:
-        if given["steer_options"]:
+    if steer_fields["steer"] is None and ask.negative_prompt is None:
+        if steer_fields["steer_options"]:
             raise RequestError("steer_options is given without steer: name the way to steer")
         return None
-    name = "cfg" if given["steer"] is None else given["steer"]
-    options = steer.chosen(name, given["steer_options"])
+    name = "cfg" if steer_fields["steer"] is None else steer_fields["steer"]
+    options = steer.chosen(name, steer_fields["steer_options"])
     steer.check_second(name, ask.negative_prompt is not None)
     second, derive = ask.negative_prompt, steer.derived(name)
     if second is None and derive is not None and isinstance(ask.prompt, str):
@@ -131,21 +140,53 @@ def steering(
     return Steering(steer.get(name).CARD, options, other)
 
 
-def over(model: LM, name: str | None, given: Mapping[str, Any]) -> tuple[Any, Pressed | None]:
+def over(
+    model: LM, name: str | None, options_asked: Mapping[str, Any]
+) -> tuple[Any, Pressed | None]:
     """The model's law over the cache that a request asks for. Raises RequestError where there is none of that name, or the
     model cannot read it."""
     lm, family = model.checkpoint.lm, family_of(model.checkpoint.lm)
     if name is None:
-        if given:
+        if options_asked:
             raise RequestError("cache_options is given without cache: name the press")
         return lm, None
-    one, options = press.build(name, given)
+    pressing, options = press.build(name, options_asked)
     card: Card = press.get(name).CARD
     if family != "ar":
         raise RequestError(
             f"cache is {shown(card.name)}: {CALLED[family]} model feeds its text anew and has no old keys to press"
         )
-    return lm.pressed(one), Pressed(card, options)
+    return lm.pressed(pressing), Pressed(card, options)
+
+
+def reusing(
+    lm: Any, values: Mapping[str, Any], steered: Steering | None
+) -> tuple[Any, Reuse | None]:
+    """The law as a request reads it that takes what it can of an earlier text's cache. Raises RequestError where the model, or
+    something else that is asked for, cannot go with that."""
+    kind, key = values["reuse"], values["reuse_key"]
+    if kind is None:
+        if key:
+            raise RequestError(
+                f"reuse_key is {shown(key)}, and reuse is none: say 'prefix' or 'edited'"
+            )
+        return lm, None
+    if (family := family_of(lm)) != "ar":
+        raise RequestError(
+            f"reuse is {kind!r}: {CALLED[family]} model feeds its text anew, so leave it out"
+        )
+    refused = {
+        "units is bytes": values["units"] != "tokens",
+        "a source is read beside the prompt": getattr(lm, "beside", None) is not None,
+        "a second prompt is read": steered is not None and steered.second is not None,
+        "prompt_logprobs is given, and what is taken has no law to show": kind == "edited"
+        and values["prompt_logprobs"] is not None,
+    }
+    for why, holds in refused.items():
+        if holds:
+            raise RequestError(f"reuse is {kind!r}: {why}; leave one of them out")
+    view = lm.reusing(key, kind == "edited")
+    return view, view.within[1]
 
 
 def plan(
@@ -182,22 +223,25 @@ def plan(
     if values["units"] != "tokens":
         model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
     lm, pressed = over(model, values["cache"], values["cache_options"])
+    steered = steering(model, ask, ids, values["raw"])
+    lm, reuse = reusing(lm, values, steered)
     lm = model.behind_vectors(ask.prompt, lm)
     fed = lm.instead if isinstance(lm, Softened) else ids  # what the model reads, vectors counted
     if fed is not ids and values["prompt_logprobs"] is not None:
         raise RequestError(
             f"prompt_logprobs is {values['prompt_logprobs']}: the prompt holds vectors, which have no law, so leave it out"
         )
-    steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
         raise RequestError(
             f"steer is {shown(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer"
         )
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
-    given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
+    template_filled = (
+        () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
+    )
     length = _length(
-        model, card, max(ids, fed, key=len), len(given) or values["max_tokens"], steered
+        model, card, max(ids, fed, key=len), len(template_filled) or values["max_tokens"], steered
     )
     if sampling.min_tokens > length:
         raise RequestError(
@@ -233,7 +277,7 @@ def plan(
         writer,
         values["n"],
         guard,
-        given,
+        template_filled,
         values["prompt_logprobs"],
     )
     shape = _SHAPES[family]
@@ -274,6 +318,7 @@ def plan(
         pressed,
         point.unit,
         len(source),
+        reuse,
     )
 
 
@@ -555,7 +600,7 @@ def room(
     )
     if draft is not None and DRAFT in needs:
         contexts.append((draft.lm.network.context, draft.name, draft.lm))
-    context, who, lm = min(contexts, key=lambda one: one[0])
+    context, who, lm = min(contexts, key=lambda entry: entry[0])
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
         if context - taken(lm, text) < 1:

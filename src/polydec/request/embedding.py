@@ -85,9 +85,9 @@ def prepared(model: Loaded, texts: Texts, how: Reading, most: int | None = None)
         raise RequestError("texts is empty: give at least one text")
     out, left = list[Prepared](), most
     for at, text in enumerate(texts):
-        one = _prepared(model, text, how, f"text {at + 1}", left)
-        left = None if left is None else left - len(one.ids)
-        out.append(one)
+        text_read = _prepared(model, text, how, f"text {at + 1}", left)
+        left = None if left is None else left - len(text_read.ids)
+        out.append(text_read)
     return out
 
 
@@ -116,25 +116,25 @@ def _prepared(
     return Prepared(tuple(parts), place)
 
 
-def grouped(some: Sequence[Prepared]) -> list[list[Prepared]]:
+def grouped(texts: Sequence[Prepared]) -> list[list[Prepared]]:
     """Texts that are read together, in order."""
     out, size = list[list[Prepared]](), 0
-    for one in some:
-        if not out or size + len(one.ids) > TOGETHER:
+    for text in texts:
+        if not out or size + len(text.ids) > TOGETHER:
             out.append([])
             size = 0
-        out[-1].append(one)
-        size += len(one.ids)
+        out[-1].append(text)
+        size += len(text.ids)
     return out
 
 
-async def vectors(model: Loaded, some: Sequence[Prepared], how: Reading) -> Tensor:
+async def vectors(model: Loaded, texts: Sequence[Prepared], how: Reading) -> Tensor:
     """The vectors of prepared texts, [n, width], float32. Some texts are read at a time, in passes that they share with
     whatever else the scheduler has."""
-    lm, found = model.checkpoint.lm, list[Tensor]()
-    for group in grouped(some):
-        found += await gather(*(_vector(lm, one, how) for one in group))
-    rows = torch.stack(found).float()
+    lm, states = model.checkpoint.lm, list[Tensor]()
+    for group in grouped(texts):
+        states += await gather(*(_vector(lm, text, how) for text in group))
+    rows = torch.stack(states).float()
     return normalize(rows, dim=-1) if how.normalised else rows
 
 
@@ -152,12 +152,12 @@ async def _plainly(lm: Any, text: Prepared, how: Reading, depth: int) -> Tensor:
     net, cache_, out, n = lm.network, lm.network.new_cache(), list[Tensor](), len(text.ids)
     layers = None if depth == net.layers else tuple(range(depth))
     for first in range(0, n, lm.chunk):
-        some = text.ids[first : first + lm.chunk]
-        rows = _rows(how, first, first + len(some), n)
-        cache_.stage(range(-1, len(some) - 1))
-        cache_.commit(range(len(some)))
-        query = Query(cache_, first, some, rows, STATES, None, layers)
-        answer = await Forward(net, query, len(some), behind=first)
+        tokens = text.ids[first : first + lm.chunk]
+        rows = _rows(how, first, first + len(tokens), n)
+        cache_.stage(range(-1, len(tokens) - 1))
+        cache_.commit(range(len(tokens)))
+        query = Query(cache_, first, tokens, rows, STATES, None, layers)
+        answer = await Forward(net, query, len(tokens), behind=first)
         if rows:
             out.append(answer.hidden_RH)
     return torch.cat(out)
@@ -178,9 +178,9 @@ async def _prepending(lm: Any, text: Prepared, how: Reading, depth: int) -> Tens
     async def through(state_NH: Tensor, layers: range) -> Tensor:
         out = list[Tensor]()
         for first in range(0, n if layers else 0, lm.chunk):
-            some = state_NH[first : first + lm.chunk]
-            query = Query(cache_, first, (), range(len(some)), STATES, some, tuple(layers))
-            answer = await Forward(net, query, len(some), behind=first)
+            state_CH = state_NH[first : first + lm.chunk]
+            query = Query(cache_, first, (), range(len(state_CH)), STATES, state_CH, tuple(layers))
+            answer = await Forward(net, query, len(state_CH), behind=first)
             out.append(answer.hidden_RH)
         return torch.cat(out) if out else state_NH
 

@@ -21,6 +21,7 @@ from polydec.core.trace import Edited, Event, Observer, Opened, ignore
 from polydec.core.transcript import Transcript
 from polydec.drafting.costs import Costs
 from polydec.request.ask import Plan, plan
+from polydec.request.batching import Batching
 from polydec.request.fields import Ask, Fields, Prompt, asked
 from polydec.request.loaded import LM
 
@@ -304,7 +305,9 @@ class Engine:
     doubling: behind so many tokens a position counts twice there, above 0 (`Costs.doubling`; without it each counts once).
     max_cache_bytes: of the caches of all requests together, at least 1, None for no limit: while there is more, the youngest
     request is put on hold and gives its caches back, and its text is fed anew when there is room. One request may always go
-    on. None of these changes a text.
+    on, and one whose caches could not be fed again as they are (reuse "edited") waits for room and is not put on
+    hold. batching:
+    how answers share passes (request/batching.py), None: ragged, as fast as any here. None of these changes a text.
     """
 
     def __init__(
@@ -315,6 +318,7 @@ class Engine:
         max_positions: int | Callable[[int], int] = 4096,
         max_cache_bytes: int | None = None,
         doubling: float = inf,
+        batching: Batching | None = None,
     ) -> None:
         positions = max_positions if callable(max_positions) else lambda _: max_positions
         limits = {
@@ -327,9 +331,15 @@ class Engine:
                 raise RequestError(f"{name} is {value!r}: it must be a whole number of at least 1")
         if not doubling > 0.0:
             raise RequestError(f"doubling is {doubling!r}: it must be above 0")
-        self.model, self.max_running, self.max_cache_bytes = model, max_running, max_cache_bytes
+        self.model = model if batching is None else batching.model(model)
+        self.max_running, self.max_cache_bytes = max_running, max_cache_bytes
         self.preempted = 0  # how often a request was put on hold
-        self._scheduler = Scheduler(positions=positions, doubling=doubling)
+        self._scheduler = Scheduler(
+            positions=positions,
+            doubling=doubling,
+            choose=None if batching is None else batching.choose,
+            pool=self.model.pool,
+        )
         self._memory: dict[str, dict[str, Any]] = {}  # by method, what it keeps between requests
         self._waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []
@@ -365,6 +375,7 @@ class Engine:
         ):  # they are known: whoever plans need not wait for the pass under way
             return self.model.costs
         with self._lock:  # a network runs one pass at a time
+            self._scheduler.settle()
             return self.model.costs
 
     def read(self, work: Coro) -> Task:
@@ -401,6 +412,8 @@ class Engine:
             ticket = self._waiting[0]
             if self._running and answers + ticket.plan.request.n > self.max_running:
                 return
+            if self._running and ticket.plan.pinned and not self._has_room(0):
+                return
             self._waiting.popleft()
             if not ticket.cancelled:
                 request = ticket.plan.request
@@ -413,7 +426,7 @@ class Engine:
     @property
     def cached(self) -> int:
         """Bytes of the caches of all requests."""
-        return sum(one.lm.nbytes for one in self.model.ready)
+        return sum(point.lm.nbytes for point in self.model.ready)
 
     def _has_room(self, more: int) -> bool:
         return self.max_cache_bytes is None or self.cached + more <= self.max_cache_bytes
@@ -433,10 +446,11 @@ class Engine:
             self.preempted += 1
             self._running.remove(ticket)
             self._held.insert(0, ticket)
-        going = [t for t in self._running if t.task is not None and t.task.held is None]
+        going = [t for t in self._running if t.task is not None and t.task.paused is None]
         if not self._has_room(0) and len(going) > 1 and len(going) == len(self._running):
-            assert going[-1].task is not None
-            self._scheduler.hold(going[-1].task)
+            young = next((t.task for t in reversed(going) if not t.plan.pinned), None)
+            if young is not None:
+                self._scheduler.hold(young)
 
     def cancel(self, ticket: Ticket) -> None:
         """End the request of a ticket; its completion then holds what there was, with finish_reason "abort". One that is done

@@ -98,8 +98,8 @@ def prompt(
     room = lm.checkpoint.lm.network.context - (LENGTH if max_tokens is None else max_tokens)
     shown = list[Exemplar]()
 
-    def text(some: Sequence[Exemplar]) -> str:
-        return "\n\n".join([*(e.shown for e in some), asked(question)])
+    def text(examples: Sequence[Exemplar]) -> str:
+        return "\n\n".join([*(e.shown for e in examples), asked(question)])
 
     for e in chosen(pool, question, MOST):
         if len(shown) < count and len(lm.ids(text([*shown, e]), raw=raw)) <= room:

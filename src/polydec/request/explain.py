@@ -50,6 +50,7 @@ def explain(model: LM, ask: Ask) -> list[Part]:
     return [
         *_models(model, made),
         *_pressed(made),
+        *_reused(made),
         *_units(ask, made),
         *_steering(made),
         *_constraint(ask),
@@ -91,6 +92,8 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
         yield "without a second prompt", replace(ask, negative_prompt=None)
     if ask.cache is not None:
         yield "with the cache as it is", replace(ask, cache=None, cache_options={})
+    if ask.reuse is not None:
+        yield "without an earlier text's cache", replace(ask, reuse=None, reuse_key="")
     if ask.constraint is not None:
         yield "without the constraint", replace(ask, constraint=None, finish=False)
     if ask.finish:
@@ -135,13 +138,13 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
             says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one",
             {},
         )
-    for name, one in zip(model.given, model.artefacts):
+    for name, artefact in zip(model.given, model.artefacts):
         says = (
             "read by what needs it below"
-            if _reads(made, one)
-            else f"nothing below reads it{_readers(one)}"
+            if _reads(made, artefact)
+            else f"nothing below reads it{_readers(artefact)}"
         )
-        yield Part("trained", name, f"{one.called}; {says}", {})
+        yield Part("trained", name, f"{artefact.called}; {says}", {})
 
 
 def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
@@ -150,9 +153,9 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     view = model.in_units(ask.units, ask.covers)
     method, own, sampling = made.card.name, view.sampling(), _sampling(view, ask)
     unread = [
-        f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
-        for name, one in zip(model.given, model.artefacts)
-        if not _reads(made, one)
+        f"{name} is {artefact.called}, and {method} does not read it{_readers(artefact)}"
+        for name, artefact in zip(model.given, model.artefacts)
+        if not _reads(made, artefact)
     ]
     still = [
         f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
@@ -182,8 +185,8 @@ def _units(ask: Ask, made: Plan) -> Iterator[Part]:
         )
 
 
-def _reads(made: Plan, one: Artefact) -> bool:
-    return any(one is other for other in made.read)
+def _reads(made: Plan, artefact: Artefact) -> bool:
+    return any(artefact is other for other in made.read)
 
 
 def _needs_draft(made: Plan) -> bool:
@@ -192,11 +195,11 @@ def _needs_draft(made: Plan) -> bool:
     return bool({DRAFT, ANY_DRAFT, MASKED_DRAFT} & needs)
 
 
-def _readers(one: Artefact) -> str:
+def _readers(artefact: Artefact) -> str:
     """Which methods need it, as the end of a sentence."""
 
     def needs(card: Any) -> bool:
-        return any(isinstance(n, Trained) and n.fits(one) for n in card.needs)
+        return any(isinstance(n, Trained) and n.fits(artefact) for n in card.needs)
 
     methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
     return f": {together(methods)} would" if methods else ""
@@ -211,6 +214,14 @@ def _pressed(made: Plan) -> Iterator[Part]:
             f"{_sentence(card.summary)}: the law below is that of the model over this cache",
             _written(made.pressed.options),
         )
+
+
+def _reused(made: Plan) -> Iterator[Part]:
+    if made.reuse is not None:
+        what = "what an earlier text of the key begins with is not fed again"
+        if made.reuse.edited:
+            what += "; nor is what stands behind an edit, so the law below is approximate"
+        yield Part("reuse", made.reuse.told["name"], what, {"reuse_key": made.reuse.key})
 
 
 def _steering(made: Plan) -> Iterator[Part]:

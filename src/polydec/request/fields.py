@@ -75,6 +75,10 @@ class Ask:
     cache: any name of a way to keep old keys and values (polydec.methods.press), None: as they are. The law is then that of the
     pressed cache: every method keeps it as it keeps the model's.
 
+    reuse: "prefix" takes of an earlier request's cache what both texts begin with, "edited" also what stands behind an edit,
+    turned to its new positions: the law is approximate then, and the answer's `method` says so. reuse_key names the text:
+    requests of one key follow one another, and each leaves its text to the next (models/reuse.py).
+
     tools: as chat templates take it (JSON schemas of functions), only beside chat messages. template: further names, such as
     {"enable_thinking": False}.
     """
@@ -153,6 +157,12 @@ class Ask:
     cache_options: Annotated[Mapping[str, Any], "options of the press"] = field(
         default_factory=dict[str, Any]
     )
+    reuse: Annotated[
+        str | None,
+        OneOf("prefix", "edited"),
+        "take an earlier request's cache: of what both texts begin with, or also behind an edit (approximate)",
+    ] = None
+    reuse_key: Annotated[str, "names the text that is edited from request to request (reuse)"] = ""
     tools: Annotated[Sequence[Mapping[str, Any]], As(object), "what the model may call"] = ()
     template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
         default_factory=dict[str, Any]
@@ -161,11 +171,11 @@ class Ask:
     def __repr__(self) -> str:
         """The prompt, cut short, and the fields that were set."""
         set_ = [f for f in fields(self)[1:] if getattr(self, f.name) != _default(f)]
-        said = [
+        fields_set = [
             _SHORT.repr(self.prompt),
             *(f"{f.name}={_SHORT.repr(getattr(self, f.name))}" for f in set_),
         ]
-        return f"Ask({', '.join(said)})"
+        return f"Ask({', '.join(fields_set)})"
 
 
 def _default(field: Field[Any]) -> Any:
@@ -204,25 +214,27 @@ class Fields(TypedDict, total=False):
     negative_prompt: Prompt | None
     cache: str | None
     cache_options: Mapping[str, Any]
+    reuse: str | None
+    reuse_key: str
     tools: Sequence[Mapping[str, Any]]
     template: Mapping[str, Any]
 
 
-def asked(prompt: Prompt | Ask, given: Fields) -> Ask:
+def asked(prompt: Prompt | Ask, values: Fields) -> Ask:
     """The request of a prompt and fields by name, or the one that is given. Raises TypeError for a field that is unknown, with
     the nearest one, or where fields stand beside an Ask, which has its own."""
     if isinstance(prompt, Ask):
-        if given:
+        if values:
             raise TypeError(
-                f"{', '.join(given)} is given beside an Ask: set it there (dataclasses.replace changes one)"
+                f"{', '.join(values)} is given beside an Ask: set it there (dataclasses.replace changes one)"
             )
         return prompt
     known = [f.name for f in fields(Ask)][1:]
-    for name in given:
+    for name in values:
         if name not in known:
             nearest = meant(name, known, "its fields", most=1)
             raise TypeError(f"a request has no field {shown(name)}: {nearest}")
-    return Ask(prompt, **given)
+    return Ask(prompt, **values)
 
 
 @cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
@@ -44,7 +46,8 @@ class LM:
     """A loaded model, with what goes with it.
 
     checkpoint: the model itself; draft: its draft model, None where methods that need one must say so; artefacts: such as an
-    n-gram table or a stop head; given: what the user called the first of these; draft_given: whether the user named the draft.
+    n-gram table or a stop head; given: what the user called the first of these; draft_given: whether the user named the draft;
+    workers: how many of its networks run at the same time.
     """
 
     checkpoint: Checkpoint
@@ -52,6 +55,7 @@ class LM:
     artefacts: tuple[Artefact, ...] = ()
     given: tuple[str, ...] = ()
     draft_given: bool = False
+    workers: int = 1
 
     @property
     def name(self) -> str:
@@ -76,25 +80,33 @@ class LM:
         return {name: value for name, value in facts.items() if value}
 
     @cached_property
+    def pool(self) -> Executor | None:
+        """What runs the passes of several networks at the same time; None: they run one after another."""
+        if self.workers < 2:
+            return None
+        threads = torch.get_num_threads()
+        return ThreadPoolExecutor(self.workers, "polydec-worker", torch.set_num_threads, (threads,))
+
+    @cached_property
     def costs(self) -> Costs:
         """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now
         and kept, which takes about ten seconds and is said in a warning."""
         from polydec.request import profile
 
-        found = profile.read(self)
-        if found is None:
+        measured = profile.read(self)
+        if measured is None:
             warn(
                 f"no profile of {self.name} on this machine: measuring passes for {profile.QUICK:.0f} seconds "
                 "(`polydec tune` measures more carefully)"
             )
-            found = profile.measure(self, seconds=profile.QUICK)
-            profile.keep(self, found)
+            measured = profile.measure(self, seconds=profile.QUICK)
+            profile.keep(self, measured)
             if profile.read(self) is None:
                 warn(
                     f"the profile could not be kept in {profile.path()}: the next process measures again "
                     "(XDG_CACHE_HOME names another place)"
                 )
-        return found.costs
+        return measured.costs
 
     def kit(self) -> Kit:
         """What recipes are given, with the bare models and the costs of a machine that nobody measured."""
@@ -120,6 +132,10 @@ class LM:
             self.draft.when_loaded(lambda made: setattr(made.lm, "keep", count))
         elif self.draft is not None:
             self.draft.lm.keep = count
+
+    def forget(self, key: str = "") -> None:
+        """Give back what is kept of the text of a key (`reuse_key`)."""
+        self.checkpoint.lm.forget(key)
 
     def find(self, kind: type[A]) -> A | None:
         """The artefact of the type `kind` that goes with the model; None where there is none."""
@@ -177,18 +193,18 @@ class LM:
         ask: the request; most: as for `ids`. Raises RequestError where there is no source, or it cannot be read.
         """
         point, text = self.checkpoint, self.checkpoint.text
-        given, begins = ask.prompt if ask.source is None else ask.source, tuple[int, ...]()
+        source, begins = ask.prompt if ask.source is None else ask.source, tuple[int, ...]()
         who = "prompt" if ask.source is None else "source"
-        if isinstance(given, bytes):
+        if isinstance(source, bytes):
             try:
-                given = given.decode()
+                source = source.decode()
             except UnicodeDecodeError as why:
                 raise RequestError(
                     f"{who} is no UTF-8: byte {why.start} begins no character"
                 ) from None
-        if isinstance(given, str):
-            given = whole_text(given, who)
-        ids = self.ids(given, raw=True, who=who, most=most)
+        if isinstance(source, str):
+            source = whole_text(source, who)
+        ids = self.ids(source, raw=True, who=who, most=most)
         if ask.source is not None and ask.prompt:
             prompt = ask.prompt
             if isinstance(prompt, str):
@@ -230,20 +246,22 @@ class LM:
     @property
     def names(self) -> dict[Any, str]:
         """What its networks are called, those that are loaded."""
-        some = list(reversed(self.ready))
+        points = list(reversed(self.ready))
         encoders = {
-            one.lm.encoder: f"{one.name} (encoder)" for one in some if hasattr(one.lm, "encoder")
+            point.lm.encoder: f"{point.name} (encoder)"
+            for point in points
+            if hasattr(point.lm, "encoder")
         }
-        return encoders | {one.lm.network: one.name for one in some}
+        return encoders | {point.lm.network: point.name for point in points}
 
-    def sampling(self, **given: Any) -> Sampling:
+    def sampling(self, **fields: Any) -> Sampling:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
         says. Raises RequestError for a value out of range, TypeError for an unknown field."""
         own = self.checkpoint.generation
         known = {k: own[k] for k in OWN if own.get(k) is not None}
         if own.get("do_sample") is False:
             known.pop("temperature", None)
-        named = {k: v for k, v in given.items() if v is not None}
+        named = {k: v for k, v in fields.items() if v is not None}
         values: dict[str, Any] = {"temperature": 0.0, **known, **named}
         return Sampling(**values)
 
@@ -331,8 +349,8 @@ class LM:
     def behind_vectors(self, prompt: Prompt, law: Any) -> Any:
         """A law behind the prompt whose ids `ids` gives: `law` itself where no vector stands in it, else what reads the vectors
         where others see what they stand for. Raises RequestError for vectors that the model cannot read."""
-        given: list[Any] = [] if isinstance(prompt, str) else list(prompt)
-        if not any(isinstance(x, Soft) for x in given):
+        parts: list[Any] = [] if isinstance(prompt, str) else list(prompt)
+        if not any(isinstance(x, Soft) for x in parts):
             return law
         if (family := family_of(law)) != "ar":
             raise RequestError(f"prompt holds vectors: {CALLED[family]} model reads token ids only")
@@ -344,13 +362,13 @@ class LM:
             raise RequestError(
                 "prompt holds vectors: an encoder-decoder model reads ids only, in its source and in its prompt"
             )
-        if isinstance(given[-1], Soft):
+        if isinstance(parts[-1], Soft):
             raise RequestError(
                 "prompt ends with vectors: at least one token must stand behind them"
             )
         size, width = law.vocab.size, self.checkpoint.lm.network.embed((0,)).shape[1]
         instead, rows = list[int](), list[int]()
-        for at, x in enumerate(given):
+        for at, x in enumerate(parts):
             first = len(instead)
             if not isinstance(x, Soft):
                 instead.append(int(x))
@@ -378,15 +396,15 @@ class LM:
         return tuple(ids)
 
 
-def _whole(one: Checkpoint | Deferred) -> Checkpoint:
+def _whole(point: Checkpoint | Deferred) -> Checkpoint:
     """A checkpoint, loaded now where it was not yet."""
-    return one.whole if isinstance(one, Deferred) else one
+    return point.whole if isinstance(point, Deferred) else point
 
 
 def _given(point: Checkpoint, source: tuple[int, ...]) -> Checkpoint:
     """A draft that reads the source as well, where it can."""
-    given = getattr(point.lm, "given", None)
-    return point if given is None else replace(point, lm=given(source))
+    behind_source = getattr(point.lm, "given", None)
+    return point if behind_source is None else replace(point, lm=behind_source(source))
 
 
 def _message(at: int, message: Any) -> dict[str, str]:
@@ -410,6 +428,7 @@ def assembled(
     dtype: str,
     device: str,
     threads: int | None,
+    workers: int,
     quantize: str | None,
     compute: str | None,
     cache_dtype: str | None,
@@ -417,6 +436,10 @@ def assembled(
     trained: Sequence[str],
 ) -> LM:
     """What `polydec.load` gives (loading.py); its settings are checked."""
+    if draft == "default" and workers > 1:
+        draft = zoo.default_draft(name) or "none"
+    if workers > 1:
+        threads = _half(name, draft, device, threads, workers)
     opened = dict[Path, sources.Source]()  # a draft model shares its target's tokenizer
     model = checkpoint.load(
         name,
@@ -437,29 +460,47 @@ def assembled(
     small = None if draft is None else _small(draft, named, model, dtype, device, threads, opened)
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     paths = [*trained, *([] if table is None else [table])]
-    given = tuple(trained if ngrams == "default" else paths)
-    found = tuple(
+    called = tuple(trained if ngrams == "default" else paths)
+    fitted = tuple(
         _fitted(artefacts.read(p), model.lm, lambda: None if small is None else small.lm)
         for p in paths
     )
     _share_threads(model, None if isinstance(small, Deferred) else small, device, threads)
-    return LM(model, small, found, given, named and small is not None)
+    return LM(model, small, fitted, called, named and small is not None, workers)
 
 
-def _fitted(one: Any, target: Target, draft: Callable[[], Target | None]) -> Artefact:
+def _half(name: str, draft: str | None, device: str, threads: int | None, workers: int) -> int:
+    """The threads of each worker. Raises RequestError where there are too few cores, or nothing that a second one could do."""
+    cores = min(len(os.sched_getaffinity(0)), threads or 1 << 16)
+    if device != "cpu":
+        raise RequestError(
+            f"workers is {workers} and device is {device!r}: workers share the cores of a CPU, so leave workers out"
+        )
+    if draft in (None, "none"):
+        raise RequestError(
+            f"workers is {workers} and {name} has no draft model, which the second one runs: name one (--draft)"
+        )
+    if cores < workers:
+        raise RequestError(
+            f"workers is {workers}: each needs a core of its own, and there is 1 here (workers 1 runs the passes in turns)"
+        )
+    return cores // workers
+
+
+def _fitted(artefact: Any, target: Target, draft: Callable[[], Target | None]) -> Artefact:
     """An artefact for the model, or for the draft model where it was made for that. Raises PolydecError where it fits none."""
     try:
-        found = artefacts.bound(one, target)
-        fit(found, target, draft)
-        return found
+        bound = artefacts.bound(artefact, target)
+        fit(bound, target, draft)
+        return bound
     except PolydecError as why:
         small = draft()
         if small is None:
             raise
         try:
-            found = artefacts.bound(one, small)
-            fit(found, small, lambda: small)
-            return found
+            bound = artefacts.bound(artefact, small)
+            fit(bound, small, lambda: small)
+            return bound
         except PolydecError:
             raise why from None
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 from polydec.base.options import As, Option, option
-from polydec.models.options import CacheDtype, Compute, Device, Dtype, Quantize, Threads
+from polydec.models.options import CacheDtype, Compute, Device, Dtype, Quantize, Threads, Workers
 
 if TYPE_CHECKING:
     from polydec.request.loaded import LM
@@ -26,6 +26,7 @@ def load(
     dtype: Dtype = "auto",
     device: Device = "cpu",
     threads: Threads = None,
+    workers: Workers = 1,
     quantize: Quantize = None,
     compute: Compute = None,
     cache_dtype: CacheDtype = None,
@@ -44,18 +45,20 @@ def load(
     draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
     likewise: a table that `polydec train ngrams` made of the model's text. trained: directories (or zoo:NAME) of whatever else
     was trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
-    here. Raises RequestError with one sentence where something cannot be had or was made for another model.
+    here. workers: 2 for a model and a draft that run at the same time on half of the threads each.
+    Raises RequestError with one sentence where something cannot be had or was made for another model.
     """
-    given = {
+    settings = {
         "dtype": dtype,
         "device": device,
         "threads": threads,
+        "workers": workers,
         "quantize": quantize,
         "compute": compute,
         "cache_dtype": cache_dtype,
     }
     known = declared()
-    checked = {key: known[key].convert(value) for key, value in given.items()}
+    checked = {key: known[key].convert(value) for key, value in settings.items()}
     from polydec.request.loaded import assembled
 
     return assembled(name, draft=draft, ngrams=ngrams, trained=trained, **checked)

@@ -271,15 +271,15 @@ EACH_MS = 0.04
 def key(lm: Loaded) -> str:
     """What a profile depends on: machine, threads, models and their kernels."""
 
-    def one(point: Any) -> str:
+    def called(point: Any) -> str:
         threads = getattr(point.lm.network, "threads", None) or torch.get_num_threads()
         return f"{point.name} ({point.kernel}, {point.dtype}, {threads} threads)"
 
     # a model's own draft, which is loaded when a method asks for it, is what its name says
-    small = lm.draft and (lm.draft.name if isinstance(lm.draft, Deferred) else one(lm.draft))
-    found = trained_tree.find(lm.kit(), TREE)
-    beside = [small, found and f"a tree of {found[0].weights.kind}"]  # pyright: ignore
-    return f"{cpu_name()}: {one(lm.checkpoint)}" + "".join(f" with {x}" for x in beside if x)
+    small = lm.draft and (lm.draft.name if isinstance(lm.draft, Deferred) else called(lm.draft))
+    tree = trained_tree.find(lm.kit(), TREE)
+    beside = [small, tree and f"a tree of {tree[0].weights.kind}"]  # pyright: ignore
+    return f"{cpu_name()}: {called(lm.checkpoint)}" + "".join(f" with {x}" for x in beside if x)
 
 
 def path() -> Path:

@@ -91,9 +91,9 @@ def create_app(
         def read() -> T:
             sent = frozenset[str]()
             try:
-                given = read_body(text, limits, lenient=lenient)
-                sent = given.fields
-                return work(given)
+                body = read_body(text, limits, lenient=lenient)
+                sent = body.fields
+                return work(body)
             except PolydecError as error:
                 raise refused(error, sent) from None
 
@@ -102,20 +102,20 @@ def create_app(
     async def complete(request: Request, endpoint: Endpoint) -> Response:
         shape = endpoint.reads()
 
-        def read(given: Body) -> tuple[Body, Worker, Wanted]:
-            worker = models.find(given.take("model"))
+        def read(body: Body) -> tuple[Body, Worker, Wanted]:
+            worker = models.find(body.take("model"))
             seed = secrets.randbelow(1 << 31)
-            return given, worker, shape.read(given, worker.model, method, seed)
+            return body, worker, shape.read(body, worker.model, method, seed)
 
-        given, worker, wanted = await reading(read, request, lenient)
+        body, worker, wanted = await reading(read, request, lenient)
         try:
             answers = await worker.start(wanted.asks, steps=wanted.steps)
         except PolydecError as error:
-            raise refused(error, given.fields) from None
+            raise refused(error, body.fields) from None
         reply = endpoint.answer(
             shape, wanted, worker.model, worker.name, secrets.token_hex(12), int(time.time())
         )
-        return await _respond(request, reply, wanted, answers, _told(given.ignored))
+        return await _respond(request, reply, wanted, answers, _told(body.ignored))
 
     @app.post(
         "/v1/chat/completions",
@@ -147,9 +147,9 @@ def create_app(
         openapi_extra=described("/v1/embeddings"),
     )
     async def embeddings(request: Request) -> Response:
-        def read(given: Body) -> tuple[Worker, Embeddings]:
-            worker = models.find(given.take("model"))
-            return worker, read_embeddings(given, worker.model, limits)
+        def read(body: Body) -> tuple[Worker, Embeddings]:
+            worker = models.find(body.take("model"))
+            return worker, read_embeddings(body, worker.model, limits)
 
         worker, asked = await reading(read, request)
         work = worker.read(vectors(worker.model, asked.texts, asked.how))
@@ -173,7 +173,7 @@ def create_app(
         return {"object": "list", "data": [card(name) for name in models.loaders]}
 
     @app.get("/v1/models/{name:path}", summary="one of them")
-    async def one(name: str) -> dict[str, Any]:
+    async def served(name: str) -> dict[str, Any]:
         if name not in models.loaders:
             models.find(name)  # raises
         return card(name)
@@ -182,11 +182,11 @@ def create_app(
         "/tokenize", summary="a text or messages to token ids", openapi_extra=described("/tokenize")
     )
     async def tokenize(request: Request) -> Response:
-        return await reading(lambda given: _tokenized(given, models, limits), request)
+        return await reading(lambda body: _tokenized(body, models, limits), request)
 
     @app.post("/detokenize", summary="token ids to a text", openapi_extra=described("/detokenize"))
     async def detokenize(request: Request) -> Response:
-        return await reading(lambda given: _detokenized(given, models, limits), request)
+        return await reading(lambda body: _detokenized(body, models, limits), request)
 
     @app.get("/tokenizer_info", summary="special tokens and the chat template")
     async def tokenizer(model: str | None = None) -> dict[str, Any]:
@@ -248,12 +248,12 @@ def create_app(
     return app
 
 
-def _tokenized(given: Body, models: Models, limits: Limits) -> Response:
+def _tokenized(body: Body, models: Models, limits: Limits) -> Response:
     """The token ids of a text or of messages."""
-    model, most = models.find(given.take("model")).model, limits.prompt
-    special = given.take("add_special_tokens", True) if "prompt" in given.fields else True
-    prompt, messages = given.take("prompt"), given.take("messages")
-    given.end()
+    model, most = models.find(body.take("model")).model, limits.prompt
+    special = body.take("add_special_tokens", True) if "prompt" in body.fields else True
+    prompt, messages = body.take("prompt"), body.take("messages")
+    body.end()
     if (prompt is None) == (messages is None):
         raise Refusal("give one of prompt and messages", param="prompt")
     if prompt is None:
@@ -274,10 +274,10 @@ def _tokenized(given: Body, models: Models, limits: Limits) -> Response:
     )
 
 
-def _detokenized(given: Body, models: Models, limits: Limits) -> Response:
+def _detokenized(body: Body, models: Models, limits: Limits) -> Response:
     """The text of token ids."""
-    model, tokens = models.find(given.take("model")).model, given.take("tokens")
-    given.end()
+    model, tokens = models.find(body.take("model")).model, body.take("tokens")
+    body.end()
     if not isinstance(tokens, list):
         raise Refusal(f"tokens is {shown(tokens)}: it must be a list of token ids", param="tokens")
     ids = model.ids(tokens, who="tokens", most=limits.prompt) if tokens else ()

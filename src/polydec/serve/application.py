@@ -62,12 +62,13 @@ def application(
 
     @app.exception_handler(HTTPException)
     async def missing(request: Request, error: HTTPException) -> JSONResponse:
-        said = {
+        messages = {
             404: f"there is no {shown(request.url.path)} here",
             405: f"{request.method} is not for {request.url.path}",
         }
         return answer(
-            Refusal(said.get(error.status_code, error.detail), status=error.status_code), metrics
+            Refusal(messages.get(error.status_code, error.detail), status=error.status_code),
+            metrics,
         )
 
     @app.exception_handler(Exception)

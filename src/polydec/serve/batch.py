@@ -21,6 +21,7 @@ from polydec.base import files
 from polydec.base.edge import parse_object, read_bytes
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import shown
+from polydec.request.batching import Batching
 from polydec.serve.body import Body, read_body
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import Refusal, refused
@@ -70,6 +71,13 @@ class Tally:
 
 
 Row = dict[str, Any]
+Submit = Callable[[Engine, Ask, int], Ticket]
+"""Asks an engine; the number is that of the line."""
+
+
+def alone(engine: Engine, ask: Ask, line: int) -> Ticket:
+    """Nobody watches."""
+    return engine.submit(ask)
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,9 @@ class Batch:
     """Lines to requests of one engine, and answers to rows.
 
     served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
-    (raises RequestError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known.
+    (raises RequestError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known;
+    batching: how answers share passes (request/batching.py), None: as the engine has it; submit: how the engine is
+    asked, which a watcher does its own way.
     """
 
     def __init__(
@@ -132,9 +142,12 @@ class Batch:
         own: Callable[[Line], Ask],
         running: int = 64,
         names: Mapping[str, int] | None = None,
+        batching: Batching | None = None,
+        submit: Submit = alone,
     ) -> None:
+        self._submitted = submit
         self.model, self.served, self.method, self.seed, self.own = model, served, method, seed, own
-        self.engine, self.running = Engine(model, max_running=running), running
+        self.engine, self.running = Engine(model, max_running=running, batching=batching), running
         self._named = dict(names or {})  # lines by their custom_id
 
     def answer(
@@ -184,12 +197,12 @@ class Batch:
         tally.done += 1
         tally.wrong += wrong
 
-    def _submit(self, asks: Iterable[Ask]) -> tuple[Ticket, ...]:
+    def _submit(self, asks: Iterable[Ask], line: int) -> tuple[Ticket, ...]:
         """All of them, or none where one is refused."""
         tickets = list[Ticket]()
         try:
             for ask in asks:
-                tickets.append(self.engine.submit(ask))
+                tickets.append(self._submitted(self.engine, ask, line))
         except BaseException:
             self._cancel(tickets)
             raise
@@ -206,7 +219,7 @@ class Batch:
             return {**line.head, "error": str(Refusal(error))}
 
         try:
-            tickets = self._submit([self.own(line)])
+            tickets = self._submit([self.own(line)], line.at)
         except PolydecError as error:
             raise _Bad(failed(error)) from None
         return Work(tickets, lambda answers: {**line.head, **answers[0].to_json()}, failed)
@@ -220,8 +233,8 @@ class Batch:
         return None if first == line.at else first
 
     def _request(self, line: Line, twice: int | None) -> Work:
-        given = parse_object(line.text, "the line")
-        name = given.get("custom_id")
+        fields = parse_object(line.text, "the line", finite=True)
+        name = fields.get("custom_id")
         head = {
             **line.head,
             "id": f"batch_req_{line.digest}",
@@ -242,7 +255,7 @@ class Batch:
                 error = Refusal("the request failed inside the engine", status=500, code="internal")
             return answered(error.status, error.to_json())
 
-        why = _wrong(given, twice)
+        why = _wrong(fields, twice)
         if why is not None:
             raise _Bad(
                 {
@@ -251,15 +264,17 @@ class Batch:
                     "error": {"code": "invalid_line", "message": str(Refusal(why))},
                 }
             )
-        endpoint, sent = ENDPOINTS[given["url"]], frozenset(given["body"])
+        endpoint, sent = ENDPOINTS[fields["url"]], frozenset(fields["body"])
         shape = endpoint.reads()
         try:
-            body = read_body(json.dumps(given["body"]).encode())
+            body = read_body(json.dumps(fields["body"]).encode())
             self._check_model(body)
             wanted = shape.read(body, self.model, self.method, self.seed)
             if wanted.stream:
                 raise Refusal("stream is true: a row has the whole answer", param="stream")
-            tickets = self._submit(fitted(self.model, ask, LIMITS) for ask in wanted.asks)
+            tickets = self._submit(
+                (fitted(self.model, ask, LIMITS) for ask in wanted.asks), line.at
+            )
         except Refusal as error:
             raise _Bad(failed(error)) from None
         except PolydecError as error:
@@ -294,19 +309,19 @@ class _Bad(Exception):
         self.row = row
 
 
-def _wrong(given: Mapping[str, Any], twice: int | None) -> str | None:
+def _wrong(fields: Mapping[str, Any], twice: int | None) -> str | None:
     """What is wrong with a line of OpenAI's form, apart from its body."""
-    if not isinstance(given.get("custom_id"), str) or not given["custom_id"]:
-        return f"custom_id is {shown(given.get('custom_id'))}: it must be a text of at least one character"
+    if not isinstance(fields.get("custom_id"), str) or not fields["custom_id"]:
+        return f"custom_id is {shown(fields.get('custom_id'))}: it must be a text of at least one character"
     if twice is not None:
-        return f"custom_id is {shown(given['custom_id'])}: line {twice} has it already"
-    if given.get("method") != "POST":
-        return f"method is {shown(given.get('method'))}: it must be POST"
-    if not isinstance(given.get("url"), str) or given["url"] not in ENDPOINTS:
-        return f"url is {shown(given.get('url'))}: it must be {' or '.join(ENDPOINTS)}"
-    if not isinstance(given.get("body"), Mapping):
-        return f"body is {shown(given.get('body'))}: it must be an object"
-    more = next((k for k in given if k not in ("custom_id", "method", "url", "body")), None)
+        return f"custom_id is {shown(fields['custom_id'])}: line {twice} has it already"
+    if fields.get("method") != "POST":
+        return f"method is {shown(fields.get('method'))}: it must be POST"
+    if not isinstance(fields.get("url"), str) or fields["url"] not in ENDPOINTS:
+        return f"url is {shown(fields.get('url'))}: it must be {' or '.join(ENDPOINTS)}"
+    if not isinstance(fields.get("body"), Mapping):
+        return f"body is {shown(fields.get('body'))}: it must be an object"
+    more = next((k for k in fields if k not in ("custom_id", "method", "url", "body")), None)
     return (
         None
         if more is None

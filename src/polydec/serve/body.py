@@ -71,6 +71,8 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "covers",
                 "cache",
                 "cache_options",
+                "reuse",
+                "reuse_key",
                 "source",
             )
         },
@@ -177,7 +179,7 @@ def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = Fals
             twice.extend([name for name, _ in items if name in seen or seen.add(name)][:1])
         return out
 
-    data = parse_object(text, "the body", pairs)
+    data = parse_object(text, "the body", pairs, finite=True)
     if twice:
         raise Refusal(f"field {shown(twice[0])} is given twice: give it once", param=twice[0][:100])
     return Body(data, limits, lenient=lenient)
@@ -202,13 +204,13 @@ def _count(text: bytes, body: int) -> None:
 
 def _outside(text: bytes, marks: bytes, most: int) -> int:
     """How many marks stand outside of texts; counted no further than `most`. Between two texts other threads may run."""
-    found, at = 0, 0
+    count, at = 0, 0
     for inside in _TEXT.finditer(text):
-        found += _marks(text[at : inside.start()], marks)
-        if found > most:
-            return found
+        count += _marks(text[at : inside.start()], marks)
+        if count > most:
+            return count
         at = inside.end()
-    return found + _marks(text[at:], marks)
+    return count + _marks(text[at:], marks)
 
 
 def _marks(text: bytes, marks: bytes) -> int:
@@ -272,6 +274,11 @@ def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
     Raises RequestError for a value out of its range."""
     usual = {"method": method, "seed": seed}
     fields = {field: _field(body, name, field, usual) for name, field in ASKED.items()}
+    if fields["reuse"] is not None and not fields["reuse_key"]:
+        raise Refusal(
+            f"reuse is {fields['reuse']!r}: name the text (reuse_key), as another client's is none of yours",
+            param="reuse_key",
+        )
     model = model.in_units(fields["units"], fields["covers"])
     size = model.checkpoint.lm.vocab.size
     for name in (name for rule in sampling_rules().values() for name in rule.token_ids):
@@ -293,10 +300,10 @@ def _field(body: Body, name: str, field: str, usual: Mapping[str, Any]) -> Any:
 
 def _entries(body: Body, name: str, size: int) -> None:
     """Refuse more tokens than there are, before anybody looks at each."""
-    given = body.peek(name)
-    if isinstance(given, (list, Mapping)) and len(given) > size:
+    value = body.peek(name)
+    if isinstance(value, (list, Mapping)) and len(value) > size:
         raise Refusal(
-            f"{name} has {len(given)} entries: the vocabulary has {size} tokens", param=name
+            f"{name} has {len(value)} entries: the vocabulary has {size} tokens", param=name
         )
 
 
@@ -319,17 +326,17 @@ def prompt_logprobs(body: Body, stream: bool) -> int | None:
 
 def length(body: Body, *names: str, default: int | None = None, least: int = 1) -> int | None:
     """max_tokens by any of its names. Raises Refusal where two of them differ."""
-    given = {name: value for name in names if (value := body.take(name)) is not None}
-    for name, value in given.items():
+    lengths = {name: value for name in names if (value := body.take(name)) is not None}
+    for name, value in lengths.items():
         if type(value) is not int or value < least:
             raise Refusal(
                 f"{name} is {shown(value)}: it must be a whole number of at least {least}"
                 + (" (0 only with echo)" if value == 0 and type(value) is int else ""),
                 param=name,
             )
-    if len(set(given.values())) > 1:
+    if len(set(lengths.values())) > 1:
         raise Refusal(
-            f"{' and '.join(given)} are both given and differ: give one of them",
-            param=next(iter(given)),
+            f"{' and '.join(lengths)} are both given and differ: give one of them",
+            param=next(iter(lengths)),
         )
-    return next(iter(given.values()), default)
+    return next(iter(lengths.values()), default)

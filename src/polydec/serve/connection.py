@@ -27,8 +27,8 @@ comes of a body that is answered already."""
 class Connection(H11Protocol, asyncio.BufferedProtocol):
     """uvicorn's, within bounds."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self._part = bytearray(PART)
         self._small = memoryview(self._part)[:SMALL]
         self._due: asyncio.TimerHandle | None = None

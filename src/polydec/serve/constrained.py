@@ -10,7 +10,7 @@ from polydec.api import LM
 from polydec.base.apart import Busy, few_waiting
 from polydec.base.errors import PolydecError
 from polydec.base.options import shown
-from polydec.constraints.asked import one
+from polydec.constraints.asked import constraint_of
 from polydec.constraints.gbnf import lark_of
 from polydec.constraints.protocols import Constraint, Language
 from polydec.core.types import Vocab
@@ -84,8 +84,8 @@ def constraint(body: Body, model: LM) -> Constraint | None:
             f"{' and '.join(asked)} are both given: an answer has one constraint",
             param=next(iter(asked)),
         )
-    for name, given in asked.items():
-        return checked(name, lambda given=given: one(given), model)
+    for name, value in asked.items():
+        return checked(name, lambda value=value: constraint_of(value), model)
     return None
 
 
@@ -93,11 +93,11 @@ def checked(name: str, make: Callable[[], Constraint | None], model: LM) -> Cons
     """A constraint that a field makes, and that can be kept: so what is wrong with it is said of this field."""
     vocab = model.checkpoint.lm.vocab
     try:
-        found = make()
-        if found is None or not vocab.eos:
-            return found
+        constraint = make()
+        if constraint is None or not vocab.eos:
+            return constraint
         with few_waiting(WAITING):
-            return Made(found, vocab, vocab.eos, found.language(vocab, vocab.eos))
+            return Made(constraint, vocab, vocab.eos, constraint.language(vocab, vocab.eos))
     except Busy as error:
         raise Refusal(
             f"{name}: {error}", status=503, param=name, code="queue_full", retry=SOON

@@ -36,8 +36,8 @@ def _as_here(option: Option, *, own: bool = False, **more: Any) -> Schema:
 def _asked(field: str, about: str = "", **more: Any) -> Schema:
     """A field of an Ask; about: what is to be said beside its own help here."""
     option = declared()[field]
-    said = f"{option.help}; {about}" if about else option.help
-    return _as_here(replace(option, help=said), own=bool(about), **more)
+    help_text = f"{option.help}; {about}" if about else option.help
+    return _as_here(replace(option, help=help_text), own=bool(about), **more)
 
 
 _ABOUT = {
@@ -186,10 +186,10 @@ def page(description: Mapping[str, Any]) -> str:
 def _routes(paths: Mapping[str, Any]) -> Iterator[str]:
     for path, methods in paths.items():
         for method, about in methods.items():
-            said = f"<code>{escape(method.upper())} {escape(path)}</code> {escape(about.get('summary', ''))}"
+            heading = f"<code>{escape(method.upper())} {escape(path)}</code> {escape(about.get('summary', ''))}"
             body = about.get("requestBody")
             if body is None:
-                yield f"<p>{said}</p>"
+                yield f"<p>{heading}</p>"
                 continue
             schema = body["content"]["application/json"]["schema"]
             rows = "".join(
@@ -198,16 +198,18 @@ def _routes(paths: Mapping[str, Any]) -> Iterator[str]:
                 for name, field in schema["properties"].items()
             )
             yield (
-                f"<details><summary>{said}</summary><table><tr><th>field</th><th>form</th><th>what it is</th></tr>"
+                f"<details><summary>{heading}</summary><table><tr><th>field</th><th>form</th><th>what it is</th></tr>"
                 f"{rows}</table></details>"
             )
 
 
 def _kind(field: Mapping[str, Any]) -> str:
-    one = field["anyOf"][0] if "anyOf" in field else field
-    if "enum" in one:
-        return " | ".join(map(str, one["enum"]))
+    form = field["anyOf"][0] if "anyOf" in field else field
+    if "enum" in form:
+        return " | ".join(map(str, form["enum"]))
     edges = [
-        f"{word} {one[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in one
+        f"{word} {form[key]}"
+        for key, word in (("minimum", "from"), ("maximum", "to"))
+        if key in form
     ]
-    return " ".join([one.get("type", "any"), *edges])
+    return " ".join([form.get("type", "any"), *edges])

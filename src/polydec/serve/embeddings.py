@@ -39,14 +39,14 @@ class Embeddings:
 
     def answer(self, model: str, rows: Tensor) -> dict[str, Any]:
         """OpenAI's object; rows: the vectors."""
-        some = rows[:, : self.dimensions]
-        some = normalize(some, dim=-1) if self.how.normalised and self.dimensions else some
-        said = [_packed(row) for row in some] if self.packed else some.tolist()
+        vectors = rows[:, : self.dimensions]
+        vectors = normalize(vectors, dim=-1) if self.how.normalised and self.dimensions else vectors
+        written = [_packed(row) for row in vectors] if self.packed else vectors.tolist()
         return {
             "object": "list",
             "data": [
-                {"object": "embedding", "index": at, "embedding": one}
-                for at, one in enumerate(said)
+                {"object": "embedding", "index": at, "embedding": vector}
+                for at, vector in enumerate(written)
             ],
             "model": model,
             "usage": {"prompt_tokens": self.tokens, "total_tokens": self.tokens},
@@ -59,7 +59,7 @@ def _packed(row: Tensor) -> str:
 
 def read(body: Body, model: LM, limits: Limits) -> Embeddings:
     """Raises Refusal or RequestError for what cannot be honoured."""
-    given, form = body.take("input"), body.take("encoding_format", "float")
+    texts, form = body.take("input"), body.take("encoding_format", "float")
     dimensions = body.whole("dimensions", 1, _width(model))
     fields = {name: value for name in declared() if (value := body.take(name)) is not None}
     body.end()
@@ -69,7 +69,7 @@ def read(body: Body, model: LM, limits: Limits) -> Embeddings:
         )
     how = Reading(**fields)
     return Embeddings(
-        prepared(model, _texts(given), how, limits.prompt), how, dimensions, form == "base64"
+        prepared(model, _texts(texts), how, limits.prompt), how, dimensions, form == "base64"
     )
 
 
@@ -77,21 +77,21 @@ def _width(model: LM) -> int:
     return model.network.embed((0,)).shape[1]
 
 
-def _texts(given: Any) -> Sequence[Any]:
+def _texts(value: Any) -> Sequence[Any]:
     """A text, texts, token ids, or lists of them."""
-    if isinstance(given, str):
-        return (given,)
-    if not isinstance(given, list) or not given:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not value:
         raise Refusal(
-            f"input is {shown(given)}: it must be a text, token ids, or a list of either",
+            f"input is {shown(value)}: it must be a text, token ids, or a list of either",
             param="input",
         )
-    some = (given,) if type(given[0]) is int else given
-    if len(some) > MOST:
-        raise Refusal(f"input has {len(some)} texts: it may have {MOST}", param="input")
-    for at, one in enumerate(some):
-        if not isinstance(one, (str, list)):
+    texts = (value,) if type(value[0]) is int else value
+    if len(texts) > MOST:
+        raise Refusal(f"input has {len(texts)} texts: it may have {MOST}", param="input")
+    for at, text in enumerate(texts):
+        if not isinstance(text, (str, list)):
             raise Refusal(
-                f"input[{at}] is {shown(one)}: it must be a text or token ids", param="input"
+                f"input[{at}] is {shown(text)}: it must be a text or token ids", param="input"
             )
-    return some
+    return texts

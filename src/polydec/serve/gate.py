@@ -58,9 +58,9 @@ class Gate:
             )
         if self.digests and scope["path"] not in OPEN:
             kind, _, key = headers.get("authorization", "").partition(" ")
-            given = _digest(key.strip())
+            digest = _digest(key.strip())
             # each key is compared, in constant time: how long it takes tells nothing of them
-            right = sum(hmac.compare_digest(given, known) for known in self.digests)
+            right = sum(hmac.compare_digest(digest, known) for known in self.digests)
             if kind.lower() != "bearer" or not right:
                 raise Refusal(
                     "the API key is missing or wrong: send it as `Authorization: Bearer KEY`",

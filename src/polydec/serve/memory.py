@@ -1,9 +1,9 @@
 """Memory that large requests took, given back to the system.
 
 Three things keep it otherwise. The C library has an arena for each thread that reads requests, and of all but the first it
-keeps what was freed at the end: `one_arena` leaves it the first. Objects that know one another stay until Python looks for
-them, and it looks when they are many, not when they are large: `giving_back` looks from time to time. And the C library gives
-back what is free only where somebody asks for it: so does `giving_back`.
+keeps what was freed at the end: `one_arena` leaves it the first, and large pieces out of it. Objects that know one another
+stay until Python looks for them, and it looks when they are many, not when they are large: `giving_back` looks from time to
+time. And the C library gives back what is free only where somebody asks for it: so does `giving_back`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,23 @@ from polydec.base.confined import give_back
 
 EVERY = 10.0
 """Seconds between two looks at whether there is something to give back."""
-_ARENA_MAX = -8
-"""The C library's name of how many arenas it has."""
+_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
+"""The C library's names of how many arenas it has, of the size from which a piece of memory is taken from the system by itself,
+and of how much may lie free at the arena's end."""
+
+LARGE = 4 << 20
+"""Bytes of a piece that goes back to the system as soon as it is free. Where nobody says so the C library learns a larger size
+from the pieces that it sees, up to 32 MB, and the gaps that large requests leave in the arena are never whole pages again."""
 
 
 def one_arena() -> None:
-    """Let all threads share one arena, where the C library can: they wait for Python's lock far more than for that one. To be
-    called before there are threads."""
+    """Let all threads share one arena, where the C library can: they wait for Python's lock far more than for that one. Large
+    pieces stay out of it. To be called before there are threads."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+        library = ctypes.CDLL(None)
+        library.mallopt(_ARENA_MAX, 1)
+        library.mallopt(_MMAP_THRESHOLD, LARGE)
+        library.mallopt(_TRIM_THRESHOLD, 16 * LARGE)
 
 
 def settled() -> None:

@@ -311,10 +311,10 @@ async def _streamed(place: Place, response: httpx.Response) -> AsyncIterator[byt
     fleet, me = place.fleet, asyncio.current_task()
     assert me is not None
     fleet.under_way.add(me)
-    held, code = b"", ""
+    unsent, code = b"", ""
     try:
         async for part in response.aiter_raw():
-            whole, mark, held = (held + part).rpartition(b"\n\n")
+            whole, mark, unsent = (unsent + part).rpartition(b"\n\n")
             if mark:
                 yield whole + mark
     except GONE:
@@ -336,7 +336,7 @@ async def _streamed(place: Place, response: httpx.Response) -> AsyncIterator[byt
 
 async def _metrics(fleet: Fleet) -> str:
     """Those of all replicas, each with a label that names it."""
-    lines, said = list[str](), set[str]()
+    lines, described = list[str](), set[str]()
     for i, port in sorted(fleet.ports.items()):
         try:
             text = (
@@ -350,9 +350,9 @@ async def _metrics(fleet: Fleet) -> str:
             continue
         for line in text.splitlines():
             if line.startswith("#"):
-                if line not in said:
+                if line not in described:
                     lines.append(line)
-                said.add(line)
+                described.add(line)
             elif line:
                 name, brace, rest = line.partition("{")
                 label = f'replica="{i}"'

@@ -136,8 +136,8 @@ class Reply:
         """Keep what the response will need beside the completions."""
         if self.wanted.steps:
             known = self._rounds.setdefault(news.index, {"steps": [], "passes": []})
-            for name, some in self._steps(news).items():
-                known[name] += some
+            for name, entries in self._steps(news).items():
+                known[name] += entries
         if self.wanted.details and not self.wanted.silent:
             self._pieces.setdefault(news.index, []).extend(news.pieces)
 

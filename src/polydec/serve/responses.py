@@ -31,15 +31,15 @@ class Responses:
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
         """Raises Refusal or RequestError for what cannot be honoured."""
         _format(body)
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
             "template": template_values(body, model),
         }
-        if given["n"] != 1:
-            raise Refusal(f"n is {shown(given['n'])}: a response has one answer", param="n")
-        tools = read_tools(body, model, given["constraint"], flat=True)
-        given["constraint"] = tools.constraint
+        if fields["n"] != 1:
+            raise Refusal(f"n is {shown(fields['n'])}: a response has one answer", param="n")
+        tools = read_tools(body, model, fields["constraint"], flat=True)
+        fields["constraint"] = tools.constraint
         include, top = body.take("include", []), body.whole("top_logprobs", 0, ALTERNATIVES)
         if include not in ([], [LOGPROBS]):
             raise Refusal(
@@ -71,7 +71,7 @@ class Responses:
             tools=tools.shown,
             max_tokens=most,
             logprobs=(top or 0) if include else None,
-            **given,
+            **fields,
         )
         return Wanted(
             (ask,),
@@ -91,14 +91,14 @@ class Responses:
 
 def _format(body: Body) -> None:
     """`text` holds what is `response_format` elsewhere, one level less deep; it is put under that name."""
-    given = body.mapping("text")
-    more = next((k for k in given if k not in ("format", "verbosity")), None)
-    if more is not None or given.get("verbosity") not in (None, "medium"):
+    form_asked = body.mapping("text")
+    more = next((k for k in form_asked if k not in ("format", "verbosity")), None)
+    if more is not None or form_asked.get("verbosity") not in (None, "medium"):
         name = "verbosity" if more is None else more
         raise Refusal(
-            f"text.{name[:60]} is {shown(given[name])}: text holds a format here", param="text"
+            f"text.{name[:60]} is {shown(form_asked[name])}: text holds a format here", param="text"
         )
-    form = given.get("format")
+    form = form_asked.get("format")
     if isinstance(form, Mapping) and form.get("type") == "json_schema":
         form = {
             "type": "json_schema",
@@ -108,18 +108,18 @@ def _format(body: Body) -> None:
         body.put("response_format", form)
 
 
-def read_input(given: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
+def read_input(value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
     """A text, or messages whose parts are texts; tools: the request has some, so that there may be calls of them and what they
     gave."""
-    if isinstance(given, str) and given.strip():
-        return read_messages([{"role": "user", "content": given}])
-    if not isinstance(given, list) or not given:
+    if isinstance(value, str) and value.strip():
+        return read_messages([{"role": "user", "content": value}])
+    if not isinstance(value, list) or not value:
         raise Refusal(
-            f"input is {shown(given)}: it must be a text or a list of messages, and not empty",
+            f"input is {shown(value)}: it must be a text or a list of messages, and not empty",
             param="input",
         )
     messages = list[dict[str, Any]]()
-    for at, item in enumerate(given):
+    for at, item in enumerate(value):
         kind = item.get("type") if isinstance(item, Mapping) else None
         if tools and kind == "function_call":
             call = _past(f"input[{at}]", item)
@@ -333,8 +333,8 @@ class Response:
         for at, call in enumerate(calls):
             ended = whole or at < len(calls) - 1
             items[at] = self._called(at, call, "completed" if ended else "incomplete")
-        said = [MESSAGE] if text or not calls else []
-        order = self._order or [*said, *range(len(calls))]
+        message = [MESSAGE] if text or not calls else []
+        order = self._order or [*message, *range(len(calls))]
         out = self._object(status, [items[number] for number in order], _usage(answer))
         if self.wanted.details:
             out["polydec"] = {
@@ -416,12 +416,12 @@ def _listed(mark: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usage(done: Completion) -> dict[str, Any]:
-    given, written = done.usage["prompt_tokens"], done.usage["completion_tokens"]
+    prompt, written = done.usage["prompt_tokens"], done.usage["completion_tokens"]
     return {
-        "input_tokens": given,
+        "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": given + written,
+        "total_tokens": prompt + written,
         **unit(done),
     }

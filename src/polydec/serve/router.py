@@ -25,8 +25,8 @@ def beginning(body: Mapping[str, Any]) -> Sequence[Any]:
         prompt = prompt[0]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(prompt, (str, list)):
         return prompt  # pyright: ignore[reportUnknownVariableType]
-    said = [body.get(name) for name in ("tools", "instructions", "input", "messages")]
-    return json.dumps([x for x in said if x is not None])
+    fields = [body.get(name) for name in ("tools", "instructions", "input", "messages")]
+    return json.dumps([x for x in fields if x is not None])
 
 
 def blocks(text: Sequence[Any]) -> list[bytes]:

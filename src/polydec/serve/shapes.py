@@ -102,7 +102,7 @@ class Chat:
     prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
             "template": template_values(body, model),
@@ -112,17 +112,17 @@ class Chat:
             raise Refusal(
                 "top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs"
             )
-        given["max_tokens"] = length(body, "max_completion_tokens", "max_tokens")
-        given["logprobs"] = (top or 0) if logprobs else None
+        fields["max_tokens"] = length(body, "max_completion_tokens", "max_tokens")
+        fields["logprobs"] = (top or 0) if logprobs else None
         with_tools = "tools" in body.fields
-        tools = read_tools(body, model, given["constraint"])
-        given["constraint"] = tools.constraint
+        tools = read_tools(body, model, fields["constraint"])
+        fields["constraint"] = tools.constraint
         messages = read_messages(body.take("messages"), tools=with_tools)
         stream, usage, details, steps = streaming(body)
-        prompted = given["prompt_logprobs"] = prompt_logprobs(body, stream)
+        prompted = fields["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
         return Wanted(
-            (Ask(messages, tools=tools.shown, **given),),
+            (Ask(messages, tools=tools.shown, **fields),),
             stream,
             usage,
             details,
@@ -205,28 +205,28 @@ class Completions:
     prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
         }
         no_template(body)
         prompt, echo = body.take("prompt"), body.flag("echo")
-        alone = given["source"] is not None and prompt in (None, "")  # nothing begins the answer
+        alone = fields["source"] is not None and prompt in (None, "")  # nothing begins the answer
         prompts = [""] if alone else read_prompts(prompt, body.limits)
         if body.limits is not None:
-            body.limits.admit(len(prompts) * given["n"])
+            body.limits.admit(len(prompts) * fields["n"])
         most = length(body, "max_tokens", default=USUAL, least=0 if echo else 1)
         silent = most == 0  # a token is written all the same, and not shown
-        given["max_tokens"], given["logprobs"] = (
+        fields["max_tokens"], fields["logprobs"] = (
             1 if silent else most,
             body.whole("logprobs", 0, ALTERNATIVES),
         )
         stream, usage, details, steps = streaming(body)
         prompted = prompt_logprobs(body, stream)
-        told = [k for k in (prompted, given["logprobs"] if echo else None) if k is not None]
-        given["prompt_logprobs"] = max(told, default=None)
+        told = [k for k in (prompted, fields["logprobs"] if echo else None) if k is not None]
+        fields["prompt_logprobs"] = max(told, default=None)
         body.end()
-        asks = tuple(Ask(p, raw=True, **given) for p in prompts)
+        asks = tuple(Ask(p, raw=True, **fields) for p in prompts)
         echoes = tuple(_echo(model, ask) for ask in asks for _ in range(ask.n)) if echo else None
         return Wanted(asks, stream, usage, details, echoes, silent, steps, prompted)
 
@@ -337,29 +337,29 @@ def read_prompts(prompt: Any, limits: Limits | None = None) -> list[Any]:
         raise Refusal(
             f"prompt has {len(prompts)} entries: at most {MOST_PROMPTS} are legal", param="prompt"
         )
-    for at, one in enumerate(prompts):
-        if not isinstance(one, (str, list)) or not one:
+    for at, text in enumerate(prompts):
+        if not isinstance(text, (str, list)) or not text:
             raise Refusal(
-                f"prompt{f'[{at}]' if many else ''} is {shown(one)}: it must be a text or token ids, and not empty",
+                f"prompt{f'[{at}]' if many else ''} is {shown(text)}: it must be a text or token ids, and not empty",
                 param="prompt",
             )
-        if isinstance(one, list) and limits is not None and len(one) > limits.prompt:
+        if isinstance(text, list) and limits is not None and len(text) > limits.prompt:
             raise Refusal(
-                f"prompt has {len(one)} tokens: this server takes at most {limits.prompt}",
+                f"prompt has {len(text)} tokens: this server takes at most {limits.prompt}",
                 param="prompt",
             )
-        if isinstance(one, list) and not all(type(x) in (int, dict) for x in one):
+        if isinstance(text, list) and not all(type(x) in (int, dict) for x in text):
             raise Refusal(
                 "prompt holds something else than texts, or than token ids (and vectors among these)",
                 param="prompt",
             )
-        if isinstance(one, str):
-            _whole_text(one, "prompt")
+        if isinstance(text, str):
+            _whole_text(text, "prompt")
     return [
-        [vectors.read(x) if isinstance(x, dict) else x for x in one]
-        if isinstance(one, list)
-        else one
-        for one in prompts
+        [vectors.read(x) if isinstance(x, dict) else x for x in prompt]
+        if isinstance(prompt, list)
+        else prompt
+        for prompt in prompts
     ]
 
 

@@ -22,9 +22,9 @@ class Answerer:
     ) -> None:
         self._batch = make(names)
 
-    def __call__(self, some: dict[str, Any]) -> dict[str, list[str]]:
+    def __call__(self, columns: dict[str, Any]) -> dict[str, list[str]]:
         rows, tally = list[Row](), Tally()
-        lines = [Line(**json.loads(one)) for one in some["line"]]
+        lines = [Line(**json.loads(line)) for line in columns["line"]]
         self._batch.answer(lines, (), rows.append, tally)
         of = {"wrong": tally.wrong, "tokens": tally.tokens}  # of all of them: told with the first
         return {

@@ -65,21 +65,21 @@ def steps(text: Text, done: Sequence[Step], begin: float) -> list[dict[str, Any]
     """Steps as JSON. begin: the time from which seconds are counted."""
     out = list[dict[str, Any]]()
     for step in done:
-        one: dict[str, Any] = {"seconds": step.at - begin, "wrote": step.wrote}
+        row: dict[str, Any] = {"seconds": step.at - begin, "wrote": step.wrote}
         if step.token:
             bonus = (
                 None
                 if step.bonus is None
                 else {"token": step.bonus, "text": token_text(text, step.bonus)}
             )
-            one |= {
+            row |= {
                 "token": step.token,
                 "text": [token_text(text, t) for t in step.token],
                 "parent": step.parent,
                 "accepted": step.path,
                 "bonus": bonus,
             }
-        out.append(one)
+        out.append(row)
     return out
 
 

@@ -27,27 +27,27 @@ FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning")
 def template_values(body: Body, model: LM) -> dict[str, Any]:
     """The names that a request gives the template. Raises Refusal for one that the template does not know, so that nothing is
     dropped in silence."""
-    given = dict(body.mapping("chat_template_kwargs"))
+    values = dict(body.mapping("chat_template_kwargs"))
     # nothing else runs while a value is written: many are not looked at, as each name takes that much at least
-    size = LEAST * len(given)
-    size = size if size > LARGEST else len(json.dumps(given))
+    size = LEAST * len(values)
+    size = size if size > LARGEST else len(json.dumps(values))
     if size > LARGEST:
         raise Refusal(
             f"chat_template_kwargs has at least {size} characters: it may have {LARGEST}",
             param="chat_template_kwargs",
         )
-    for name in given:
+    for name in values:
         _check(name, model)
     effort = _effort(body)
     told = {} if effort is None else _thinking(effort, model)
     for name, value in told.items():
-        if given.get(name, value) != value:
+        if values.get(name, value) != value:
             raise Refusal(
-                f"reasoning_effort is {shown(effort)} and chat_template_kwargs has {name} {shown(given[name])}: "
+                f"reasoning_effort is {shown(effort)} and chat_template_kwargs has {name} {shown(values[name])}: "
                 "give one of them",
                 param="reasoning_effort",
             )
-    return {**told, **given}
+    return {**told, **values}
 
 
 def no_template(body: Body) -> None:

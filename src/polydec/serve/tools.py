@@ -67,13 +67,14 @@ class Call:
 def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = False) -> Tools:
     """The tools of a request, whose answer is bound by `asked` already; flat: a tool holds its function's fields itself. Raises
     Refusal for what cannot be honoured."""
-    given, choice = body.take("tools", []), body.take("tool_choice", "auto")
+    declared_tools, choice = body.take("tools", []), body.take("tool_choice", "auto")
     many = body.flag("parallel_tool_calls", True)
-    if not isinstance(given, list) or len(given) > MOST:
+    if not isinstance(declared_tools, list) or len(declared_tools) > MOST:
         raise Refusal(
-            f"tools is {shown(given)}: it must be a list of at most {MOST} tools", param="tools"
+            f"tools is {shown(declared_tools)}: it must be a list of at most {MOST} tools",
+            param="tools",
         )
-    tools = tuple(_tool(f"tools[{at}]", tool, flat) for at, tool in enumerate(given))
+    tools = tuple(_tool(f"tools[{at}]", tool, flat) for at, tool in enumerate(declared_tools))
     names = [tool["function"]["name"] for tool in tools]
     twice = next((x for at, x in enumerate(names) if x in names[:at]), None)
     if twice is not None:
@@ -81,7 +82,7 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
             f"tools has two functions of the name {shown(twice)}: each needs a name of its own",
             param="tools",
         )
-    told = {"tools": given, "tool_choice": choice, "parallel_tool_calls": many}
+    told = {"tools": declared_tools, "tool_choice": choice, "parallel_tool_calls": many}
     name = _chosen(choice, names, flat)
     if not tools or choice == "none":
         return Tools(constraint=asked, told=told)
@@ -94,8 +95,8 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
         )
     strict = any(tool["function"].get("strict") for tool in tools)
     form = _form(model)
-    said = asked if isinstance(asked, JsonSchema) and form.tags else None
-    if not (must or strict or said or not many) or asked is not said:
+    tagged = asked if isinstance(asked, JsonSchema) and form.tags else None
+    if not (must or strict or tagged or not many) or asked is not tagged:
         return Tools(tools, asked, None, told)
     functions = [t["function"] for t in tools if name in (None, t["function"]["name"])]
 
@@ -107,8 +108,8 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
             ),
             form,
             many=many and name is None,
-            text=not must and said is None,
-            said=said,
+            text=not must and tagged is None,
+            said=tagged,
         )
 
     return Tools(tools, checked("tools", bound, model), form, told)
@@ -211,14 +212,16 @@ def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
                 f"{where}[{at}] is {shown(call)}: it must have a function with a name",
                 param="messages",
             )
-        given = function.get("arguments", "{}")
+        arguments_sent = function.get("arguments", "{}")
         try:
-            arguments = json.loads(given) if isinstance(given, str) else given
+            arguments = (
+                json.loads(arguments_sent) if isinstance(arguments_sent, str) else arguments_sent
+            )
         except (ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, Mapping):
             raise Refusal(
-                f"{where}[{at}].function.arguments is {shown(given)}: it must be a JSON object as a text",
+                f"{where}[{at}].function.arguments is {shown(arguments_sent)}: it must be a JSON object as a text",
                 param="messages",
             )
         out.append(
@@ -288,11 +291,9 @@ class Reader:
         """What was held back."""
         if self._state == self._begin:
             parsed = _parsed(self._held)
-            found = [
-                _one(x, self.known) for x in (parsed if isinstance(parsed, list) else [parsed])
-            ]
-            calls = [call for call in found if call is not None]
-            if self._alone and calls and len(calls) == len(found):
+            read = [_one(x, self.known) for x in (parsed if isinstance(parsed, list) else [parsed])]
+            calls = [call for call in read if call is not None]
+            if self._alone and calls and len(calls) == len(read):
                 for call in calls:
                     self._call(call.name, call.arguments)
                 return self.feed("")
@@ -302,8 +303,8 @@ class Reader:
             self._held = self._held.lstrip("}], \t\r\n")
         if self._state != self._arguments:
             self._state = self._text
-        said, parts = self.feed("")
-        return said + (self._held.lstrip() if self._called else self._held), parts
+        text, parts = self.feed("")
+        return text + (self._held.lstrip() if self._called else self._held), parts
 
     # ---- states ----
 
@@ -364,12 +365,12 @@ class Reader:
 
     # ---- what they do ----
 
-    def _open(self, head: re.Match[str] | None, held: str) -> bool:
+    def _open(self, head: re.Match[str] | None, text: str) -> bool:
         """Begin a call behind its head, if it is one."""
         name = None if head is None else _parsed(head[1])
         if head is None or not isinstance(name, str) or name not in self.known:
             return False
-        self._held, self._value, self._state = held[head.end() :], Value(), self._arguments
+        self._held, self._value, self._state = text[head.end() :], Value(), self._arguments
         self._call(name, "")
         return True
 
@@ -388,12 +389,12 @@ class Reader:
 
     def _safe(self) -> int:
         """Where the end of what is held begins that may become part of a call, or white space before one."""
-        held = self._held
-        for size in range(min(len(OPEN) - 1, len(held)), 0, -1):
-            if OPEN.startswith(held[-size:]):
-                held = held[:-size]
+        text = self._held
+        for size in range(min(len(OPEN) - 1, len(text)), 0, -1):
+            if OPEN.startswith(text[-size:]):
+                text = text[:-size]
                 break
-        return len(held.rstrip())
+        return len(text.rstrip())
 
 
 class Value:
@@ -427,9 +428,9 @@ def read_calls(
 ) -> tuple[str, list[Call], bool]:
     """What a whole text says and calls, and whether the calls are whole."""
     reader = Reader(known, form)
-    said, parts = reader.feed(text)
+    words, parts = reader.feed(text)
     rest, more = reader.end()
-    return said + rest, joined([*parts, *more]), reader.whole
+    return words + rest, joined([*parts, *more]), reader.whole
 
 
 def joined(parts: Sequence[Part]) -> list[Call]:

@@ -16,22 +16,22 @@ ROWS = 8192
 """Most vectors of one entry."""
 
 
-def read(given: Mapping[str, Any]) -> Soft:
+def read(fields: Mapping[str, Any]) -> Soft:
     """{"vectors": base64 of a safetensors file with one tensor, "stands_for": ids or null}. Raises Refusal for anything
     else."""
-    if unknown := next((k for k in given if k not in ("vectors", "stands_for")), None):
+    if unknown := next((k for k in fields if k not in ("vectors", "stands_for")), None):
         raise Refusal(
             f"prompt has vectors with {shown(unknown)}: they hold vectors and stands_for",
             param="prompt",
         )
-    words = given.get("stands_for")
+    words = fields.get("stands_for")
     if words is not None and (
         not isinstance(words, list) or not all(type(x) is int for x in words)
     ):
         raise Refusal(
             f"stands_for is {shown(words)}: it must be a list of token ids", param="prompt"
         )
-    return Soft(_tensor(given.get("vectors")), words)
+    return Soft(_tensor(fields.get("vectors")), words)
 
 
 def _tensor(text: Any) -> Any:

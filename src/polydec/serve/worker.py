@@ -76,22 +76,22 @@ class Going:
     """A coroutine that reads with the model, and who waits for what it gives. task: None until the engine has it."""
 
     work: Coro
-    given: asyncio.Future[Any]
+    answer: asyncio.Future[Any]
     task: Task | None = None
 
     def settle(self) -> None:
         """In the loop's thread."""
         assert self.task is not None
-        if self.given.done():
+        if self.answer.done():
             return
         error = self.task.error
         if error is None:
-            self.given.set_result(self.task.result)
+            self.answer.set_result(self.task.result)
             return
         if not isinstance(error, PolydecError):
             log.error("reading failed", exc_info=error)
             error = Refusal("the request failed inside the server", status=500, code="internal")
-        self.given.set_exception(error)
+        self.answer.set_exception(error)
 
 
 class Answers:
@@ -267,11 +267,11 @@ class Worker:
             raise
         self.answers += 1
         self.reading += 1
-        given: asyncio.Future[Any] = self._loop.create_future()
-        going = Going(work, given)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        going = Going(work, answer)
         self._orders.put(lambda: self._begin(going))
         try:
-            return await asyncio.wait_for(given, self.limits.seconds)
+            return await asyncio.wait_for(answer, self.limits.seconds)
         except TimeoutError:
             raise Refusal(
                 f"the request took longer than {self.limits.seconds:g} seconds",

@@ -36,7 +36,7 @@ def measure(
     depth: int = 4,
 ) -> dict[str, Acceptance]:
     """By kind of prompt, and "all"."""
-    found: dict[str, list[tuple[Tensor, Tensor, list[int]]]] = {}
+    rows_by_kind: dict[str, list[tuple[Tensor, Tensor, list[int]]]] = {}
     for s in samples:
         law = (teacher.hidden(s).to(teacher.head_VH.dtype) @ teacher.head_VH.T).float()
         q = student.logits(outputs(student, [s])).float()
@@ -47,12 +47,12 @@ def measure(
         near = acceptance(p[:, tokens], (q / 0.7).log_softmax(-1), 1 - p[:, tokens].exp().sum(-1))
         right = tokens[q.argmax(-1)] == torch.tensor(s.output_ids)
         plain = s.temperature == 0 and s.penalty == 1
-        found.setdefault(s.kind or "text", []).append(
+        rows_by_kind.setdefault(s.kind or "text", []).append(
             (hit, near, chain_passes(right.tolist(), depth) if plain else [])
         )
-    found["all"] = [r for rows in list(found.values()) for r in rows]
+    rows_by_kind["all"] = [r for rows in list(rows_by_kind.values()) for r in rows]
     out: dict[str, Acceptance] = {}
-    for kind, rows in found.items():
+    for kind, rows in rows_by_kind.items():
         hit, near = torch.cat([r[0] for r in rows]).float(), torch.cat([r[1] for r in rows])
         passes = [n for r in rows for n in r[2]]
         out[kind] = Acceptance(

@@ -53,16 +53,16 @@ def data_root(path: str | Path | None = None) -> Path:
 def training_data(path: str | Path | None = None) -> Path:
     """Where the texts of a training are: a file or a folder as `rows.read` takes them, the collection's folder, or `sample`.
     None: POLYDEC_DATA, else ../shared/data, else the sample, which is said. Raises FileError where there is nothing."""
-    given = path if path is not None else os.environ.get("POLYDEC_DATA")
-    if given is None and Path("../shared/data").is_dir():
+    folder = path if path is not None else os.environ.get("POLYDEC_DATA")
+    if folder is None and Path("../shared/data").is_dir():
         return Path("../shared/data")
-    if given is None:
+    if folder is None:
         print("training on the sample that travels along: name your own by --data", file=sys.stderr)
-    if given is None or (str(given) == SAMPLE and not Path(SAMPLE).exists()):
+    if folder is None or (str(folder) == SAMPLE and not Path(SAMPLE).exists()):
         return Path(__file__).with_name("sample")
-    if not collected(Path(given)):
-        rows.files(Path(given))  # says what is wrong before a model is loaded
-    return Path(given)
+    if not collected(Path(folder)):
+        rows.files(Path(folder))  # says what is wrong before a model is loaded
+    return Path(folder)
 
 
 def collected(root: Path) -> bool:
@@ -84,14 +84,14 @@ def held_out(text: str) -> bool:
     return bucket(text) >= 7
 
 
-def said(turns: Sequence[tuple[bool, str]]) -> str:
+def dialogue(turns: Sequence[tuple[bool, str]]) -> str:
     """Turns as the chat template writes them, of each whether the assistant says it."""
     return "".join(f"{ASSISTANT if answers else USER}{words}{END}" for answers, words in turns)
 
 
 def as_chat(turns: Sequence[dict[str, Any]]) -> str:
     """A dialogue of text_dialogues_sgd as the chat template writes it."""
-    return said([(t["speaker"] != "USER", t["utterance"]) for t in turns])
+    return dialogue([(t["speaker"] != "USER", t["utterance"]) for t in turns])
 
 
 def _texts(root: Path, pattern: str) -> Iterator[str]:
@@ -128,7 +128,7 @@ def documents(root: Path, kind: str) -> Iterator[str]:
         if item.text and kind == "prose":
             yield item.text
         elif any(answers for answers, _ in item.turns) and kind == "dialogue":
-            yield said(item.turns)
+            yield dialogue(item.turns)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Split:
     """Documents of one kind, in an order drawn by hash: `train` up to a number of bytes, `held` likewise."""
 
     train: tuple[str, ...]
-    held: tuple[str, ...]
+    unseen: tuple[str, ...]
 
 
 def split(root: Path, kind: str, train_bytes: int, held_bytes: int, seed: int = 0) -> Split:

@@ -31,6 +31,12 @@ VOCAB = 416
 LEAST = 1e-3
 """The smallest chance of a mask."""
 
+TRIES = 50
+"""Tasks of a kind that are looked at for a row, until one fits into it."""
+
+APART = 10_000_000
+"""How far the numbers of these tasks lie from one another: further than a training has tasks."""
+
 
 @dataclass(frozen=True)
 class Student:
@@ -207,26 +213,34 @@ class Rows:
         if going_on:  # as many positions as the longest of the others take
             length = int(spec.length * (spec.long / spec.length) ** r.random())
             count = max(1, spec.rows * spec.length // length)
-        some = [
+        rows = [
             self._row(tasks[i % len(tasks)], i, length)
             for i in range(step * spec.rows, step * spec.rows + count)
         ]
-        return torch.tensor([t for t, _ in some]), torch.tensor(
-            [[i >= n for i in range(length)] for _, n in some]
+        return torch.tensor([t for t, _ in rows]), torch.tensor(
+            [[i >= n for i in range(length)] for _, n in rows]
         )
 
     def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:
+        """A row of this length, and how many of its tokens come before the answer. A task that is too long for it gives way to
+        another one of its kind. Raises RequestError where none of TRIES fits."""
+        for attempt in range(TRIES):
+            asked, answer = self._parts(name, i + attempt * APART, self._left_out(i))
+            left = length - len(asked) - len(answer)
+            if left >= 0 or name in LONG:
+                row = [*asked, *answer, *[mark_id(self._tokenizer, END)] * left]
+                return row[:length], len(asked)
+        raise RequestError(
+            f"shortest is {self._spec.shortest}: none of {TRIES} tasks of {name!r} fits into {length} "
+            "positions with its answer"
+        )
+
+    def _parts(self, name: str, i: int, left_out: bool) -> tuple[list[int], list[int]]:
+        """The tokens up to the answer, and those of the answer with its end."""
         task = make(name, self._spec.seed, i, of=variety(self._spec.varied))
-        question = task.question if not self._left_out(i) else ""
+        question = "" if left_out else task.question
         asked = self._ids(BEGIN + USER + question + END + ASSISTANT)
-        said = self._ids(task.answer + END)
-        left = length - len(asked) - len(said)
-        if left < 0 and name not in LONG:
-            raise RequestError(
-                f"shortest is {self._spec.shortest}: task {task.question!r} and its answer take {length - left} "
-                "positions"
-            )
-        return [*asked, *said, *[mark_id(self._tokenizer, END)] * left][:length], len(asked)
+        return asked, self._ids(task.answer + END)
 
     def _left_out(self, i: int) -> bool:
         """Whether a causal model sees no question in this row; to the others it is gaps, see `dropped`."""

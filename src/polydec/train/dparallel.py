@@ -60,11 +60,11 @@ def _course(spec: DParallelSpec) -> Course:
 
     def loss(step: int) -> tuple[Tensor, int]:
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
-        some = [own[int(i)] for i in torch.randint(len(own), (spec.rows,), generator=rng)]
-        size = max(len(row) for _, row in some)
-        token_BT = torch.tensor([row + [end] * (size - len(row)) for _, row in some])
-        canvas_BT = torch.tensor([[i < len(row) for i in range(size)] for _, row in some])
-        answer_BT = torch.tensor([[i >= n for i in range(size)] for n, _ in some]) & canvas_BT
+        picked = [own[int(i)] for i in torch.randint(len(own), (spec.rows,), generator=rng)]
+        size = max(len(row) for _, row in picked)
+        token_BT = torch.tensor([row + [end] * (size - len(row)) for _, row in picked])
+        canvas_BT = torch.tensor([[i < len(row) for i in range(size)] for _, row in picked])
+        answer_BT = torch.tensor([[i >= n for i in range(size)] for n, _ in picked]) & canvas_BT
         part_BT, later_BT = parts(answer_BT, spec.block, rng)
         with precision(bf16):
             return certain_loss(

@@ -90,8 +90,10 @@ def _course(spec: DraftSpec) -> Course:
             "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
         }
         if (out / "held.jsonl").exists():
-            held = selfplay.read(out / "held.jsonl", shape.vocab)
-            result["held_out"] = {k: asdict(v) for k, v in evaluate(student, teacher, held).items()}
+            unseen = selfplay.read(out / "held.jsonl", shape.vocab)
+            result["held_out"] = {
+                k: asdict(v) for k, v in evaluate(student, teacher, unseen).items()
+            }
         return result
 
     return Course(
@@ -304,5 +306,5 @@ def save(out: Path, student: Llama, spec: DraftSpec, config: Mapping[str, Any]) 
     )
 
 
-def evaluate(student: Llama, teacher: Teacher, held: Sequence[Sample]) -> dict[str, Acceptance]:
-    return measure(student, teacher, held, outputs)
+def evaluate(student: Llama, teacher: Teacher, samples: Sequence[Sample]) -> dict[str, Acceptance]:
+    return measure(student, teacher, samples, outputs)

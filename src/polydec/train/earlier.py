@@ -85,11 +85,11 @@ def fresh(name: str, seed: int, count: int, of: Variety = SIX) -> list[Task]:
     """`count` held-out tasks of this name: first different ones that no embedded model was trained on; where there are too few
     of these (`slots` and `fill` have few questions), others that it was trained on; and where there are too few questions, some
     of them again."""
-    some = [make(name, seed, i, held=True, of=of) for i in range(4 * count)]
+    tasks = [make(name, seed, i, unseen=True, of=of) for i in range(4 * count)]
     known = learned(name)
-    if len({t.question for t in some} - known) < count:
-        some += [make(name, seed, i, held=True, of=of) for i in range(4 * count, 100 * count)]
-    first = {t.question: t for t in reversed(some)}
-    different = [first[q] for q in dict.fromkeys(t.question for t in some)]
+    if len({t.question for t in tasks} - known) < count:
+        tasks += [make(name, seed, i, unseen=True, of=of) for i in range(4 * count, 100 * count)]
+    first = {t.question: t for t in reversed(tasks)}
+    different = [first[q] for q in dict.fromkeys(t.question for t in tasks)]
     unseen = [t for t in different if t.question not in known]
-    return [*unseen, *(t for t in different if t.question in known), *some][:count]
+    return [*unseen, *(t for t in different if t.question in known), *tasks][:count]

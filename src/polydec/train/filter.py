@@ -96,9 +96,9 @@ def answers(model: Denoiser, prompts: Sequence[Sequence[int]], spec: FilterSpec)
     return together([answer(model, prompt, spec) for prompt in prompts])
 
 
-def together(some: Sequence[Coroutine[Any, Any, R]], most: int = 64) -> list[R]:
+def together(work: Sequence[Coroutine[Any, Any, R]], most: int = 64) -> list[R]:
     """What these come to; `most` of them share passes."""
-    return [x for i in range(0, len(some), most) for x in run(some[i : i + most])]
+    return [x for i in range(0, len(work), most) for x in run(work[i : i + most])]
 
 
 async def _pairs(
@@ -154,9 +154,9 @@ def _judge(
     finds; gaps only."""
     sure_NB, right_NB, gap_NB = (torch.cat(t) for t in zip(*pairs))
     gap = gap_NB > 0
-    said, right = (made.logits(sure_NB).sigmoid() > 0.96)[gap], (right_NB > 0)[gap]
-    both = float((said & right).sum())
+    kept, right = (made.logits(sure_NB).sigmoid() > 0.96)[gap], (right_NB > 0)[gap]
+    both = float((kept & right).sum())
     return {
-        "precision": both / max(1.0, float(said.sum())),
+        "precision": both / max(1.0, float(kept.sum())),
         "recall": both / max(1.0, float(right.sum())),
     }

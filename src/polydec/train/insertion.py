@@ -67,10 +67,10 @@ def _course(spec: InsertionSpec) -> Course:
     marks, bf16 = marks_of(student), arithmetic(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        some = examples(spec, student, step)
+        batch = examples(spec, student, step)
         with precision(bf16):
-            return insertion_loss(student.network, some, marks), sum(
-                len(e.prompt) + len(e.kept) + 2 for e in some
+            return insertion_loss(student.network, batch, marks), sum(
+                len(e.prompt) + len(e.kept) + 2 for e in batch
             )
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
@@ -112,13 +112,13 @@ def examples(spec: InsertionSpec, student: Student, step: int) -> list[Example]:
     return out
 
 
-def insertion_loss(network: Llama, some: Sequence[Example], marks: Marks) -> Tensor:
+def insertion_loss(network: Llama, batch: Sequence[Example], marks: Marks) -> Tensor:
     """In nats an example. Of every hidden token alike the cross-entropy, under the law over (slot, token), of the slot where it
     is missing and itself; and that of whether anything is missing. The prompt has one slot, behind its last token.
 
     Examples are weighted by L + 1 for an answer of L tokens: as many hidden sets' sizes share its weight, and without that a
     perfect model would write long answers too seldom (p / (L + 1) in place of p)."""
-    row, end = [(marks.mark, *e.prompt, *e.kept, marks.end) for e in some], marks.end
+    row, end = [(marks.mark, *e.prompt, *e.kept, marks.end) for e in batch], marks.end
     T = max(map(len, row))
     token_BT = torch.tensor([[*x, *[end] * (T - len(x))] for x in row])
     see_B1TT = torch.tensor([[i < len(x) for i in range(T)] for x in row])[:, None, None].expand(
@@ -127,7 +127,7 @@ def insertion_loss(network: Llama, some: Sequence[Example], marks: Marks) -> Ten
     slot_BT = torch.tensor(
         [
             [len(e.prompt) <= i < len(x) - 1 for i in range(T)]
-            for e, x in zip(some, row, strict=True)
+            for e, x in zip(batch, row, strict=True)
         ]
     )
     logits_BTV = network(token_BT, None, see_B1TT).float()
@@ -138,19 +138,19 @@ def insertion_loss(network: Llama, some: Sequence[Example], marks: Marks) -> Ten
 
     at = [
         (b, len(e.prompt) + before, token)
-        for b, e in enumerate(some)
+        for b, e in enumerate(batch)
         for before, token in e.missing
     ]
-    weight_B = torch.tensor([len(e.answer) + 1.0 for e in some])
+    weight_B = torch.tensor([len(e.answer) + 1.0 for e in batch])
     weight_B = weight_B / weight_B.mean()
     total = (
         weight_B
         * F.cross_entropy(
-            whole_B2, torch.tensor([int(not e.hidden) for e in some]), reduction="none"
+            whole_B2, torch.tensor([int(not e.hidden) for e in batch]), reduction="none"
         )
     ).sum()
     if at:
         index_M, where_M, token_M = torch.tensor(at).unbind(1)
-        share_M = weight_B[index_M] / torch.tensor([len(e.hidden) or 1 for e in some])[index_M]
+        share_M = weight_B[index_M] / torch.tensor([len(e.hidden) or 1 for e in batch])[index_M]
         total = total - (share_M * logp_BTV[index_M, where_M, token_M]).sum()
-    return total / len(some)
+    return total / len(batch)

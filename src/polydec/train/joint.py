@@ -68,14 +68,16 @@ def _course(spec: JointSpec) -> Course:
     student = begun(about)
     student.network.requires_grad_(False).eval()
     rows, rng = Rows(student.tokenizer, about), torch.Generator().manual_seed(spec.seed)
-    some = [written(student, *rows.batch(i), rng) for i in range(-(-spec.texts // spec.rows) + 1)]
-    aside = some.pop()
+    answers = [
+        written(student, *rows.batch(i), rng) for i in range(-(-spec.texts // spec.rows) + 1)
+    ]
+    aside = answers.pop()
     s = student.network.s
     net = _Net(joint.fresh(s.width, s.heads, s.inner, s.theta, lm.checkpoint.lm.vocab, spec.seed))
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
-        batch = some[int(torch.randint(len(some), (), generator=g))]
+        batch = answers[int(torch.randint(len(answers), (), generator=g))]
         far = 1 + int(
             torch.multinomial(0.5 ** torch.arange(spec.count - 1).double(), 1, generator=g)
         )
@@ -84,7 +86,7 @@ def _course(spec: JointSpec) -> Course:
     def measure() -> dict[str, Any]:
         by_far = [apart(net.layer(), far) for far in range(1, spec.count)]
         return {
-            "answers": sum(len(w.token_BT) for w in some),
+            "answers": sum(len(w.token_BT) for w in answers),
             "adjusted": [round(adjusted, 4) for adjusted, _ in by_far],
             "stale": [round(stale, 4) for _, stale in by_far],
         }
@@ -104,7 +106,7 @@ def _course(spec: JointSpec) -> Course:
         joint.save(out, net.layer(), about)
 
     schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
-    known_as = identity(spec, answers=digest(*(w.token_BT for w in some)))
+    known_as = identity(spec, answers=digest(*(w.token_BT for w in answers)))
     return Course(net, loss, schedule, known_as, save, measure)
 
 
@@ -147,29 +149,33 @@ def laws(student: Student, state_BTH: Tensor) -> Tensor:
     return logits.index_fill(-1, torch.tensor([student.mask]), float("-inf")).log_softmax(-1)
 
 
-def begins(some: Written, far: int, g: torch.Generator) -> Tensor:
+def begins(answers: Written, far: int, g: torch.Generator) -> Tensor:
     """Of each answer a step that `far` more follow at least, drawn in proportion to the entropy of its token: one that was
     known, as most ends are, tells the other gaps nothing, and nothing is learned from it."""
-    count_B1 = some.at_BT.max(1, keepdim=True).values + 1
-    late_BS = torch.arange(some.nats_BS.shape[1]) >= count_B1 - far
-    return torch.multinomial((some.nats_BS + KNOWN).masked_fill(late_BS, 0.0), 1, generator=g)[:, 0]
+    count_B1 = answers.at_BT.max(1, keepdim=True).values + 1
+    late_BS = torch.arange(answers.nats_BS.shape[1]) >= count_B1 - far
+    return torch.multinomial((answers.nats_BS + KNOWN).masked_fill(late_BS, 0.0), 1, generator=g)[
+        :, 0
+    ]
 
 
 def divergences(
-    student: Student, layer: Joint, some: Written, far: int, g: torch.Generator
+    student: Student, layer: Joint, answers: Written, far: int, g: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Nats a gap, over canvases at random: of the model's own laws once `far` more tokens stand, from those that the layer
     gives step by step, and from those of the pass before them."""
-    keep = some.at_BT.max(1).values + 1 > far
-    some = Written(some.token_BT[keep], some.at_BT[keep], some.nats_BS[keep])
-    first_B = begins(some, far, g)
+    keep = answers.at_BT.max(1).values + 1 > far
+    answers = Written(answers.token_BT[keep], answers.at_BT[keep], answers.nats_BS[keep])
+    first_B = begins(answers, far, g)
     model = student.network.model
     with torch.no_grad():
-        state_BTH = before = states(model, some.canvas(first_B, student.mask))
-        last = some.canvas(first_B + far, student.mask)
+        state_BTH = before = states(model, answers.canvas(first_B, student.mask))
+        last = answers.canvas(first_B + far, student.mask)
         true_BTV, gap_BT = laws(student, states(model, last)), last == student.mask
     for step in range(1, far + 1):
-        state_BTH = layer(model.embed_tokens(some.canvas(first_B + step, student.mask)), state_BTH)
+        state_BTH = layer(
+            model.embed_tokens(answers.canvas(first_B + step, student.mask)), state_BTH
+        )
 
     def nats(state: Tensor) -> Tensor:
         term = true_BTV.exp() * (true_BTV - laws(student, state))

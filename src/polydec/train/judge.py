@@ -61,18 +61,22 @@ def train_judge(spec: JudgeSpec) -> dict[str, Any]:
 
 def _course(spec: JudgeSpec) -> Course:
     point, small, name = pair(spec.target, spec.draft)
-    samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
+    samples, unseen = (
+        gather(spec, point.lm, point.text, unseen_part) for unseen_part in (False, True)
+    )
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
-    lessons, aside, held = (learn(point.lm, small.lm, point.text, part, spec) for part in parts)
+    lessons, aside, unseen_lessons = (
+        learn(point.lm, small.lm, point.text, part, spec) for part in parts
+    )
     student = Student(lessons.state_NH.shape[1])
 
     def judge() -> Judge:
         return Judge(student.weight, student.bias, point.lm.vocab)
 
-    def loss_on(some: Lessons) -> Tensor:
-        weight_N = torch.where(some.right_N > 0, 1.0, spec.weight)
+    def loss_on(part: Lessons) -> Tensor:
+        weight_N = torch.where(part.right_N > 0, 1.0, spec.weight)
         return F.binary_cross_entropy_with_logits(
-            judge().logits(some.state_NH), some.right_N, weight_N
+            judge().logits(part.state_NH), part.right_N, weight_N
         )
 
     def measure() -> dict[str, Any]:
@@ -80,9 +84,9 @@ def _course(spec: JudgeSpec) -> Course:
             "tokens": len(lessons.right_N),
             "right": float(lessons.right_N.mean()),
             "held_out": {
-                "tokens": len(held.right_N),
-                "right": float(held.right_N.mean()),
-                "auc": auc(judge(), held),
+                "tokens": len(unseen_lessons.right_N),
+                "right": float(unseen_lessons.right_N.mean()),
+                "auc": auc(judge(), unseen_lessons),
             },
         }
 
@@ -103,12 +107,14 @@ def learn(target: LM, draft: LM, text: Text, samples: Sequence[Sample], spec: Ju
     state, right = list[Tensor](), list[float]()
     for s in samples:
         own = list(s.output_ids)
-        said = laws(draft, s, 0.0).argmax(-1).tolist()
+        guesses = laws(draft, s, 0.0).argmax(-1).tolist()
         differ = [
-            i for i, token in enumerate(said) if token != own[i] and token not in target.vocab.eos
+            i
+            for i, token in enumerate(guesses)
+            if token != own[i] and token not in target.vocab.eos
         ]
         for i in differ[:: max(1, len(differ) // spec.tries)][: spec.tries]:
-            begun = (*own[:i], said[i])
+            begun = (*own[:i], guesses[i])
             whole = (
                 *begun,
                 *written(target, (*s.prompt_ids, *begun), spec.max_tokens - len(begun)),

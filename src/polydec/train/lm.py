@@ -38,7 +38,7 @@ class Corpus:
     """Of each kind the packed training stream, the held-out documents in tokens, and their size in bytes."""
 
     train: Mapping[str, np.ndarray]
-    held: Mapping[str, Sequence[Sequence[int]]]
+    unseen: Mapping[str, Sequence[Sequence[int]]]
     held_bytes: Mapping[str, int]
 
 
@@ -153,15 +153,15 @@ def read_texts(spec: LMSpec) -> dict[str, Split]:
         k: split(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
         for k, mb in zip(spec.kinds, spec.train_mb)
     }
-    some = {k: part for k, part in parts.items() if part.train}
-    if not some:
+    texts = {k: part for k, part in parts.items() if part.train}
+    if not texts:
         raise RequestError(
             edge.sentence(
                 f"data is {str(root)!r}: it has no text to train on (of ten texts seven are learned from and three held out, "
                 "by their SHA-1): give more"
             )
         )
-    return some
+    return texts
 
 
 def enough(spec: LMSpec, corpus: Corpus, context: int) -> LMSpec:
@@ -177,7 +177,7 @@ def enough(spec: LMSpec, corpus: Corpus, context: int) -> LMSpec:
         if n < context:
             print(f"{k} is left out: its {n:,} tokens do not fill a row", file=sys.stderr)
     kinds, shares, train_mb = (
-        tuple(given[i] for i in there) for given in (spec.kinds, spec.shares, spec.train_mb)
+        tuple(values[i] for i in there) for values in (spec.kinds, spec.shares, spec.train_mb)
     )
     return replace(spec, kinds=kinds, shares=shares, train_mb=train_mb)
 
@@ -250,7 +250,7 @@ def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> 
 
 def encode(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> Corpus:
     end = mark_id(tokenizer, END)
-    train, held, size = {}, {}, {}
+    train, unseen, size = {}, {}, {}
     for kind, part in parts.items():
         train[kind] = pack(
             [
@@ -259,9 +259,9 @@ def encode(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> Corpus:
             ],
             end,
         )
-        held[kind] = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(part.held))]
-        size[kind] = sum(len(plain(t).encode("utf-8")) for t in part.held)
-    return Corpus(train, held, size)
+        unseen[kind] = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(part.unseen))]
+        size[kind] = sum(len(plain(t).encode("utf-8")) for t in part.unseen)
+    return Corpus(train, unseen, size)
 
 
 def plain(text: str) -> str:
@@ -272,17 +272,17 @@ def plain(text: str) -> str:
 
 def bits(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[str, Any]:
     """Bits per byte of held-out text of each kind; of the n-gram (on the same tokens of all kinds) and of the model."""
-    held = {k: corpus.held[k] for k in spec.kinds if corpus.held_bytes[k]}
+    unseen = {k: corpus.unseen[k] for k in spec.kinds if corpus.held_bytes[k]}
     baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)
     return {
-        "held_out_bytes": {k: corpus.held_bytes[k] for k in held},
+        "held_out_bytes": {k: corpus.held_bytes[k] for k in unseen},
         "train_tokens": {k: len(corpus.train[k]) for k in spec.kinds},
         "bits_per_byte": {
             k: bits_per_byte(student, v, corpus.held_bytes[k], context=shape.context)
-            for k, v in held.items()
+            for k, v in unseen.items()
         },
         f"bits_per_byte_{spec.order}_gram": {
-            k: ngram_bits_per_byte(baseline, v, corpus.held_bytes[k]) for k, v in held.items()
+            k: ngram_bits_per_byte(baseline, v, corpus.held_bytes[k]) for k, v in unseen.items()
         },
     }
 
@@ -310,7 +310,7 @@ def load_directory(name: str) -> Llama:
     path = directory(name)
     try:
         config = edge.read_json(path / "config.json")
-        found = family_of_config(config)
+        family = family_of_config(config)
         network = net.from_weights(
             config,
             rows8.unpacked(load_file(str(path / "model.safetensors"))),
@@ -319,5 +319,5 @@ def load_directory(name: str) -> Llama:
         raise RequestError(
             edge.sentence(f"model {name!r} is not a directory that `polydec train lm` wrote: {e}")
         ) from None
-    require("ar", found, name, "model")
+    require("ar", family, name, "model")
     return network

@@ -29,9 +29,9 @@ class Muon(torch.optim.Optimizer):
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                held = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
-                held.lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonal(p.grad.lerp(held, group["momentum"]))
+                momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                momentum.lerp_(p.grad, 1 - group["momentum"])
+                update = orthogonal(p.grad.lerp(momentum, group["momentum"]))
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.add_(update, alpha=-group["lr"] * math.sqrt(max(1.0, p.shape[0] / p.shape[1])))
 

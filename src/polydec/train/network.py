@@ -203,11 +203,11 @@ def save_directory(
     dtype: of all weights; int8: of matrices, with a scale for each row (formats/rows8.py), which only Polydec reads."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
-    held = network.state_dict()
+    tensors = network.state_dict()
     weights = (
-        rows8.packed(held)
+        rows8.packed(tensors)
         if dtype == torch.int8
-        else {k: v.detach().to(dtype).contiguous() for k, v in held.items()}
+        else {k: v.detach().to(dtype).contiguous() for k, v in tensors.items()}
     )
     if network.tokens is not None:
         weights["lm_head.tokens"] = network.tokens.to(torch.int32)

@@ -28,7 +28,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     a tenth as many), also in out/training.json. Raises RequestError on a wrong spec, missing data or a vocabulary of more than
     65,535 tokens."""
     out, began = Path(spec.out), time.perf_counter()
-    path, held = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
+    path, unseen_file = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
     point = autoregressive(spec.target)
     if point.lm.vocab.size > LAST:
         raise RequestError(
@@ -41,7 +41,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     samples = [s for s in selfplay.read(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
         raise RequestError(f"text is {str(path)!r}: no sample in it")
-    held_out = selfplay.read(held, point.lm.vocab.size) if held.exists() else None
+    held_out = selfplay.read(unseen_file, point.lm.vocab.size) if unseen_file.exists() else None
     return _keep(spec, point.lm.vocab, samples, held_out, began)
 
 
@@ -49,7 +49,7 @@ def _keep(
     spec: NGramSpec,
     vocab: Vocab,
     samples: Sequence[Sample],
-    held: Sequence[Sample] | None,
+    unseen: Sequence[Sample] | None,
     began: float,
 ) -> dict[str, Any]:
     """Count and save; what was measured."""
@@ -60,8 +60,8 @@ def _keep(
         "contexts": len(table.key_M),
         "seconds": round(time.perf_counter() - began, 1),
     }
-    if held is not None:
-        result["held_out"] = judge(table, held)
+    if unseen is not None:
+        result["held_out"] = judge(table, unseen)
     about = {
         "target": spec.target,
         "least": spec.least,
@@ -88,7 +88,7 @@ def paragraphs(path: Path, text: Text) -> list[Sample]:
         elif part:
             parts.append("\n".join(part))
             part = []
-    samples = [Sample((), ids) for one in parts if (ids := text.encode(one, special=False))]
+    samples = [Sample((), ids) for part in parts if (ids := text.encode(part, special=False))]
     if not samples:
         raise RequestError(edge.sentence(f"corpus is {str(path)!r}: no text in it"))
     return samples
@@ -212,17 +212,17 @@ class _Level:
 def judge(table: NGrams, samples: Sequence[Sample]) -> dict[str, float]:
     """On greedy answers without a penalty: the share of tokens that were the table's first choice, of those where that had
     a chance of a half or more, and the share of these that came true."""
-    said = list[tuple[float, bool]]()
+    guesses = list[tuple[float, bool]]()
     for s in samples:
         if s.temperature == 0.0 and s.penalty == 1.0:
             text = [*s.prompt_ids, *s.output_ids]
             for i in range(len(s.prompt_ids), len(text)):
                 best = table.after(text[max(0, i - table.order) : i])
-                said.append((best[0][0], best[0][1] == text[i]) if best else (0.0, False))
-    sure = [right for p, right in said if p >= 0.5]
+                guesses.append((best[0][0], best[0][1] == text[i]) if best else (0.0, False))
+    sure = [right for p, right in guesses if p >= 0.5]
     return {
-        "tokens": len(said),
-        "right": round(sum(r for _, r in said) / max(len(said), 1), 4),
-        "sure": round(len(sure) / max(len(said), 1), 4),
+        "tokens": len(guesses),
+        "right": round(sum(r for _, r in guesses) / max(len(guesses), 1), 4),
+        "sure": round(len(sure) / max(len(guesses), 1), 4),
         "sure_and_right": round(sum(sure) / max(len(sure), 1), 4),
     }

@@ -46,7 +46,7 @@ def write_text(
 ) -> None:
     """Let the target answer `each` prompts a kind into `path`, each in the mode of its own, and a tenth as many held-out ones
     into held.jsonl beside it. What is there already is passed over. data: where the prompts are, as in `training_data`."""
-    for file, count, held in (
+    for file, count, unseen in (
         (path, each, False),
         (path.with_name("held.jsonl"), max(1, each // 10), True),
     ):
@@ -59,17 +59,17 @@ def write_text(
                 count,
                 max_tokens=max_tokens,
                 seed=seed,
-                held=held,
+                unseen=unseen,
                 watch=watch,
             )
 
 
-def place(spec: Gathering, held: bool) -> Path:
+def place(spec: Gathering, unseen: bool) -> Path:
     """Where `gather` keeps the target's answers."""
     return (
         Path(spec.text)
-        if spec.text and not held
-        else Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
+        if spec.text and not unseen
+        else Path(spec.out) / ("held.jsonl" if unseen else "text.jsonl")
     )
 
 
@@ -77,14 +77,14 @@ def gather(
     spec: Gathering,
     lm: LM,
     text: Text,
-    held: bool,
+    unseen: bool,
     record: Record | None = None,
     *,
     mixed: bool = False,
 ) -> list[Sample]:
     """The target's answers, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many). record: keeps what the
     passes give; mixed: every prompt in a mode of its own, else all without a penalty at the spec's temperature."""
-    path = place(spec, held)
+    path = place(spec, unseen)
     if not path.exists():
         part = path.with_name(
             f"{path.stem}.part.jsonl"
@@ -94,8 +94,8 @@ def gather(
             lm,
             text,
             training_data(spec.data),
-            max(1, spec.each // 3) if held else spec.each,
-            held=held,
+            max(1, spec.each // 3) if unseen else spec.each,
+            unseen=unseen,
             max_tokens=spec.max_tokens,
             seed=spec.seed,
             live=32,

@@ -56,7 +56,7 @@ def _course(spec: PrmSpec) -> Course:
     out = Path(spec.out)
     point = autoregressive(spec.target)
 
-    def solve(file: str, each: int, held: bool) -> list[Drawn]:
+    def solve(file: str, each: int, unseen: bool) -> list[Drawn]:
         return draw(
             out / file,
             point,
@@ -64,19 +64,19 @@ def _course(spec: PrmSpec) -> Course:
             each,
             temperature=spec.temperature,
             seed=spec.seed + 1,
-            held=held,
+            unseen=unseen,
         )
 
-    drawn = solve("text.jsonl", spec.each, held=False)
+    drawn = solve("text.jsonl", spec.each, unseen=False)
     lessons, aside = (
         learn(point, part) for part in ([d for i, d in enumerate(drawn) if i % 8], drawn[::8])
     )
-    unseen = learn(point, solve("held.jsonl", max(1, spec.each // 4), held=True))
+    unseen = learn(point, solve("held.jsonl", max(1, spec.each // 4), unseen=True))
     head = Head(step_reward.fresh(lessons.state_NH.shape[1], spec.inner, point.lm.vocab, spec.seed))
 
-    def loss_of(part: Lessons, some: Tensor | slice = slice(None)) -> Tensor:
+    def loss_of(part: Lessons, picked: Tensor | slice = slice(None)) -> Tensor:
         return binary_cross_entropy_with_logits(
-            head.reward().logit(part.state_NH[some]), part.right_N[some]
+            head.reward().logit(part.state_NH[picked]), part.right_N[picked]
         )
 
     def loss(step: int) -> tuple[Tensor, int]:

@@ -46,13 +46,13 @@ def require_kinds(kinds: Sequence[str]) -> None:
         make(kind, 0, 0)
 
 
-def make(kind: str, seed: int, number: int, held: bool = False) -> Problem:
-    """A problem of this kind. held: one whose question is held out from training (SHA-1), else one that is not. Raises
+def make(kind: str, seed: int, number: int, unseen: bool = False) -> Problem:
+    """A problem of this kind. unseen: one whose question is held out from training (SHA-1), else one that is not. Raises
     RequestError for a kind that is unknown."""
     if kind not in KINDS:
         raise RequestError(f"kinds has {kind!r}: it must be one of {', '.join(KINDS)}")
     r = random.Random(f"{kind} {seed} {number}")
-    while held_out((problem := KINDS[kind].draw(r)).question) != held:
+    while held_out((problem := KINDS[kind].draw(r)).question) != unseen:
         pass
     return problem
 
@@ -157,15 +157,15 @@ def _after_chain(question: str, lines: Sequence[str]) -> Sequence[str]:
 @lru_cache(1 << 14)
 def _moves(left: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
     """Every step from these numbers, as it is written, and what is left after it, the new number first."""
-    found = dict[str, tuple[int, ...]]()
+    after_move = dict[str, tuple[int, ...]]()
     for i, j in permutations(range(len(left)), 2):
         rest = tuple(x for k, x in enumerate(left) if k not in (i, j))
         for sign in "+-*":
             value = apply(left[i], sign, left[j])
             if value is not None:
                 after = (value, *rest)
-                found[f"{left[i]}{sign}{left[j]}={' '.join(map(str, after))}"] = after
-    return found
+                after_move[f"{left[i]}{sign}{left[j]}={' '.join(map(str, after))}"] = after
+    return after_move
 
 
 @lru_cache(1 << 16)

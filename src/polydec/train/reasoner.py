@@ -152,17 +152,21 @@ class Rows:
     def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens [rows, length]; what each should be followed by; of each token of a solution, whether all up to it may begin a
         right one (1 or 0); elsewhere NOT_LEARNED. A function of the step alone; step -1 is set aside."""
-        some = [self._row(step, i) for i in range(rows)]
-        tokens, goals, rights = (torch.tensor([row[part] for row in some]) for part in range(3))
+        row_parts = [self._row(step, i) for i in range(rows)]
+        tokens, goals, rights = (
+            torch.tensor([row[part] for row in row_parts]) for part in range(3)
+        )
         return tokens, goals, rights
 
     def _row(self, step: int, row: int) -> tuple[list[int], list[int], list[int]]:
         length = self._spec.length
         tokens, learned, rights = list[int](), list[bool](), list[int]()
-        for some, wrote, right in self._problems(random.Random(f"{self._spec.seed} {step} {row}")):
-            tokens += some
-            learned += [wrote] * len(some)
-            rights += right or [NOT_LEARNED] * len(some)
+        for written, wrote, right in self._problems(
+            random.Random(f"{self._spec.seed} {step} {row}")
+        ):
+            tokens += written
+            learned += [wrote] * len(written)
+            rights += right or [NOT_LEARNED] * len(written)
             if len(tokens) > length:
                 break
         goals = [t if yes else NOT_LEARNED for t, yes in zip(tokens, learned, strict=True)]
@@ -185,16 +189,16 @@ class Rows:
                 before, wrong = problems.flawed(problem, self._spec.seed, 0)
                 lines = [*before, wrong]
             for i, line in enumerate(lines):
-                said = self._ids(line + (END if line.startswith("=") else "\n"))
+                ids = self._ids(line + (END if line.startswith("=") else "\n"))
                 if line is not wrong:
-                    yield said, True, [1] * len(said)
+                    yield ids, True, [1] * len(ids)
                 else:
                     text = "\n".join(lines[: i + 1])
                     start, until = len(text) - len(line), problems.right_until(problem, text)
                     ends = accumulate(
-                        len(self._tokenizer.decode([x], skip_special_tokens=False)) for x in said
+                        len(self._tokenizer.decode([x], skip_special_tokens=False)) for x in ids
                     )
-                    yield said, False, [int(start + end <= until) for end in ends]
+                    yield ids, False, [int(start + end <= until) for end in ends]
 
     def _ids(self, text: str) -> Sequence[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

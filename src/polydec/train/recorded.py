@@ -97,7 +97,7 @@ class StateFile:
         """Bytes of a row."""
         return 2 * self.width * len(self.depths)
 
-    def held(self, samples: Sequence[Sample]) -> int:
+    def complete_samples(self, samples: Sequence[Sample]) -> int:
         """How many of the first samples have their states here. Raises RequestError where the file is of another target."""
         lines = self._lines
         if lines and lines[0] != self._first:
@@ -105,22 +105,22 @@ class StateFile:
                 f"{self.path} holds states of another target: delete it, or take other text"
             )
         room = (self.path.stat().st_size if self.path.exists() else 0) // self.row
-        held = 0
+        count = 0
         for sample, line in zip(samples, lines[1:]):
             room -= positions(sample)
             if line != digest(sample) or room < 0:
                 break
-            held += 1
-        return held
+            count += 1
+        return count
 
     def hold(self, samples: Sequence[Sample]) -> int:
         """The same; what follows those is cut off."""
-        held = self.held(samples)
-        lines = [self._first, *self._lines[1 : 1 + held], ""]
+        count = self.complete_samples(samples)
+        lines = [self._first, *self._lines[1 : 1 + count], ""]
         replace(self.index, lambda at: at.write_text("\n".join(lines), encoding="utf-8"))
         with open(self.path, "ab") as f:
-            f.truncate(sum(map(positions, samples[:held])) * self.row)
-        return held
+            f.truncate(sum(map(positions, samples[:count])) * self.row)
+        return count
 
     @property
     def _lines(self) -> list[str]:
@@ -147,11 +147,11 @@ class StateFile:
 
     def complete(self, lm: LM, samples: Sequence[Sample]) -> None:
         """The target reads the samples whose states are not here yet. Raises RequestError where another process writes here."""
-        if self.index.exists() and self.held(samples) == len(samples):
+        if self.index.exists() and self.complete_samples(samples) == len(samples):
             return
         with lock(self.path), counted(f"reading for {self.path.name}") as watch:
-            held = self.hold(samples)
-            for i, sample in enumerate(samples[held:], held + 1):
+            count = self.hold(samples)
+            for i, sample in enumerate(samples[count:], count + 1):
                 ids = (*sample.prompt_ids, *sample.output_ids)[:-1]
                 self.add(sample, read_states(lm, ids, self.depths) if len(ids) > 1 else self._none)
                 watch(i, len(samples))

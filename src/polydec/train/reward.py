@@ -28,9 +28,9 @@ def train_reward(spec: RewardSpec) -> dict[str, Any]:
 
 def _course(spec: RewardSpec) -> Course:
     texts = [lines(Path(path), spec.most) for path in (spec.good, spec.bad)]
-    share_NS = reward.stacked([t for some in texts for t in some], spec.size, spec.order)
+    share_NS = reward.stacked([t for lines in texts for t in lines], spec.size, spec.order)
     good_N = torch.tensor([1.0] * len(texts[0]) + [0.0] * len(texts[1]))
-    aside_N = torch.tensor([i % 10 == 9 for some in texts for i in range(len(some))])
+    aside_N = torch.tensor([i % 10 == 9 for lines in texts for i in range(len(lines))])
     even_N = torch.where(good_N > 0, 0.5 / len(texts[0]), 0.5 / len(texts[1])) * len(good_N)
     net = torch.nn.Linear(spec.size, 1)
     torch.nn.init.zeros_(net.weight)
@@ -62,7 +62,7 @@ def _course(spec: RewardSpec) -> Course:
 def lines(path: Path, most: int) -> list[str]:
     """The first lines of a file that are not empty. Raises FileError where there is none."""
     text = edge.read_bytes(path).decode("utf-8", "replace")
-    some = list(islice((line for line in text.splitlines() if line.strip()), most))
-    if not some:
+    kept = list(islice((line for line in text.splitlines() if line.strip()), most))
+    if not kept:
         raise FileError(edge.sentence(f"{path} holds no text: give a file with one text a line"))
-    return some
+    return kept

@@ -60,8 +60,8 @@ class Lessons:
         """1 where the target's step is the better one, else 0."""
         return (self.advantage_N > 0).float()
 
-    def part(self, some: Tensor | slice) -> Lessons:
-        return Lessons(self.state_NH[some], self.value_N[some], self.advantage_N[some])
+    def part(self, picked: Tensor | slice) -> Lessons:
+        return Lessons(self.state_NH[picked], self.value_N[picked], self.advantage_N[picked])
 
 
 @dataclass(eq=False)
@@ -70,12 +70,12 @@ class _Noted:
 
     reward: StepReward | None
     state: list[Tensor] = field(default_factory=list[Tensor])
-    said: list[float] = field(default_factory=list[float])
+    chances: list[float] = field(default_factory=list[float])
 
     def chance(self, hidden_H: Tensor) -> float:
         self.state.append(hidden_H)
-        self.said.append(0.0 if self.reward is None else self.reward.chance(hidden_H))
-        return self.said[-1]
+        self.chances.append(0.0 if self.reward is None else self.reward.chance(hidden_H))
+        return self.chances[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ def _course(spec: RouterSpec) -> Course:
     out.mkdir(parents=True, exist_ok=True)
     known_as = identity(spec, kinds=list(spec.kinds))
     whole, unseen = (
-        _kept(spec, out, known_as, target, draft, reward, held) for held in (False, True)
+        _kept(spec, out, known_as, target, draft, reward, unseen) for unseen in (False, True)
     )
     last = torch.arange(len(whole.value_N)) % 8 == 0
     lessons, aside = whole.part(~last), whole.part(last)
@@ -153,11 +153,11 @@ def _kept(
     target: Checkpoint,
     draft: Checkpoint,
     reward: StepReward,
-    held: bool,
+    unseen: bool,
 ) -> Lessons:
     """As `gather` makes them, kept in out. Raises RequestError where others lie there."""
     file, about = (
-        out / ("held.safetensors" if held else "lessons.safetensors"),
+        out / ("held.safetensors" if unseen else "lessons.safetensors"),
         out / "lessons.json",
     )
     asked = json.dumps(
@@ -173,7 +173,7 @@ def _kept(
             )
         t = load_file(file)
         return Lessons(t["state"], t["value"], t["advantage"])
-    made = gather(spec, target, draft, reward, held)
+    made = gather(spec, target, draft, reward, unseen)
     replace(about, lambda at: Path(at).write_text(asked))
     replace(
         file,
@@ -185,18 +185,18 @@ def _kept(
 
 
 def gather(
-    spec: RouterSpec, target: Checkpoint, draft: Checkpoint, reward: StepReward, held: bool
+    spec: RouterSpec, target: Checkpoint, draft: Checkpoint, reward: StepReward, unseen: bool
 ) -> Lessons:
     """What both models write of `each` problems a kind, a quarter as many held-out ones."""
-    count, notes = max(1, spec.each // 4) if held else spec.each, list[tuple[_Noted, _Noted]]()
+    count, notes = max(1, spec.each // 4) if unseen else spec.each, list[tuple[_Noted, _Noted]]()
     asked = [
-        problems.make(kind, spec.seed + 1, i, held) for i in range(count) for kind in spec.kinds
+        problems.make(kind, spec.seed + 1, i, unseen) for i in range(count) for kind in spec.kinds
     ]
     shapers = build_shapers(Sampling(temperature=spec.temperature), eos=target.lm.vocab.eos)
     big, small = (
         Speculative(Shaped(p.lm, *shapers), Nothing(), Match(), Fixed(0)) for p in (target, draft)
     )
-    with counted(f"{'held-out ' * held}problems", every=LIVE) as watch:
+    with counted(f"{'held-out ' * unseen}problems", every=LIVE) as watch:
         for first in range(0, len(asked), LIVE):
             tasks = list[Any]()
             for number, problem in enumerate(asked[first : first + LIVE], first):
@@ -210,7 +210,7 @@ def gather(
             watch(min(first + LIVE, len(asked)), len(asked))
     state_NH = torch.stack([h for small_, _ in notes for h in small_.state]).float()
     values = [
-        v for _, big_ in notes for v in big_.said
+        v for _, big_ in notes for v in big_.chances
     ]  # of the draft model's step and of the target's, in turns
     value_N, own_N = torch.tensor(values[::2]), torch.tensor(values[1::2])
     return Lessons(state_NH, value_N, own_N - value_N)

@@ -68,10 +68,10 @@ class Line(Record):
     @property
     def answered(self) -> str | None:
         """What is answered, under whichever of its names."""
-        found = next(
+        answer = next(
             (x for x in (self.answer, self.completion, self.response) if x is not None), None
         )
-        return None if found is None else str(found)
+        return None if answer is None else str(answer)
 
 
 FIELDS = tuple(Line.model_fields)
@@ -107,8 +107,8 @@ class Item:
 
 def parts(text: str) -> Iterator[tuple[str, str]]:
     """The paragraphs of a text (the lines where it has only one), each with the prompt that it gives."""
-    found = [p for p in (p.strip() for p in text.split("\n\n")) if p]
-    for part in found if len(found) > 1 else text.split("\n"):
+    paragraphs = [p for p in (p.strip() for p in text.split("\n\n")) if p]
+    for part in paragraphs if len(paragraphs) > 1 else text.split("\n"):
         if short := " ".join(part[: 4 * LONGEST_PROMPT].split()):
             cut = short[: LONGEST_PROMPT + 1]
             yield part, short if len(short) <= LONGEST_PROMPT else cut[: cut.rfind(" ")] or cut
@@ -117,7 +117,7 @@ def parts(text: str) -> Iterator[tuple[str, str]]:
 def read(path: Path) -> Iterator[Item]:
     """All rows of a file, or of all files of a folder that are of a known kind, in the order of their names. Raises FileError
     with one sentence that names the file and the line where one is wrong, where there is no row, or too much."""
-    size, found = 0, False
+    size, any_read = 0, False
     for file in files(path):
         for item in KINDS[_kind(file)](file):
             size += len(item.text) + sum(len(words) for _, words in item.turns)
@@ -125,9 +125,9 @@ def read(path: Path) -> Iterator[Item]:
                 raise FileError(
                     sentence(f"data is {str(path)!r}: it has more than {LARGEST:,} characters")
                 )
-            found = True
+            any_read = True
             yield item
-    if not found:
+    if not any_read:
         raise FileError(sentence(f"data is {str(path)!r}: there is no text in it"))
 
 
@@ -142,21 +142,21 @@ def files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise FileError(sentence(f"data is {str(path)!r}: no such directory or file"))
-    found = list[Path]()
+    files_read = list[Path]()
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             if _kind(Path(name)) and not name.startswith((".", "cache-")):
-                found.append(Path(folder, name))
-        if len(found) > MOST_FILES:
+                files_read.append(Path(folder, name))
+        if len(files_read) > MOST_FILES:
             raise FileError(
                 sentence(f"data is {str(path)!r}: a folder can hold at most {MOST_FILES:,} files")
             )
-    if not found:
+    if not files_read:
         raise FileError(
             sentence(f"data is {str(path)!r}: there is no file in it with {', '.join(KINDS)}")
         )
-    return found
+    return files_read
 
 
 def _kind(path: Path) -> str:
@@ -251,12 +251,12 @@ def _of_arrow(path: Path) -> Iterator[Item]:
         columns = batches.schema.names
         parts = (batches.get_batch(i) for i in range(batches.num_record_batches))
     columns = [name for name in FIELDS if name in columns]
-    some = (
+    read_batches = (
         part.select(columns).slice(at, ROWS)
         for part in parts
         for at in range(0, part.num_rows, ROWS)
     )
-    return _of_batches(path, columns, some)
+    return _of_batches(path, columns, read_batches)
 
 
 def _of_batches(path: Path, columns: Sequence[str], batches: Iterator[Any]) -> Iterator[Item]:
@@ -333,15 +333,15 @@ def _turns(
     turns: Sequence[Any], what: str, silent: frozenset[str] = frozenset()
 ) -> tuple[tuple[bool, str], ...]:
     """Who said what. Mere texts are a user's; whoever is neither user nor assistant (a tool, say) is left out."""
-    said = list[tuple[bool, str]]()
+    turns_read = list[tuple[bool, str]]()
     for i, turn in enumerate(turns):
         if isinstance(turn, str):
-            said.append((False, turn))
+            turns_read.append((False, turn))
             continue
-        one = check(_Turn, turn, f"{what}[{i}]")
-        who = one.role if one.role is not None else one.speaker
-        words = one.content if one.content is not None else one.utterance
-        if who is None or (words is None and one.role is None):
+        checked = check(_Turn, turn, f"{what}[{i}]")
+        who = checked.role if checked.role is not None else checked.speaker
+        words = checked.content if checked.content is not None else checked.utterance
+        if who is None or (words is None and checked.role is None):
             raise FileError(
                 sentence(f"{what}[{i}] must have role and content, or speaker and utterance")
             )
@@ -349,8 +349,8 @@ def _turns(
         if isinstance(words, list):
             words = "".join(check(_Part, part, f"{what}[{i}].content").text for part in words)
         if words and who not in silent and (who in USERS or who in ASSISTANTS):
-            said.append((who in ASSISTANTS, words))
-    return _said(said, what)
+            turns_read.append((who in ASSISTANTS, words))
+    return _said(turns_read, what)
 
 
 def _said(turns: Sequence[tuple[bool, str]], what: str) -> tuple[tuple[bool, str], ...]:

@@ -109,24 +109,24 @@ def asked(root: Path) -> Iterator[tuple[str, list[str]]]:
             if (root / file).exists():
                 yield kind, list(dict.fromkeys(ask(r) for r in read_rows(root / file)))
         return
-    found = dict[str, dict[str, None]]()
+    texts_by_kind = dict[str, dict[str, None]]()
     for item in rows.read(root):
-        found.setdefault(item.kind, {}).update(dict.fromkeys(item.prompts))
-    yield from ((kind, list(texts)) for kind, texts in found.items())
+        texts_by_kind.setdefault(item.kind, {}).update(dict.fromkeys(item.prompts))
+    yield from ((kind, list(texts)) for kind, texts in texts_by_kind.items())
 
 
 def prompts(
-    root: Path, each: int, *, held: bool = False, seed: int = 0, longest: int = 2400
+    root: Path, each: int, *, unseen: bool = False, seed: int = 0, longest: int = 2400
 ) -> list[tuple[str, str]]:
-    """(kind, user text) of at most `each` prompts a kind, shuffled. Only texts with `bucket` below 7, or with `held` only
+    """(kind, user text) of at most `each` prompts a kind, shuffled. Only texts with `bucket` below 7, or with `unseen` only
     the others; none longer than `longest` characters; files that are absent are left out."""
     rng, out = random.Random(seed), list[tuple[str, str]]()
     for kind, texts in asked(root):
-        texts = [t for t in texts if held_out(t) == held and len(t) <= longest]
+        texts = [t for t in texts if held_out(t) == unseen and len(t) <= longest]
         out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
     rng.shuffle(out)
     if not out:
-        part = "held out" if held else "to learn from"
+        part = "held out" if unseen else "to learn from"
         raise RequestError(
             edge.sentence(
                 f"data is {str(root)!r}: it has no prompt of at most {longest} characters {part} "
@@ -175,22 +175,27 @@ def watched(
             while waiting and len(running) < live:
                 n, (_, ids, mode) = waiting.popleft()
                 sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
-                law, one = Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)), watcher()
+                law, watched_drafter = (
+                    Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)),
+                    watcher(),
+                )
                 request = Request(
                     ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n
                 )
                 running[
-                    scheduler.submit(answer_one(Speculative(law, one, Match(), Fixed(0)), request))
-                ] = n, one
+                    scheduler.submit(
+                        answer_one(Speculative(law, watched_drafter, Match(), Fixed(0)), request)
+                    )
+                ] = n, watched_drafter
             scheduler.step()
             for task in [t for t in running if t.done]:
-                n, one = running.pop(task)
+                n, watched_drafter = running.pop(task)
                 if task.error is not None:
                     raise task.error
                 kind, ids, mode = of[n]
                 ended[n] = (
                     Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind),
-                    one,
+                    watched_drafter,
                 )
         yield ended.pop(number)
 
@@ -205,7 +210,7 @@ def write(
     max_tokens: int = 256,
     seed: int = 0,
     live: int = 32,
-    held: bool = False,
+    unseen: bool = False,
     mode: Mode | None = None,
     longest: int = 2400,
     room: int = 32,
@@ -216,7 +221,7 @@ def write(
     characters of a prompt; room: tokens of the context that a prompt must leave; record: see `collect`; watch(answered, of how
     many)."""
     asked = list[Asked]()
-    for kind, user in prompts(root, each, held=held, seed=seed, longest=longest):
+    for kind, user in prompts(root, each, unseen=unseen, seed=seed, longest=longest):
         ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
         if len(ids) + room <= lm.network.context:
             asked.append((kind, ids, mode_of(user) if mode is None else mode))
@@ -248,7 +253,10 @@ def collect(
             for n, (kind, ids, mode) in reversed(list(enumerate(asked)))
         }  # of the same ones the first
         known = {(s.prompt_ids, s.temperature, s.penalty) for s in there}
-        left = sorted((one for key, one in numbered.items() if key not in known), key=itemgetter(0))
+        left = sorted(
+            (numbered_sample for key, numbered_sample in numbered.items() if key not in known),
+            key=itemgetter(0),
+        )
         done = len(asked) - len(left)
         if path.exists():
             files.end_last_line(path, _is_sample)

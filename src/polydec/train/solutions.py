@@ -37,16 +37,16 @@ def draw(
     *,
     temperature: float,
     seed: int,
-    held: bool = False,
+    unseen: bool = False,
 ) -> list[Drawn]:
-    """A solution of each of `each` problems a kind, kept in `path`; what stands there already is not drawn anew. held: of
+    """A solution of each of `each` problems a kind, kept in `path`; what stands there already is not drawn anew. unseen: of
     problems that are held out from training."""
     asked = dict[tuple[int, ...], Problem]()
     for i in range(each):
         for kind in dict.fromkeys(kinds):
-            problem = problems.make(kind, seed, i, held)
+            problem = problems.make(kind, seed, i, unseen)
             asked[point.text.chat([{"role": "user", "content": problem.question}])] = problem
-    with counted(f"{'held-out ' * held}solutions", every=500) as watch:
+    with counted(f"{'held-out ' * unseen}solutions", every=500) as watch:
         selfplay.collect(
             path,
             point.lm,
@@ -72,7 +72,7 @@ def right(
     pieces = [
         text.decode((x,)) or "\0" for x in tokens[: len(tokens) - ended]
     ]  # a special token reads as nothing
-    said = "".join(pieces)
-    until = problems.right_until(problem, said)
+    written = "".join(pieces)
+    until = problems.right_until(problem, written)
     begun = tuple(end <= until for end in accumulate(map(len, pieces)))
-    return (*begun, problems.solved(problem, said)) if ended else begun
+    return (*begun, problems.solved(problem, written)) if ended else begun

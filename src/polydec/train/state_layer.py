@@ -51,12 +51,12 @@ class Block(nn.Module):
     def take(self, weights: Mapping[str, Tensor]) -> None:
         """Become the first layer of a Llama. Raises RequestError where it has another shape."""
         for name, own in zip(self._names, self.weights, strict=True):
-            given = weights[f"model.layers.0.{name}"]
-            if given.shape != own.shape:
+            start_weight = weights[f"model.layers.0.{name}"]
+            if start_weight.shape != own.shape:
                 raise RequestError(
-                    f"start has {name} of shape {tuple(given.shape)}: this layer's is {tuple(own.shape)}"
+                    f"start has {name} of shape {tuple(start_weight.shape)}: this layer's is {tuple(own.shape)}"
                 )
-            own.data.copy_(given)
+            own.data.copy_(start_weight)
 
     def forward(
         self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None

@@ -77,15 +77,23 @@ def _course(spec: StatesSpec) -> Course:
         arithmetic(out / STATE, spec.bf16),
     )
     levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
-    given = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
-    samples, lessons, held = given.samples, given.lessons, given.held
+    gathered = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
+    samples, lessons, unseen_lessons = gathered.samples, gathered.lessons, gathered.unseen_lessons
     counts, size = selfplay.token_counts(samples), point.lm.vocab.size
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
-    begin = None if spec.start is None else dict(sources.open_source(spec.start).weights)
-    if begin is not None:
+    begin = None if spec.start is None else kind.begins(spec.start)
+    if begin is not None and "tokens" in kind.takes:
         frequent = narrow.tokens_of(begin)
     student = kind.start(
-        Shown(target, point.lm.vocab, torch.tensor(sorted(frequent)), levels, spec.seed, begin)
+        Shown(
+            target,
+            point.lm.vocab,
+            torch.tensor(sorted(frequent)),
+            levels,
+            spec.seed,
+            begin,
+            spec.copies,
+        )
     )
     pieces = lessons.pieces(spec.length, levels)
     aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))
@@ -134,17 +142,23 @@ def _course(spec: StatesSpec) -> Course:
 
     def measure() -> dict[str, Any]:
         lm = checkpoint.load(spec.target, dtype="torch").lm if kind.torch else point.lm
-        share = cost_of(lm, drafter(NODES[-1]), given.unseen[:4], kind.rows(NODES[-1]))
+        share = cost_of(lm, drafter(NODES[-1]), gathered.unseen[:4], kind.rows(NODES[-1]))
         return {
             "kind": spec.kind,
             "parameters": sum(p.numel() for p in student.parameters()),
             "positions": len(lessons.window_NW),
             "answers": int(lessons.answer_N.sum()),
             "share": share,
-            "held_out": rates(student, held, held.pieces(spec.length, levels), spec.length, levels),
+            "held_out": rates(
+                student,
+                unseen_lessons,
+                unseen_lessons.pieces(spec.length, levels),
+                spec.length,
+                levels,
+            ),
             "tokens_per_pass": {
                 n: tokens_per_pass(
-                    lm, given.unseen[:MEASURED], spec.max_tokens, drafter(n), kind.rows(n)
+                    lm, gathered.unseen[:MEASURED], spec.max_tokens, drafter(n), kind.rows(n)
                 )
                 for n in NODES
             },
@@ -189,15 +203,15 @@ class Given:
         """Its answers to held-out prompts."""
         return self._written(True)
 
-    def _written(self, held: bool) -> list[Sample]:
-        record = Recorded(self.point.lm, self._file(place(self.spec, held)))
+    def _written(self, unseen: bool) -> list[Sample]:
+        record = Recorded(self.point.lm, self._file(place(self.spec, unseen)))
         return gather(
             self.spec,
             self.point.lm,
             self.point.text,
-            held,
+            unseen,
             record,
-            mixed=self.spec.mixed and not held,
+            mixed=self.spec.mixed and not unseen,
         )
 
     def _file(self, text: Path) -> StateFile:
@@ -220,7 +234,7 @@ class Given:
         return self._lessons(place(self.spec, False), [*self.samples, *self.read])
 
     @cached_property
-    def held(self) -> Lessons:
+    def unseen_lessons(self) -> Lessons:
         return self._lessons(place(self.spec, True), self.unseen)
 
     def _lessons(self, text: Path, samples: Sequence[Sample]) -> Lessons:
@@ -239,7 +253,7 @@ def deep(rates: Sequence[Sequence[float]]) -> list[Sequence[float]]:
 
 
 def divergence(
-    student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec, kind: Kind
+    student: Student, lessons: Lessons, row_B: Tensor, spec: StatesSpec, kind: Kind
 ) -> tuple[Tensor, list[float]]:
     """Of all levels: the cross-entropy of the target's laws and the student's, and where the kind asks for it how far the
     states lie from the target's. Beside it, of each level how often its likeliest token is what stands there."""
@@ -248,21 +262,21 @@ def divergence(
         torch.zeros(()),
         list[float](),
     )
-    state_BMH, window_BMW = given.state_NH[at_BM].float(), given.window_NW[at_BM]
+    state_BMH, window_BMW = lessons.state_NH[at_BM].float(), lessons.window_NW[at_BM]
     token_BM, answer_BM, known_BM = (
         window_BMW[..., -1],
-        given.answer_N[at_BM],
+        lessons.answer_N[at_BM],
         student.knows(window_BMW[..., -1]),
     )
     with torch.no_grad():
         truth_BMC, sure_BM = (
-            student.shown.logits(state_BMH, student.some),
+            student.shown.logits(state_BMH, student.columns),
             torch.ones_like(answer_BM),
         )
         if kind.sure:
             sure_BM = truth_BMC.softmax(-1).gather(-1, token_BM[..., None])[..., 0] >= kind.sure
     unit_BT = torch.ones_like(answer_BM[:, : spec.length])
-    entry_BTD = given.entry_ND[at_BM[:, : spec.length]].float()
+    entry_BTD = lessons.entry_ND[at_BM[:, : spec.length]].float()
     for k, (made, logits, at_T) in enumerate(student(entry_BTD, window_BMW, spec.every)):
         unit_BT = unit_BT & sure_BM[:, k + 1 : k + 1 + spec.length]
         counts = (answer_BM & known_BM)[:, at_T + k + 1] & unit_BT[
@@ -349,11 +363,11 @@ def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> f
 
     target = Shaped(lm, Greedy())
     requests = [Request(s.prompt_ids, max_tokens=32) for s in samples]
-    for one in requests:
-        run([answer_one(Speculative(target, Timed(), Match(), Fixed(2 * LEVELS, rows)), one)])
+    for request in requests:
+        run([answer_one(Speculative(target, Timed(), Match(), Fixed(2 * LEVELS, rows)), request)])
     start, passes = time.process_time(), 0
-    for one in requests:
-        passes += run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), one)])[
+    for request in requests:
+        passes += run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), request)])[
             0
         ].stats.passes
     one_pass = (time.process_time() - start) / passes

@@ -59,9 +59,11 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
 
 def _course(spec: StopHeadSpec) -> Course:
     point, small, name = pair(spec.target, spec.draft)
-    samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
+    samples, unseen = (
+        gather(spec, point.lm, point.text, unseen_part) for unseen_part in (False, True)
+    )
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
-    lessons, aside, held = (
+    lessons, aside, unseen_lessons = (
         learn(point.lm, small.lm, part, spec, seed) for seed, part in enumerate(parts)
     )
     start = stop_head.fresh(lessons.hidden_NH.shape[1], spec.depth, spec.tied, spec.seed)
@@ -74,9 +76,11 @@ def _course(spec: StopHeadSpec) -> Course:
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
-        some = torch.randint(len(lessons.accepted_N), (spec.rows,), generator=g)
+        picked = torch.randint(len(lessons.accepted_N), (spec.rows,), generator=g)
         return weighted_bce(
-            network.head().logits(lessons.hidden_NH[some]), lessons.accepted_N[some], spec.weight
+            network.head().logits(lessons.hidden_NH[picked]),
+            lessons.accepted_N[picked],
+            spec.weight,
         ), spec.rows
 
     known_as = identity(
@@ -90,7 +94,7 @@ def _course(spec: StopHeadSpec) -> Course:
         return {
             "positions": len(lessons.accepted_N),
             "loss_aside": float(loss_aside().detach()),
-            "held_out": judge(network.head(), held, spec.weight),
+            "held_out": judge(network.head(), unseen_lessons, spec.weight),
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:

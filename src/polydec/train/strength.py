@@ -18,7 +18,9 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 from polydec.methods.kit import family_of
 from polydec.request.loaded import LM
+from polydec.request.loading import load
 from polydec.train import rows
+from polydec.train.specs.strength import StrengthSpec
 from polydec.train.target import require
 
 Rows = tuple[Tensor, Tensor, int]
@@ -40,6 +42,14 @@ class Strength:
     before: float
     after: float
     tokens: int
+
+
+def find_strength(spec: StrengthSpec) -> dict[str, float]:
+    """What `strength` finds for the models and the file of a spec, by name. Raises RequestError as `strength` and `read_pairs`
+    do."""
+    pairs = read_pairs(Path(spec.data))
+    lm = load(spec.target, draft=spec.draft, ngrams=None)
+    return vars(strength(lm, pairs, head=spec.head, raw=spec.raw))
 
 
 def strength(
@@ -93,8 +103,8 @@ def _ids(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not answer.strip():
         raise RequestError(f"pairs[{at}] has no answer: give a text of at least one character")
-    said = lm.checkpoint.text.encode(answer, special=False)
-    return lm.ids(prompt, raw=raw, who=f"pairs[{at}]"), said
+    answer_ids = lm.checkpoint.text.encode(answer, special=False)
+    return lm.ids(prompt, raw=raw, who=f"pairs[{at}]"), answer_ids
 
 
 def _every(

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from polydec.core.types import Vocab
 from polydec.learned.state_layer import EPS, even
+from polydec.models.sources import open_source
 from polydec.train.network import Llama
 from polydec.train.state_layer import Block, NarrowBlock, Past, PublishedBlock
 
@@ -24,7 +25,8 @@ Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
 @dataclass(frozen=True)
 class Shown:
     """What a student reads of its target. tokens: the most frequent ones of the text, for a head of its own; levels: tokens
-    guessed; seed; begin: tensors of a draft model that it may begin with, None: there is none."""
+    guessed; seed; begin: tensors that it may begin with, by the names of `Kind.begins`; None: there are none; copies: of each
+    probe."""
 
     target: Llama
     vocab: Vocab
@@ -32,14 +34,15 @@ class Shown:
     levels: int
     seed: int
     begin: Mapping[str, Tensor] | None = None
+    copies: int = 1
 
     def embed(self, token: Tensor) -> Tensor:
         return self.target.model.embed_tokens(token)
 
-    def logits(self, state: Tensor, some: Tensor | None = None) -> Tensor:
-        """The target's own, of states; some: of these tokens alone."""
+    def logits(self, state: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The target's own, of states; columns: of these tokens alone."""
         normed = self.target.model.norm(state)
-        return self.target.logits(normed) if some is None else F.linear(normed, self.head_CH)
+        return self.target.logits(normed) if columns is None else F.linear(normed, self.head_CH)
 
     @property
     def table_VH(self) -> Tensor:
@@ -57,10 +60,11 @@ class Shown:
 
 
 class Student(nn.Module):
-    """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay. some:
-    the tokens that its laws are over, None: all; normed: it reads and guesses states as the target's final norm leaves them."""
+    """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay.
+    columns: the tokens that its laws are over, None: all; normed: it reads and guesses states as the target's final norm
+    leaves them."""
 
-    some: Tensor | None = None
+    columns: Tensor | None = None
     normed: bool = False
 
     def __init__(
@@ -102,20 +106,20 @@ class Student(nn.Module):
     @property
     def matrices(self) -> list[nn.Parameter]:
         """What Muon may train: all matrices but a head over tokens, whose rows are many."""
-        tokens = self.shown.target.s.vocab if self.some is None else len(self.some)
+        tokens = self.shown.target.s.vocab if self.columns is None else len(self.columns)
         return [p for p in self.parameters() if p.ndim == 2 and len(p) != tokens]
 
     def knows(self, token: Tensor) -> Tensor:
         """Whether its laws give these tokens a probability."""
         return (
             torch.ones_like(token, dtype=torch.bool)
-            if self.some is None
-            else torch.isin(token, self.some)
+            if self.columns is None
+            else torch.isin(token, self.columns)
         )
 
     def named(self, column: Tensor) -> Tensor:
         """The tokens of columns of its laws."""
-        return column if self.some is None else self.some[column]
+        return column if self.columns is None else self.columns[column]
 
     def model(self, rates: Rates = (), share: float = 0.0) -> Any:
         return self._make(
@@ -197,7 +201,8 @@ class Kind:
     is trained for; features: weight of the states' loss beside the laws'; sure: what is learned of a level are tokens that the
     target gives this probability, and those before them behind the first; rows: how many are fed for so many nodes; depths: of
     the target's number of layers those that it reads; torch: it is measured on the torch path, as nothing else runs it; takes:
-    of the fields of a spec that mean nothing to some kinds (SOME), those that it reads."""
+    of the fields of a spec that mean nothing to some kinds (SOME), those that it reads; begins: the tensors of what `start`
+    names."""
 
     start: Callable[[Shown], Student]
     drafter: Callable[[Any, Any], Any]
@@ -209,6 +214,7 @@ class Kind:
     depths: Callable[[int], tuple[int, ...]] = lambda layers: ()
     torch: bool = False
     takes: frozenset[str] = frozenset()
+    begins: Callable[[str], Mapping[str, Tensor]] = lambda name: dict(open_source(name).weights)
 
 
 UNROLLED = frozenset(("every",))

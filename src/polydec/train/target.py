@@ -16,12 +16,12 @@ SUCH = {"ar": "zoo:smollm2", "diffusion": "zoo:diffusion"}
 """A model of each family, to name where another one was given."""
 
 
-def require(family: str, found: str, name: str, field: str = "target") -> None:
+def require(family: str, family_read: str, name: str, field: str = "target") -> None:
     """Raise RequestError where the model called `name` is of another family than this one."""
-    if found != family:
+    if family_read != family:
         raise RequestError(
             sentence(
-                f"{field} is {name!r}, {CALLED[found]} model: it must be {CALLED[family]} model, "
+                f"{field} is {name!r}, {CALLED[family_read]} model: it must be {CALLED[family]} model, "
                 f"such as {SUCH[family]}"
             )
         )

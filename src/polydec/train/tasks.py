@@ -248,13 +248,13 @@ SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 """What the embedded models know, beside LONG."""
 
 
-def make(name: str, seed: int, number: int, held: bool = False, of: Variety = SIX) -> Task:
+def make(name: str, seed: int, number: int, unseen: bool = False, of: Variety = SIX) -> Task:
     """A task of this name, to train or to tune on, or one that is held out: whether it is says its question, by the rule for
     all text (`data.held_out`). Raises RequestError for a name that is unknown."""
     if name not in TASKS:
         raise RequestError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
-    r = random.Random(f"{name} {seed} {number} {held}")
-    while held_out((task := TASKS[name](r, of)).question) != held:
+    r = random.Random(f"{name} {seed} {number} {unseen}")
+    while held_out((task := TASKS[name](r, of)).question) != unseen:
         pass
     return task
 
@@ -262,43 +262,43 @@ def make(name: str, seed: int, number: int, held: bool = False, of: Variety = SI
 def right(name: str, question: str, answer: str) -> bool:
     """Whether an answer is right. Where one may choose, several answers are. Of one that goes on (LONG) any beginning is right:
     whether it fills the canvas is for others to say."""
-    said = question.partition(": ")[2]
-    items = said.split(" ")
+    stated = question.partition(": ")[2]
+    items = stated.split(" ")
     if name == "shuffle":
-        return sorted(answer) == sorted(said)
+        return sorted(answer) == sorted(stated)
     if name == "pick":
-        return answer in {x * len(said) for x in said}
+        return answer in {x * len(stated) for x in stated}
     if name == "count":
-        return answer in {_counted([x, *"_" * (len(said) - 1)]) for x in said}
+        return answer in {_counted([x, *"_" * (len(stated) - 1)]) for x in stated}
     if name == "replace":
         before, new = items
         return answer in {before[:i] + new + before[i + 1 :] for i in range(len(before))}
     if name in LONG:
-        return bool(answer) and _goes_on(name, said, answer)
+        return bool(answer) and _goes_on(name, stated, answer)
     return (
         answer
         == {
-            "copy": lambda: said,
-            "reverse": lambda: said[::-1],
-            "sort": lambda: "".join(sorted(said)),
-            "slots": lambda: "name: {} town: {} age: {}".format(*said.split(", ")),
+            "copy": lambda: stated,
+            "reverse": lambda: stated[::-1],
+            "sort": lambda: "".join(sorted(stated)),
+            "slots": lambda: "name: {} town: {} age: {}".format(*stated.split(", ")),
             "fill": lambda: _counted(items),
             "sums": lambda: "".join(
-                str(sum(map(int, said[: i + 1])) % 10) for i in range(len(said))
+                str(sum(map(int, stated[: i + 1])) % 10) for i in range(len(stated))
             ),
             "chain": lambda: _walked(items[0], {step[0]: step[1] for step in items[2:]}),
         }[name]()
     )
 
 
-def _goes_on(name: str, said: str, answer: str) -> bool:
+def _goes_on(name: str, stated: str, answer: str) -> bool:
     """Whether this begins a right answer of those that go on."""
     begun = {
-        "same": lambda: [said * ENDLESS],
-        "keep": lambda: [x * ENDLESS for x in said],
-        "on": lambda: [_up(said)],
-        "repeat": lambda: [said * ENDLESS],
-        "table": lambda: [_rows(said)],
+        "same": lambda: [stated * ENDLESS],
+        "keep": lambda: [x * ENDLESS for x in stated],
+        "on": lambda: [_up(stated)],
+        "repeat": lambda: [stated * ENDLESS],
+        "table": lambda: [_rows(stated)],
     }[name]()
     return any(text.startswith(answer) for text in begun)
 

@@ -58,8 +58,8 @@ class Teacher:
         out = hashlib.sha1(f"{self.fast}".encode())
         for name, weight in self.network.state_dict().items():
             flat = weight.detach().flatten()
-            some = flat[:: max(1, len(flat) // 1024)].float().contiguous()
-            out.update(f"{name} {tuple(weight.shape)}".encode() + some.numpy().tobytes())
+            sample = flat[:: max(1, len(flat) // 1024)].float().contiguous()
+            out.update(f"{name} {tuple(weight.shape)}".encode() + sample.numpy().tobytes())
         return out.hexdigest()[:16]
 
     @torch.no_grad()

@@ -62,9 +62,9 @@ def _course(spec: ValueSpec) -> Course:
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
-        some = torch.randint(len(worth_N), (spec.rows,), generator=g)
-        said_B = net.made().values(token_NT[some], length_N[some])
-        return mse_loss(said_B, (worth_N[some] - mean) / spread), spec.rows
+        picked = torch.randint(len(worth_N), (spec.rows,), generator=g)
+        said_B = net.made().values(token_NT[picked], length_N[picked])
+        return mse_loss(said_B, (worth_N[picked] - mean) / spread), spec.rows
 
     schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
     token_HT, length_H, worth_H = stacked([x for i, x in enumerate(lessons) if i % 10 == 9] or kept)
@@ -94,9 +94,9 @@ class _Net(torch.nn.Module):
 
     def __init__(self, vocab: Vocab, width: int, seed: int) -> None:
         super().__init__()
-        one, self.vocab = value.fresh(vocab, width, seed), vocab
-        some = (one.embed_VW, *one.one, *one.two, *one.out)
-        self.p = torch.nn.ParameterList(torch.nn.Parameter(t) for t in some)
+        layers, self.vocab = value.fresh(vocab, width, seed), vocab
+        weights = (layers.embed_VW, *layers.one, *layers.two, *layers.out)
+        self.p = torch.nn.ParameterList(torch.nn.Parameter(t) for t in weights)
 
     def made(self, mean: float = 0.0, spread: float = 1.0) -> ValueNetwork:
         """The network as it is now, whose values are worths of this mean and spread."""

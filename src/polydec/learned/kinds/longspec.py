@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import linear, rms_norm, silu
 
 from polydec.base.errors import FileError, PolydecError
 from polydec.core.protocols import Target
@@ -159,36 +159,28 @@ class LongSpecNetwork:
         if not rows:
             return Made(x[:0], kv)
         x, n, place_R = x[rows], n[rows], q.place_N[rows]
-        x = x + self._attended("self_attn", n, place_R, kv[0], kv[1], q.sees[rows])
+        query = self._queries("self_attn", n, place_R)
+        x = x + self._out("self_attn", apart(query, kv, q.kv.shape[2], q.sees[rows]))
         keys, values = (t.float() for t in q.memory)
         if keys.shape[1]:  # behind a prompt of one token there is nothing to ask
-            x = x + self._attended(
-                "cross_attn", self._norm(x, "cross_layernorm.weight"), place_R, keys, values, None
-            )
+            query = self._queries("cross_attn", self._norm(x, "cross_layernorm.weight"), place_R)
+            x = x + self._out("cross_attn", seen_of(query, keys, values, None)[0])
         n = self._norm(x, "post_attention_layernorm.weight")
         inner = silu(linear(n, self._w["mlp.gate_proj.weight"])) * linear(
             n, self._w["mlp.up_proj.weight"]
         )
         return Made(x + linear(inner, self._w["mlp.down_proj.weight"]), kv)
 
-    def _attended(
-        self,
-        name: str,
-        n_RW: Tensor,
-        place_R: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        sees: Tensor | None,
-    ) -> Tensor:
-        """What attention adds, [R, W]. The queries of heads that share keys stand one behind another."""
-        q = self._turned(self._heads(n_RW, f"{name}.q_proj.weight"), place_R).reshape(
-            len(keys), -1, self._s.head
+    def _queries(self, name: str, n_RW: Tensor, place_R: Tensor) -> Tensor:
+        """[kv heads, group, R, head]: those of heads that share keys stand together."""
+        turned = self._turned(self._heads(n_RW, f"{name}.q_proj.weight"), place_R)
+        return turned.unflatten(0, (self._s.kv_heads, -1))
+
+    def _out(self, name: str, mixed: Tensor) -> Tensor:
+        """What attention adds, [R, W]."""
+        return linear(
+            mixed.flatten(0, 1).transpose(0, 1).flatten(1), self._w[f"{name}.o_proj.weight"]
         )
-        mask = None if sees is None else sees.repeat(self._s.heads // self._s.kv_heads, 1)
-        mixed = scaled_dot_product_attention(q, keys, values, mask).reshape(
-            self._s.heads, -1, self._s.head
-        )
-        return linear(mixed.transpose(0, 1).flatten(1), self._w[f"{name}.o_proj.weight"])
 
     def _heads(self, n_NW: Tensor, name: str) -> Tensor:
         """[heads, N, head]."""
@@ -202,6 +194,37 @@ class LongSpecNetwork:
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return rms_norm(x, x.shape[-1:], self._w[name], EPS)
+
+
+def apart(query: Tensor, kv: Tensor, past: int, sees_RS: Tensor) -> Tensor:
+    """Attention of drafted rows [kv heads, group, R, head], over the first `past` entries of kv [2, kv heads, S, head] and over
+    the tree behind them apart, joined by how much each part weighs (its log-sum-exp). That is attention over both at once;
+    apart, only the tree needs a mask of who stands above whom.
+
+    sees_RS: which entries each row may see. Where every row sees all that is past, that part has no mask.
+    Source: LongSpec (Yang et al., 2025), hybrid tree attention.
+    """
+    own, own_weight = seen_of(query, kv[0, :, past:], kv[1, :, past:], sees_RS[:, past:])
+    if not past:
+        return own
+    window = sees_RS[:, :past]
+    old, old_weight = seen_of(
+        query, kv[0, :, :past], kv[1, :, :past], None if bool(window.all()) else window
+    )
+    share = (old_weight - own_weight).sigmoid()[..., None]
+    return share * old + (1.0 - share) * own
+
+
+def seen_of(
+    query: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """What rows gather of these entries, [kv heads, group, R, head], and the log-sum-exp of their scores, [kv heads, group, R];
+    sees: [R, S], None: all. A row that sees nothing gathers 0 and weighs nothing."""
+    scores = query @ keys[:, None].transpose(-1, -2) * query.shape[-1] ** -0.5
+    if sees is not None:
+        scores = scores.masked_fill(~sees, float("-inf"))
+    weight = scores.logsumexp(-1)
+    return (scores - weight[..., None]).exp().nan_to_num(0.0) @ values[:, None], weight
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[LongSpec, ...]:

@@ -4,7 +4,7 @@ Transfer)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,10 +27,11 @@ class Probes:
     """Probe j, from 0, stands j + 1 positions behind its token; what leaves the target's last layer there stands for the state
     of the true token.
 
-    bias_PH: what enters of each probe; maps: of each a weight [H, H], by which the state of its token at that depth is added to
-    that, None: nothing is; enter: the index of the layer that they enter, above 0 with maps only; vocab: the target's; rates:
-    of each probe, how often its token of each rank was right on held-out text; share: passes of the target that a draft costs
-    beside its rows.
+    bias_PH: what enters of each probe, first of all probes of the first copy, then of the second; maps: of each a weight
+    [H, H], by which the state of its token at that depth is added to that, None: nothing is; enter: the index of the layer that
+    they enter, above 0 with maps only; vocab: the target's; rates: of each probe, how often its token of each rank was right on
+    held-out text; share: passes of the target that a draft costs beside its rows; copies: of each probe, that stand in chains
+    of their own and whose logits are averaged (PPD's ensemble tokens).
     """
 
     called: ClassVar[str] = "soft probes"
@@ -43,9 +44,15 @@ class Probes:
     vocab: Vocab
     rates: Sequence[Sequence[float]]
     share: float = 0.0
+    copies: int = 1
 
     def __len__(self) -> int:
-        return len(self.bias_PH)
+        return len(self.bias_PH) // self.copies
+
+    def chain(self, copy: int) -> Probes:
+        """The probes of one copy alone."""
+        rows = slice(copy * len(self), (copy + 1) * len(self))
+        return replace(self, bias_PH=self.bias_PH[rows], copies=1)
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise FileError where they were trained for another vocabulary, width or number of layers, or where the target makes
@@ -58,8 +65,8 @@ class Probes:
             )
 
     def behind(self, state_NH: Tensor | None, count: int) -> Tensor:
-        """What enters of the probes behind tokens, [tokens, probes, H]; state_NH: the tokens' states at that depth, `count` of
-        them, read only with maps."""
+        """What enters of the probes behind tokens, [tokens, copies x probes, H]; state_NH: the tokens' states at that depth,
+        `count` of them, read only with maps."""
         bias = self.bias_PH.expand(count, *self.bias_PH.shape)
         if self.maps is None or state_NH is None:
             return bias
@@ -67,7 +74,7 @@ class Probes:
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Probes, ...]:
-    """Random ones for tests: of both kinds."""
+    """Random ones for tests: of both kinds, and with two copies."""
     rates = ((0.5, 0.2), (0.4, 0.2))
     bias = torch.arange(2 * width).reshape(2, width).float() % 3  # a toy's states are whole numbers
     return (
@@ -79,6 +86,7 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Probes, ...]:
             vocab,
             rates,
         ),
+        Probes(torch.cat([bias, bias.roll(1, 0)]), None, 0, vocab, rates, copies=2),
     )
 
 
@@ -94,6 +102,7 @@ def save(path: str | Path, probes: Probes, about: Mapping[str, Any]) -> None:
             "width": probes.bias_PH.shape[1],
             "maps": probes.maps is not None,
             "enter": probes.enter,
+            "copies": probes.copies,
             **artefact.said_of(probes),
         },
     )
@@ -107,11 +116,13 @@ def load(path: str | Path) -> Probes:
         c = edge.check(ProbeFields, config, artefact.CONFIG)
         if c.enter and not c.maps:
             raise FileError(f"enter is {c.enter}: probes without maps enter the first layer")
+        if c.copies > 1 and c.maps:
+            raise FileError(f"copies is {c.copies}: probes with maps have one copy")
         count, H = len(c.rates), c.width
         maps = (
             [artefact.tensor(t, KIND, f"{j}.map", (H, H)).float() for j in range(count)]
             if c.maps
             else None
         )
-        bias_PH = artefact.tensor(t, KIND, "bias", (count, H)).float()
-        return Probes(bias_PH, maps, c.enter, artefact.vocab_of(c), c.rates, c.share)
+        bias_PH = artefact.tensor(t, KIND, "bias", (c.copies * count, H)).float()
+        return Probes(bias_PH, maps, c.enter, artefact.vocab_of(c), c.rates, c.share, c.copies)

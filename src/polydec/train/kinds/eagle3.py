@@ -60,7 +60,7 @@ def make_eagle3(published: bool) -> Callable[[Shown], Student]:
             else Block(s, shown.seed, 2 * s.width)
         )
         student = LayerStudent(shown, tensors, block, make)
-        student.some = shown.tokens
+        student.columns = shown.tokens
         return student
 
     return start
@@ -86,7 +86,7 @@ def make_narrow(shown: Shown) -> Student:
 
     fuse = torch.eye(s.width).repeat(1, len(depths)) / len(depths)
     student = LayerStudent(shown, [fuse, norm_H], NarrowBlock(s, shown.seed, begin, scale), make)
-    student.some = shown.tokens
+    student.columns = shown.tokens
     return student
 
 

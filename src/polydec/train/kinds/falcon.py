@@ -92,11 +92,11 @@ class FalconStudent(Student):
         """Of a text: the LSTM's states [B, T, 4 H], the guesses [B, T, H], and keys and values."""
         assert isinstance(self.block, Block)
         lstm, H = self.model().lstm, x_BTS.shape[-1] // 2
-        state, said = x_BTS.new_zeros(len(x_BTS), 4 * H), list[Tensor]()
+        state, states = x_BTS.new_zeros(len(x_BTS), 4 * H), list[Tensor]()
         for x in x_BTS.unbind(1):
             state = falcon.advance(lstm, x, state)
-            said.append(state)
-        state_BTE = torch.stack(said, 1)
+            states.append(state)
+        state_BTE = torch.stack(states, 1)
         T = x_BTS.shape[1]
         q, k, v = self.block.project(state_BTE[..., -H:], torch.arange(T))
         block_T = (torch.arange(T) - T) // BLOCK
@@ -116,17 +116,17 @@ class FalconStudent(Student):
         """The LSTM's states behind the next block of tokens, and what that block guesses; past: keys and values of the text and
         of the blocks that were drafted, to which those of this one are added."""
         assert isinstance(self.block, Block)
-        lstm, H, said = self.model().lstm, guess_BNKH.shape[-1], list[Tensor]()
+        lstm, H, states = self.model().lstm, guess_BNKH.shape[-1], list[Tensor]()
         for j in range(BLOCK):
             token = token_BM[:, ends + level - BLOCK + 1 + j]
             x = torch.cat([even(guess_BNKH[:, :, j]), even(self.shown.embed(token))], -1)
             state_BNE = falcon.advance(lstm, x, state_BNE)
-            said.append(state_BNE[..., -H:])
-        rows = [self.block.project(x, ends + level - BLOCK + 1 + j) for j, x in enumerate(said)]
+            states.append(state_BNE[..., -H:])
+        rows = [self.block.project(x, ends + level - BLOCK + 1 + j) for j, x in enumerate(states)]
         past += [(k, v) for _, k, v in rows]
         mixed = [behind(q, past, ends) for q, _, _ in rows]
         return state_BNE, torch.stack(
-            [self._rest(x, y) for x, y in zip(said, mixed, strict=True)], 2
+            [self._rest(x, y) for x, y in zip(states, mixed, strict=True)], 2
         )
 
     def _rest(self, x: Tensor, mixed: Tensor) -> Tensor:

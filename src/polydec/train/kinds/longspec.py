@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from polydec.train.students import UNROLLED, Kind, Rates, Shown, Student
 
 WINDOW = 512
 """Tokens that attention of its own sees, as published; of a short context a sixteenth of it."""
+LONG = 1200
+"""Tokens of a piece from which on all places stay as they are, as published; of a short context an eighth of it."""
 ANCHORS = 4
 """A piece keeps the places of fewer first tokens than this: how many is drawn."""
 
@@ -55,6 +57,12 @@ class LongSpecStudent(Student):
         trunk = shown.target.state_dict()
         for name, like in LIKE.items():
             made[name].data.copy_(trunk[f"model.layers.{s.layers - 1}.{like}.weight"])
+        for name, tensor in (shown.begin or {}).items():
+            if made[name].shape != tensor.shape:
+                raise RequestError(
+                    f"start has {name} of shape {tuple(tensor.shape)}: this target asks for {tuple(made[name].shape)}"
+                )
+            made[name].data.copy_(tensor)
         self._names, self._draw, self._window = (
             list(made),
             torch.Generator(),
@@ -100,9 +108,10 @@ class LongSpecStudent(Student):
 
     def _places(self, count: int, size: int) -> Tensor:
         """Of pieces of so many tokens [B, P]. While it is trained the first few keep theirs, and all others go on from anywhere
-        in the target's context (anchor-offset)."""
+        in the target's context (anchor-offset). Long pieces stay where they are: a stage of its own, which begins with what
+        short ones made (`start`)."""
         place_BP = torch.arange(size).expand(count, size)
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or size > min(LONG, self.shown.target.s.context // 8):
             return place_BP
         anchors_B1 = torch.randint(ANCHORS, (count, 1), generator=self._draw)
         most = max(0, self.shown.target.s.context - size)
@@ -165,12 +174,23 @@ class LongSpecStudent(Student):
         return rotate(t, trunk.cos[place_BN][:, None], trunk.sin[place_BN][:, None])
 
 
+def begins(name: str) -> Mapping[str, Tensor]:
+    """The tensors of a LongSpec drafter in a directory. Raises FileError where there is none."""
+    return longspec.load(name).tensors
+
+
 def make_longspec(shown: Shown) -> Student:
     return LongSpecStudent(shown)
 
 
 KINDS = {
     "longspec": Kind(
-        make_longspec, FromLongSpec, longspec.save, 4, depths=depth_before, takes=UNROLLED
+        make_longspec,
+        FromLongSpec,
+        longspec.save,
+        4,
+        depths=depth_before,
+        takes=UNROLLED | {"start"},
+        begins=begins,
     ),
 }

@@ -59,7 +59,7 @@ def ride(target: Llama, mtp: Mtp, token_BT: Tensor, at_T: Tensor) -> list[Tensor
 def make_mtp(shown: Shown) -> Student:
     """Masks begin as the embeddings of frequent tokens, and the adapter as one that adds nothing."""
     s, g = shown.target.s, torch.Generator().manual_seed(shown.seed)
-    some = shown.tokens[torch.randperm(len(shown.tokens), generator=g)[: shown.levels]]
+    drawn = shown.tokens[torch.randperm(len(shown.tokens), generator=g)[: shown.levels]]
     sizes = {
         "qkv": (s.width, (s.heads + 2 * s.kv_heads) * s.head),
         "out": (s.heads * s.head, s.width),
@@ -84,7 +84,7 @@ def make_mtp(shown: Shown) -> Student:
         return Mtp(t[0], Adapter(layers), t[1:9], vocab, rates, share)  # pyright: ignore[reportArgumentType]
 
     return MtpStudent(
-        shown, [shown.embed(some).clone(), *begun(s.width, shown.seed), *pairs], None, make
+        shown, [shown.embed(drawn).clone(), *begun(s.width, shown.seed), *pairs], None, make
     )
 
 

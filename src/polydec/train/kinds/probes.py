@@ -27,8 +27,13 @@ class ProbeStudent(Student):
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each probe what it came out as behind every position [B, T, H], the logits there, and the positions.
         The target reads the piece anew, and nothing before it: probes stand in the pass that makes its states."""
-        for made in ride(self.shown.target, self.model(), window_BMW[:, : entry_BTH.shape[1], -2]):
-            yield made, self.shown.logits(made), torch.arange(made.shape[1])
+        token_BT, probes = window_BMW[:, : entry_BTH.shape[1], -2], self.model()
+        copies = [
+            ride(self.shown.target, probes.chain(copy), token_BT) for copy in range(probes.copies)
+        ]
+        for made in zip(*copies, strict=True):
+            logits = torch.stack([self.shown.logits(state_BTH) for state_BTH in made]).mean(0)
+            yield made[0], logits, torch.arange(made[0].shape[1])
 
 
 def ride(target: Llama, probes: Probes, token_BT: Tensor) -> list[Tensor]:
@@ -89,18 +94,18 @@ def through(
 
 def make_ppd(shown: Shown) -> Student:
     """Prompt tokens, which begin as the embeddings of frequent tokens."""
-    some = shown.tokens[
+    drawn = shown.tokens[
         torch.randperm(len(shown.tokens), generator=torch.Generator().manual_seed(shown.seed))[
-            : shown.levels
+            : shown.levels * shown.copies
         ]
     ]
 
     def make(
         t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
     ) -> Probes:
-        return Probes(t[0], None, 0, vocab, rates, share)
+        return Probes(t[0], None, 0, vocab, rates, share, shown.copies)
 
-    return ProbeStudent(shown, [shown.embed(some).clone()], None, make)
+    return ProbeStudent(shown, [shown.embed(drawn).clone()], None, make)
 
 
 def make_hidden(shown: Shown) -> Student:
@@ -117,7 +122,13 @@ def make_hidden(shown: Shown) -> Student:
 
 
 KINDS = {
-    "ppd": Kind(make_ppd, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
+    "ppd": Kind(
+        make_ppd,
+        FromProbes,
+        probes.save,
+        rows=lambda nodes: 3 * nodes,
+        takes=frozenset(("copies",)),
+    ),
     "lud": Kind(make_ppd, FromProbes, probes.save, sure=0.9, rows=lambda nodes: 3 * nodes),
     "hidden-transfer": Kind(make_hidden, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
 }

@@ -39,8 +39,8 @@ class Command:
 
     def options(self) -> tuple[Option, ...]:
         """The fields that have a flag, in the order of a list."""
-        some = [o for o in fields(self.spec) if not o.python_only and o.name not in self.without]
-        return tuple(sorted(some, key=lambda o: o.name in LAST and 1 + LAST.index(o.name)))
+        flags = [o for o in fields(self.spec) if not o.python_only and o.name not in self.without]
+        return tuple(sorted(flags, key=lambda o: o.name in LAST and 1 + LAST.index(o.name)))
 
     def flag(self, option: Option) -> str:
         """How a field is typed."""

@@ -9,7 +9,7 @@ from polydec.base.errors import RequestError
 from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
 from polydec.train.specs.fields import Data, Each, Kept, Longest, Samples, Seed, Steps, Target
 
-SOME = ("tokens", "every", "start")
+SOME = ("tokens", "every", "start", "copies")
 """Fields that mean nothing to some kinds."""
 
 ENTRY = "polydec.train.states:train_states"
@@ -22,7 +22,8 @@ class StatesSpec:
     text: without it the target writes out/text.jsonl first, at `temperature`. levels: how many tokens ahead are guessed (0: as
     the kind has it). tokens: the most frequent ones (0: those of `start`, else all). mixed: each prompt at a temperature of its
     own (as for `polydec train draft`), in place of `temperature`. texts: the target reads them, which is quicker than writing.
-    start: of the target's width; its head is kept (None: at random, over the target's). bf16: the drafter's arithmetic (None:
+    start: of the target's width; its head is kept (None: at random, over the target's); LongSpec goes on with such a drafter,
+    as published on long pieces at a hundredth of the rate. bf16: the drafter's arithmetic (None:
     where this machine is measured to be faster with it). compute: see `polydec.load`.
     """
 
@@ -53,12 +54,18 @@ class StatesSpec:
     texts: Annotated[
         int, AtLeast(0), "tokens of others' texts that the target reads to learn from"
     ] = 0
-    start: Annotated[str | None, "one-layer draft model to begin with (eagle-3-narrow)"] = None
+    start: Annotated[
+        str | None,
+        "one-layer draft model to begin with (eagle-3-narrow), or a drafter to go on with (longspec)",
+    ] = None
     muon: Annotated[
         float, AtLeast(0), "highest learning rate of Muon for all matrices (0: AdamW)"
     ] = 0.0
     every: Annotated[
         int, AtLeast(1), "levels below the first are trained behind every so many tokens"
+    ] = 1
+    copies: Annotated[
+        int, Within(1, 16), "copies of each prompt token, whose laws are averaged (ppd)"
     ] = 1
     bf16: Annotated[bool | None, PythonOnly(), "16-bit arithmetic (none: as measured)"] = None
     compute: Annotated[str | None, "the target's arithmetic while it writes and reads"] = None

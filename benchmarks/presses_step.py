@@ -1,0 +1,228 @@
+"""What packed keys and values cost and gain in the compiled step: bytes, distance of laws, and one thread's CPU time.
+
+    POLYDEC_DATA=../shared/data python benchmarks/presses_step.py docs/presses-step.csv
+    POLYDEC_ISA=AVX2 python benchmarks/presses_step.py docs/presses-step.csv --times
+
+zoo:smollm2 reads one book in the compiled step, 64 rows a pass, under each press and with the cache as it is. Rows of one
+instruction set are added at once; --times leaves out the distances, which are the same on every set.
+
+- bytes, perplexity, kl, same: as benchmarks/presses.py has them
+- row, rows: attention of one row and of eight behind a text, CPU milliseconds of one thread: what a pass takes there, less
+  what it takes behind 16 tokens. Caches of all ways are there at once and take turns, the lower quartile of 21 counts
+- plain, auto: tokens a second of CPU time of one thread, 48 tokens behind the text, which has been read before
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Mapping
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import torch
+from presses import FIRST, LAST, shown, text
+from torch import Tensor
+
+import polydec
+from polydec import Ask, Sampling
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods import press
+from polydec.nets.query import Query
+
+CONTEXTS = (1000, 2000, 4000, 8000)
+TIMED = (2000, 4000)
+"""Contexts with --times."""
+ROWS, TOKENS, TURNS = 64, 48, 21
+COLUMNS = (
+    "set", "press", "context", "bytes", "perplexity", "kl", "same", "row", "rows", "plain", "auto",
+)  # fmt: skip
+WAYS: tuple[dict[str, Any] | None, ...] = (
+    None,
+    {"bits": 8},
+    {"bits": 8, "group": 64},
+    {"bits": 4},
+    {"bits": 4, "group": 0},
+)
+"""Options of `quantised`; None: the cache as it is."""
+
+
+def name(way: Mapping[str, Any] | None) -> str:
+    return "none" if way is None else shown(way)
+
+
+def law_of(lm: Any, way: Mapping[str, Any] | None) -> Any:
+    law = lm.checkpoint.lm
+    return law if way is None else law.pressed(press.build("quantised", way)[0])
+
+
+def read(law: Any, ids: tuple[int, ...]) -> dict[int, tuple[float, Tensor, int]]:
+    """By context: nats a token, the last laws, the cache's bytes."""
+
+    async def go() -> dict[int, tuple[float, Tensor, int]]:
+        session, out = law.open(ids[:1]), {}
+        nats, last, at = list[float](), list[Tensor](), 0
+        for context in CONTEXTS:
+            while at < context:
+                stop = min(context, at + ROWS)
+                scores = await session.score(Draft.chain(ids[at], ids[at + 1 : stop]), Want())
+                for i in range(stop - at):
+                    if at + i >= FIRST:
+                        nats.append(-float(scores.row(i)[ids[at + i + 1]]))
+                    if at + i >= context - LAST:
+                        last.append(scores.row(i))
+                session.commit(ids[at:stop])
+                at = stop
+            await session.score(Draft.chain(ids[at]), Want())
+            size = session.ledger.cache.nbytes
+            out[context] = sum(nats) / len(nats), torch.stack(last), size
+            last = []
+        session.close()
+        return out
+
+    return run([go()])[0]
+
+
+def laws(lm: Any, ids: tuple[int, ...]) -> dict[tuple[str, int], list[str]]:
+    config = lm.network.config
+    entry = 2 * 4 * config.layers * config.kv_heads * config.head
+    seen, out = {}, dict[tuple[str, int], list[str]]()
+    for way in WAYS:
+        seen[name(way)] = read(law_of(lm, way), ids)
+        for context in CONTEXTS:
+            (base, p, _), (nats, q, size) = seen["none"][context], seen[name(way)][context]
+            kl = float((p.exp() * (p - q)).nan_to_num(0.0).sum(-1).mean())
+            same = float((p.argmax(-1) == q.argmax(-1)).float().mean())
+            out[name(way), context] = [
+                f"{size / (entry * context):.3f}",
+                f"{exp(nats - base):.4f}",
+                f"{kl:.1e}",
+                f"{same:.3f}",
+            ]
+        print(name(way), [out[name(way), c] for c in CONTEXTS], flush=True)
+    return out
+
+
+def attention(
+    lm: Any, ids: tuple[int, ...], contexts: tuple[int, ...], rows: int
+) -> dict[tuple[str, int], float]:
+    """CPU milliseconds of attention of so many rows."""
+    network, out = lm.network, dict[tuple[str, int], float]()
+    for context in contexts:
+        queries = {("none", 16): asked(network, filled(law_of(lm, None), ids[:17]), rows)}
+        for way in WAYS:
+            law = law_of(lm, way)
+            queries[name(way), context] = asked(network, filled(law, ids[: context + 1]), rows)
+        spent = {key: list[float]() for key in queries}
+        for _ in range(TURNS):
+            for key, query in queries.items():
+                start = time.thread_time()
+                network.forward([query])
+                spent[key].append(time.thread_time() - start)
+        quartile = {key: sorted(times)[TURNS // 4] * 1e3 for key, times in spent.items()}
+        for way in WAYS:
+            out[name(way), context] = quartile[name(way), context] - quartile["none", 16]
+    return out
+
+
+def filled(law: Any, ids: tuple[int, ...]) -> Any:
+    """A cache that holds all but the last of these tokens."""
+
+    async def go() -> Any:
+        session = law.open(ids)
+        await session.prefill(Want(law=Reads.NOTHING))
+        await session.score(Draft.chain(ids[-1]), Want(law=Reads.NOTHING))
+        session.ledger.drop()
+        return session.ledger.cache.fork()
+
+    return run([go()])[0]
+
+
+def asked(network: Any, cache: Any, rows: int) -> Query:
+    first = cache.end
+    cache.stage(range(-1, rows - 1))
+    query = Query(cache, first, (7,) * rows, range(rows), Want(law=Reads.ARGMAX))
+    network.forward([query])
+    return query
+
+
+def speed(
+    lm: Any, ids: tuple[int, ...], contexts: tuple[int, ...], method: str
+) -> dict[tuple[str, int], float]:
+    """Tokens a second of CPU time."""
+    lm.checkpoint.lm.keep = 2
+    out = dict[tuple[str, int], float]()
+    for context in contexts:
+        for way in WAYS:
+            more = {} if way is None else {"cache": "quantised", "cache_options": way}
+
+            def answer(length: int, context: int = context, more: Any = more) -> Any:
+                ask = Ask(
+                    ids[:context],
+                    raw=True,
+                    method=method,
+                    max_tokens=length,
+                    ignore_eos=True,
+                    sampling=Sampling(temperature=0.0),
+                    **more,
+                )
+                return once(lm, ask)
+
+            answer(2)
+            start = time.thread_time()
+            answer(TOKENS)
+            out[name(way), context] = TOKENS / (time.thread_time() - start)
+        print(method, context, {name(w): round(out[name(w), context], 1) for w in WAYS}, flush=True)
+    return out
+
+
+def once(lm: Any, ask: Ask) -> Any:
+    engine = polydec.Engine(lm)
+    ticket = engine.submit(ask)
+    while engine.step():
+        pass
+    return ticket.completion()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    path, distances = Path(sys.argv[1]), "--times" not in sys.argv
+    done = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
+    lm = polydec.load("zoo:smollm2", threads=1)
+    kernel = lm.network.kernel.removeprefix("native ").split()[0]
+    if any(r["set"] == kernel for r in done):
+        raise SystemExit(f"{path} has rows of {kernel} already")
+    ids = tuple(lm.ids(text(2 * max(CONTEXTS)), raw=True)[: max(CONTEXTS) + 64])
+    contexts = CONTEXTS if distances else TIMED
+    told = laws(lm, ids) if distances else {}
+    one, eight = attention(lm, ids, contexts, 1), attention(lm, ids, contexts, 8)
+    plain, auto = speed(lm, ids, contexts, "plain"), speed(lm, ids, contexts, "auto")
+    for context in contexts:
+        for way in WAYS:
+            key = name(way), context
+            times = (
+                f"{one[key]:.2f}",
+                f"{eight[key]:.2f}",
+                f"{plain[key]:.1f}",
+                f"{auto[key]:.1f}",
+            )
+            done.append(
+                dict(
+                    zip(
+                        COLUMNS,
+                        (kernel, name(way), str(context), *told.get(key, [""] * 4), *times),
+                        strict=True,
+                    )
+                )
+            )
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(done)
+
+
+if __name__ == "__main__":
+    main()

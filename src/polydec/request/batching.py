@@ -1,0 +1,156 @@
+"""How the answers that are written at the same time share passes: as the engine has it, or as EqSpec and ExSpec do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+from polydec.base.errors import RequestError
+
+if TYPE_CHECKING:  # a command line is checked before anything computes
+    from polydec.core.effects import Forward
+    from polydec.models.checkpoint import Checkpoint, Deferred
+    from polydec.request.loaded import LM
+
+
+class Batching(Protocol):
+    """What an engine is told of it. Frozen; no text depends on it but by rounding."""
+
+    @property
+    def name(self) -> str: ...
+
+    def model(self, plain: LM) -> LM:
+        """The model whose passes are laid out so. Raises RequestError where what runs it cannot."""
+        ...
+
+    def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
+        """The indices of the queries that share the next pass of a model, in ascending order, at least one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Every answer's keys and values lie where they are, each row of a pass sees its own; all that wait share it."""
+
+    name: str = "ragged"
+
+    def model(self, plain: LM) -> LM:
+        return plain
+
+    def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
+        return range(len(waiting))
+
+
+@dataclass(frozen=True)
+class EqSpec:
+    """A pass takes up to `rows` answers, 1 to 4096, first come first served, as one padded tensor: all old keys and values are
+    laid out anew before it. Prompts have passes of their own. An answer that has ended leaves its place to the next one.
+
+    Source: Batch Speculative Decoding Done Right (Zhang et al., 2025), EqSpec.
+    """
+
+    rows: int = 8
+    name: str = "eqspec"
+
+    def __post_init__(self) -> None:
+        _check_rows(self.rows)
+
+    def model(self, plain: LM) -> LM:
+        return padded(plain, self.name)
+
+    def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
+        return sorted(_phase(waiting)[: self.rows])
+
+
+@dataclass(frozen=True)
+class ExSpec:
+    """The same, but a pass takes answers of one length wherever `rows` of those that are being written have it, or all of them:
+    then nothing is aligned. Where there are too few, it takes the `rows` shortest and aligns them as EqSpec does. The engine's
+    `max_running` is the window of answers that it chooses from (published: three times `rows`).
+
+    Source: Batch Speculative Decoding Done Right (Zhang et al., 2025), ExSpec.
+    """
+
+    rows: int = 8
+    name: str = "exspec"
+
+    def __post_init__(self) -> None:
+        _check_rows(self.rows)
+
+    def model(self, plain: LM) -> LM:
+        return padded(plain, self.name)
+
+    def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
+        phase = _phase(waiting)
+        groups = dict[int, list[int]]()
+        for i in phase:
+            groups.setdefault(waiting[i].behind, []).append(i)
+        most = max(groups.values(), key=len)
+        if len(most) < min(self.rows, len(phase)):
+            most = sorted(phase, key=lambda i: waiting[i].behind)
+        return sorted(most[: self.rows])
+
+
+BATCHINGS: Mapping[str, Callable[[int], Batching]] = MappingProxyType(
+    {"ragged": lambda rows: Ragged(), "eqspec": EqSpec, "exspec": ExSpec}
+)
+"""By the name that a user gives, each made for so many rows of a pass."""
+
+
+def chosen(name: str, rows: int) -> Batching:
+    """The batching of this name; rows: of a pass, which `ragged` does not bound. Raises RequestError for a name that is not
+    there, or rows out of range."""
+    if name not in BATCHINGS:
+        near = get_close_matches(name, BATCHINGS, 1, 0.0)
+        raise RequestError(
+            f"batching is {name!r}: it must be one of {', '.join(BATCHINGS)}; nearest is {near[0]}"
+        )
+    return BATCHINGS[name](rows)
+
+
+def padded(plain: LM, name: str) -> LM:
+    """The model over passes that are one padded tensor, and its draft as well. Raises RequestError where the compiled step or
+    another engine runs it, which keep every row at its own end."""
+    from polydec.models.checkpoint import Deferred
+
+    draft = plain.draft
+    small = None if draft is None else Deferred(draft.name, lambda: _laid_out(_whole(draft), name))
+    made = replace(plain, checkpoint=_laid_out(plain.checkpoint, name), draft=small)
+    if "costs" in vars(plain):  # they are measured once
+        vars(made)["costs"] = plain.costs
+    return made
+
+
+def _laid_out(point: Checkpoint, name: str) -> Checkpoint:
+    from polydec.models.lm import LM as Law
+    from polydec.nets.transformer import Transformer
+
+    law = point.lm
+    if type(law) is not Law or not isinstance(law.network, Transformer):
+        raise RequestError(
+            f"batching is {name!r}: what runs {point.name} ({point.kernel}) keeps every row at its own end; "
+            "load it on the torch path (--dtype torch)"
+        )
+    network = law.network.padded()
+    twin = Law(network, law.vocab, chunk=law.chunk, keep=law.keep)
+    return replace(point, lm=twin)
+
+
+def _whole(point: Checkpoint | Deferred) -> Checkpoint:
+    from polydec.models.checkpoint import Deferred
+
+    return point.whole if isinstance(point, Deferred) else point
+
+
+def _phase(waiting: Sequence[Forward]) -> list[int]:
+    """Prompts where there are some, else all that wait: the two share no pass."""
+    prompts = [i for i, f in enumerate(waiting) if f.split is not None]
+    return prompts or list(range(len(waiting)))
+
+
+def _check_rows(rows: int) -> None:
+    if not 1 <= rows <= 4096:
+        raise RequestError(f"rows is {rows}: it must lie in 1 to 4096")
