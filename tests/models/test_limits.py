@@ -143,6 +143,8 @@ def test_what_a_lexical_unit_is_learned_from():
             ),
         )
 
+        columns = None
+
         def __call__(self, entry, window, every):
             return ((logits, logits, torch.arange(length)) for logits in leaf)
 

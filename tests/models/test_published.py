@@ -287,6 +287,8 @@ def test_a_gguf_file_gets_the_architecture_that_others_look_for(tmp_path):
 
 def test_what_no_other_engine_can_take(tmp_path, lm):
     for module in artefacts.MODULES.values():
+        if module.KIND.name == "block-drafter":  # its file is read first
+            continue
         one = module.examples(lm.checkpoint.lm.vocab, H, 64)[0]
         module.save(tmp_path / module.KIND.name, one, {}) if module.KIND.name == "eagle-3" else (
             tmp_path / module.KIND.name

@@ -32,8 +32,8 @@ def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("seq2seq")
     rows = lines(path / "pairs.jsonl")
     spec = Seq2SeqSpec(
-        str(path / "out"), str(path / "pairs.jsonl"), steps=240, tokens=256, encoder=2, decoder=1,
-        width=32, vocab=290,
+        str(path / "out"), str(path / "pairs.jsonl"), steps=600, tokens=256, encoder=2, decoder=1,
+        width=32, vocab=260,
     )  # fmt: skip
     return spec, train_seq2seq(spec), rows
 
@@ -49,12 +49,14 @@ def test_transformers_writes_the_same_from_the_directory(trained):
     spec, _, rows = trained
     lm, theirs = load(spec.out, threads=1), T5ForConditionalGeneration.from_pretrained(spec.out)
     for row in rows[:8]:
-        ids = lm.text.encode(row["source"])
+        ids = lm.checkpoint.text.encode(row["source"])
         with torch.no_grad():
             out = theirs.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
         engine = Engine(lm)
         asked = engine.submit(row["source"], max_tokens=12)
-        assert lm.text.decode(out[0].tolist()[1:]) == engine.run([asked])[0].choices[0].text
+        assert (
+            lm.checkpoint.text.decode(out[0].tolist()[1:]) == engine.run([asked])[0].choices[0].text
+        )
 
 
 def test_a_run_goes_on_where_it_was(trained, tmp_path):

@@ -96,13 +96,13 @@ Pairs = Callable[[list[tuple[str, Any]]], dict[str, Any]]
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise RequestError(f"{name} is no number of JSON")
 
 
 def _finite(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise ValueError(f"{digits[:40]} is larger than any number")
+        raise RequestError(f"{digits[:40]} is larger than any number")
     return value
 
 

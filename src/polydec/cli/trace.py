@@ -460,6 +460,7 @@ def _costs(told: Any, path: Path) -> Costs | None:
             **{
                 k: tuple(map(float, v)) if isinstance(v, list) else float(v)
                 for k, v in told.items()
+                if v is not None
             }  # pyright: ignore
         )
     except (TypeError, ValueError, AttributeError) as error:

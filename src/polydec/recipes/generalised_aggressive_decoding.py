@@ -25,7 +25,6 @@ CARD = Card(
     needs=(Trained("block-drafter"),),
     needs_training=True,
     aliases=("gad", "generalized aggressive decoding", "speculative decoding for seq2seq"),
-    arxiv="2205.10350",
     published="3 to 5 times on WMT14 English-German, WMT16 English-Romanian and summarisation, at equal quality",
 )
 

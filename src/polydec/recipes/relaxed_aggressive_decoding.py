@@ -25,7 +25,6 @@ CARD = Card(
     needs=(Trained("block-drafter"),),
     needs_training=True,
     aliases=("gad++", "gad-plus-plus"),
-    arxiv="2205.10350",
     published="faster than the strict form at equal quality on WMT14 English-German and WMT16 English-Romanian",
 )
 
