@@ -30,9 +30,9 @@ def lines(path, count=400, seed=0):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("seq2seq")
-    rows = lines(path / "pairs.jsonl")
+    rows = lines(path / "pairs.jsonl", 1500)
     spec = Seq2SeqSpec(
-        str(path / "out"), str(path / "pairs.jsonl"), steps=600, tokens=256, encoder=2, decoder=1,
+        str(path / "out"), str(path / "pairs.jsonl"), steps=400, tokens=256, encoder=2, decoder=1,
         width=32, vocab=260,
     )  # fmt: skip
     return spec, train_seq2seq(spec), rows
