@@ -521,3 +521,48 @@ def test_prompts_end_in_the_order_in_which_they_came(seed):
     while scheduler.step():
         pass
     assert ended == {i: -(-sum(sizes[: i + 1]) // most) for i in range(6)}
+
+
+@dataclass(eq=False)
+class Slow:
+    """Answers when it is told to; ended: whether it has."""
+
+    cost: float = 1.0
+    ended: bool = False
+
+    def forward(self, queries):
+        threading.Event().wait(0.2)
+        self.ended = True
+        return list(queries)
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_closing_a_task_waits_for_its_pass_that_is_under_way(below):
+    """Also for one of a task below it, and for no pass of others."""
+    slow, quick = Slow(), Doubler(0.1)
+
+    async def parent():
+        return await gather(ask(slow, 1))
+
+    with ThreadPoolExecutor(2) as pool:
+        scheduler = Scheduler(pool=pool)
+        task = scheduler.submit(parent() if below else ask(slow, 1))
+        other = scheduler.submit(ask(quick, 2, 3, 4))
+        assert scheduler.step()
+        scheduler.settle(other)
+        assert not slow.ended
+        scheduler.cancel(task)
+        assert slow.ended and task.done
+        while scheduler.step():
+            pass
+    assert other.result == 8
+
+
+def test_passes_hold_those_that_are_chosen():
+    model = Doubler()
+    scheduler = Scheduler(choose=lambda waiting: range(len(waiting))[:2])
+    tasks = [scheduler.submit(ask(model, i)) for i in range(5)]
+    while scheduler.step():
+        pass
+    assert [t.result for t in tasks] == [0, 2, 4, 6, 8]
+    assert model.passes == [[0, 1], [2, 3], [4]]
