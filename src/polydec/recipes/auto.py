@@ -85,11 +85,11 @@ def build(
     )
     paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
     drafter = CostAware(free, paid, kit.costs, lasting=False)
-    one, two = kit.costs.share(1), kit.costs.share(2)
+    single, two = kit.costs.share(1), kit.costs.share(2)
     took_ms = kit.costs.tree_ms or ((0.0, 0.0) if states else None)
     trained = None if took_ms is None or states is False else trained_tree.find(kit)
     if trained is not None and took_ms is not None:
         tree = PricedTree(trained[0], *took_ms, trained[1])
-        if states or tree.ever_pays(one, two - one):
+        if states or tree.ever_pays(single, two - single):
             drafter = replace(drafter, paid=None, tree=tree)
     return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))
