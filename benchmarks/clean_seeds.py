@@ -1,9 +1,10 @@
-"""Does `verify` raise no alarm where nothing is wrong? All methods that a small model can run, seed by seed, for a bounded time.
+"""Does `verify` raise no alarm where nothing is wrong? All methods that a small model can run, seed by seed, for a
+bounded time.
 
     python benchmarks/clean_seeds.py --minutes 25 > docs/verify-clean.csv
 
-Seeds go round all methods in turn, so whenever the time is up every method has had about as many. A row a method: its promise, by
-what it was held to, seeds, alarms, the place of the first alarm, and seconds of a core.
+Seeds go round all methods in turn, so whenever the time is up every method has had about as many. A row a method:
+its promise, by what it was held to, seeds, alarms, the place of the first alarm, and seconds of a core.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ from polydec.methods import press
 from polydec.nets.query import Query
 
 CONTEXTS = (1000, 2000, 4000, 8000)
+TIMED = (2000, 4000)
+"""Contexts with --times."""
 ROWS, TOKENS, TURNS = 64, 48, 21
 COLUMNS = (
     "set", "press", "context", "bytes", "perplexity", "kl", "same", "row", "rows", "plain", "auto",
@@ -104,10 +106,12 @@ def laws(lm: Any, ids: tuple[int, ...]) -> dict[tuple[str, int], list[str]]:
     return out
 
 
-def attention(lm: Any, ids: tuple[int, ...], rows: int) -> dict[tuple[str, int], float]:
+def attention(
+    lm: Any, ids: tuple[int, ...], contexts: tuple[int, ...], rows: int
+) -> dict[tuple[str, int], float]:
     """CPU milliseconds of attention of so many rows."""
     network, out = lm.network, dict[tuple[str, int], float]()
-    for context in CONTEXTS:
+    for context in contexts:
         queries = {("none", 16): asked(network, filled(law_of(lm, None), ids[:17]), rows)}
         for way in WAYS:
             law = law_of(lm, way)
@@ -145,11 +149,13 @@ def asked(network: Any, cache: Any, rows: int) -> Query:
     return query
 
 
-def speed(lm: Any, ids: tuple[int, ...], method: str) -> dict[tuple[str, int], float]:
+def speed(
+    lm: Any, ids: tuple[int, ...], contexts: tuple[int, ...], method: str
+) -> dict[tuple[str, int], float]:
     """Tokens a second of CPU time."""
     lm.checkpoint.lm.keep = 2
     out = dict[tuple[str, int], float]()
-    for context in CONTEXTS:
+    for context in contexts:
         for way in WAYS:
             more = {} if way is None else {"cache": "quantised", "cache_options": way}
 
@@ -190,10 +196,11 @@ def main() -> None:
     if any(r["set"] == kernel for r in done):
         raise SystemExit(f"{path} has rows of {kernel} already")
     ids = tuple(lm.ids(text(2 * max(CONTEXTS)), raw=True)[: max(CONTEXTS) + 64])
+    contexts = CONTEXTS if distances else TIMED
     told = laws(lm, ids) if distances else {}
-    one, eight = attention(lm, ids, 1), attention(lm, ids, 8)
-    plain, auto = speed(lm, ids, "plain"), speed(lm, ids, "auto")
-    for context in CONTEXTS:
+    one, eight = attention(lm, ids, contexts, 1), attention(lm, ids, contexts, 8)
+    plain, auto = speed(lm, ids, contexts, "plain"), speed(lm, ids, contexts, "auto")
+    for context in contexts:
         for way in WAYS:
             key = name(way), context
             times = (

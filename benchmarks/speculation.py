@@ -208,6 +208,12 @@ def main() -> None:
     )
     p.add_argument("--model", default="zoo:smollm2")
     p.add_argument("--dtype", default="auto")
+    p.add_argument("--compute", help="float32, int16 or int8 (default: the machine's)")
+    p.add_argument(
+        "--trained",
+        default="",
+        help="comma-separated: what was trained for the model (zoo:smollm2-states)",
+    )
     p.add_argument(
         "--methods",
         default="all",
@@ -275,7 +281,8 @@ def main() -> None:
     if a.summary:
         print(json.dumps(tables.summary(tables.read(a.summary)), indent=1))
         return
-    lm = api.load(a.model, dtype=a.dtype)
+    trained = tuple(filter(None, a.trained.split(",")))
+    lm = api.load(a.model, dtype=a.dtype, compute=a.compute, trained=trained)
     lm.costs  # noqa: B018  (measured before anything is timed, where there is no profile)
     found = profile.read(lm)
     clocks = tuple(replay.Clocked(x.lm.network) for x in (lm.checkpoint, lm.draft) if x is not None)

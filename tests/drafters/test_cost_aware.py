@@ -18,6 +18,7 @@ from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.priced import Priced
+from polydec.drafters.priced_tree import PricedTree
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.drafting.costs import Costs
@@ -29,6 +30,7 @@ from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_drafter import check_drafter
 from polydec.testing.toy import toy
+from polydec.trees.best_first import BestFirst
 from polydec.trees.chain import Chain
 from polydec.verifiers.match import Match
 
@@ -304,3 +306,74 @@ def test_probes_go_where_what_they_stand_on_goes(wrap):
     assert len(run([guess.propose(1, 2, Budget(4, 3), Rng.of(0))])[0]) == 2, (
         "a candidate whose probes do not fit stays out"
     )
+
+
+def trained(seed, first_ms, level_ms):
+    """What draws likeliest paths of a model, as a trained drafter would."""
+    own = FromModel(Shaped(toy(seed, 3), Greedy()), BestFirst(2, 1))
+    return PricedTree(own, first_ms, level_ms)
+
+
+@pytest.mark.parametrize("target", [Shaped(toy(3, 3), Greedy()), toy(3, 3)], ids=["greedy", "law"])
+def test_a_trained_tree_changes_no_text_and_keeps_the_contract(target):
+    drafter = CostAware(Lookup(), None, Costs((1.0, 1.02, 1.04)), tree=trained(3, 0.05, 0.02))
+    request = Request((0, 1, 0, 1, 0), max_tokens=60, ignore_eos=True, seed=5)
+    ours, plain = (
+        run([answer_one(Speculative(target, d, Match(), Fixed(4, 8)), request)])[0]
+        for d in (drafter, Nothing())
+    )
+    assert ours.token_ids == plain.token_ids and ours.stats.passes < plain.stats.passes
+    check_drafter(drafter)
+
+
+def test_a_trained_tree_is_asked_where_it_is_expected_to_pay():
+    passes = {}
+    for price in (0.0, 0.1, 5.0):
+        tree = trained(3, price, price / 2)
+        result, sizes = drafts(
+            CostAware(Nothing(), None, Costs((1.0, 1.05, 1.1)), tree=tree), toy(3, 3)
+        )
+        passes[price] = result.stats.passes
+        assert tree.ever_pays(1.0, 0.05) == (price < 5.0)
+        assert (max(sizes) > 0) == (price < 5.0)
+    assert passes[0.1] < 60 == passes[5.0]
+
+
+def test_a_trained_tree_that_is_wrong_is_soon_left_alone():
+    asked = []
+
+    class Watched(BestFirst):
+        async def grow(self, *args):
+            asked.append(1)
+            return await super().grow(*args)
+
+    target, opposite = toy(5, 3), toy(77, 3)
+    opposite.network.weight = -8 * target.network.weight
+    own = FromModel(Shaped(opposite, Greedy()), Watched(1))
+    tree = PricedTree(own, 0.2, 0.1)
+    drafts(CostAware(Nothing(), None, Costs((1.0, 1.05, 1.1)), tree=tree), target)
+    assert 1 <= len(asked) <= 30
+
+
+def test_company_asks_no_tree_that_pays_alone():
+    costs, tree = Costs((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)), trained(3, 0.2, 0.05)
+    target = toy(3, 3)
+    _, alone = drafts(CostAware(Nothing(), None, costs, tree=tree), target)
+    others = [target.open((0, 1)) for _ in range(7)]
+    _, together = drafts(CostAware(Nothing(), None, costs, tree=tree), target)
+    assert len(others) == 7 and sum(alone) > 0 == sum(together)
+
+
+@pytest.mark.parametrize(
+    "fields, words", [((-1.0, 0.0), "first_ms is -1.0"), ((0.0, -2.0), "level_ms is -2.0")]
+)
+def test_a_trained_tree_has_a_price(fields, words):
+    with pytest.raises(ValueError, match=words):
+        trained(3, *fields)
+
+
+def test_what_a_tree_took():
+    tree = trained(3, 1.0, 0.25)
+    assert tree.took_ms(Draft.chain(0, (1, 2)), 4) == 1.5  # a third level named nothing
+    assert tree.took_ms(Draft.chain(0, (1, 2)), 2) == 1.25
+    assert tree.budget(Budget(20, 99), 1.0) == Budget(8, 24, floor=0.5)

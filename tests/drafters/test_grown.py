@@ -138,3 +138,28 @@ def test_states_that_are_no_numbers_are_told():
         eagle.grower.forward(
             [Growing(eagle.grower._step.new_cache(), torch.ones(1, width), state, None, 2, 2, 2, 4)]
         )
+
+
+def test_a_floor_and_few_tips_grow_what_the_rule_grows_whatever_shapes_the_target():
+    target, eagle = bound()
+    law = Shaped(target, Repetition(1.3), Temperature(0.7))
+    one, by_level = [], []
+    for drafts, one_call in ((one, True), (by_level, False)):
+        session = law.open((1, 2))
+        guess = FromEagle(eagle, BestFirst(4, 1), prompt=False, bent=False).open((1, 2), session)
+        guess.text, guess.true_H = (2, 3), torch.zeros(1)
+        g, width = torch.Generator().manual_seed(1), target.network.config.width
+        guess.pending = [((3,), torch.randn(2 * width, generator=g))]
+        guess = guess if one_call else replace(guess, grower=None)
+        for floor in (0.0, 1e-3, 0.9999):
+            drafts.append(run([guess.propose(3, 0, Budget(5, 16, floor=floor), None)])[0])
+    assert [(d.token, d.parent) for d in one] == [(d.token, d.parent) for d in by_level]
+    assert len(one[0]) == 17 > len(one[1]) and len(one[2]) == 1
+    value = [1.0]
+    for p, c in zip(one[1].parent[1:], one[1].chance[1:], strict=True):
+        value.append(value[p] * c)
+    assert min(value) >= 1e-3
+    expanded = {}
+    for p, depth in zip(one[0].parent[1:], one[0].depth[1:], strict=True):
+        expanded.setdefault(depth, set()).add(p)
+    assert all(len(parents) == 1 for parents in expanded.values())

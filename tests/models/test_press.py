@@ -273,6 +273,21 @@ def test_old_entries_are_given_back():
     assert held["window"] < held["8 bits"] and held["hitters"] < held["watched"]
 
 
+def test_of_kept_texts_the_one_that_can_go_on_is_taken():
+    """A longer text that begins alike has given back what rows behind the common part see, and is no use."""
+    target = law(presses(4)["8 bits"], keep=2)
+    for length in (70, 30):
+        session = target.open(TEXT[:length])
+        go(session.prefill(SILENT))
+        session.close()
+    session = target.open(TEXT[:28])
+    assert session.ledger.cache.length == 27
+    near(
+        rows(go(session.score(Draft.chain(TEXT[27]), ROW)), 1),
+        go(by_steps(target, TEXT[:28], 0))[-1:],
+    )
+
+
 def test_windows_and_networks_that_see_what_follows_are_refused():
     from transformers import MistralConfig, MistralForCausalLM
 

@@ -39,7 +39,7 @@ def trained(tmp_path_factory):
 
 
 def test_it_learns_and_says_so_of_pairs_that_it_did_not_see(trained):
-    spec, result, rows = trained
+    _, result, rows = trained
     assert result["pairs"] == sum(not held_out(r["source"]) for r in rows)
     assert result["held_out_right"] > 0.6 and result["held_out_nats"] < 1.3
     assert 0 <= result["padding"] < 0.3

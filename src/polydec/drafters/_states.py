@@ -195,6 +195,7 @@ class StateGuess:
         if self.tip is not None:
             self.end, self.tip = grower.tip(self.tip), None
         some, self.pending = self.pending, []
+        width, tips = self.drafter.tree.expands  # pyright: ignore[reportAttributeAccessIssue]
         grown = await Forward(
             grower,
             Growing(
@@ -203,7 +204,8 @@ class StateGuess:
                 torch.stack([state_S for _, state_S in some]) if some else torch.empty(0),
                 None if some else self.end,
                 min(depth, DEEP),
-                *self.drafter.tree.expands,  # pyright: ignore[reportAttributeAccessIssue]
+                width,
+                tips,
                 budget.nodes,
                 budget.floor,
             ),

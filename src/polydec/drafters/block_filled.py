@@ -20,7 +20,8 @@ from polydec.learned.kinds.block_drafter import BlockDrafter
 
 @dataclass(frozen=True)
 class BlockFilled:
-    """Puts `block` gaps behind the text and lets the drafter look at them once, beside the source; the likeliest token of each gap
+    """Puts `block` gaps behind the text and lets the drafter look at them once, beside the source; the likeliest
+    token of each gap
     is the draft. It ends behind an EOS. The gaps are as many as it was trained on whatever the budget allows: of more than
     that the first are proposed.
 

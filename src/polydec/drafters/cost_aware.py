@@ -168,8 +168,8 @@ class Round:
 
     one_row_ms: a pass of one row; saved_ms: what an accepted token saves; spent_ms: what the step costs. candidates: all that
     were proposed, fed or not, and said: the stated chance of each one's path. chain: the paid drafter's (token, own
-    probability). without_free, without_paid, without_tree: for the gain of asking, where it is to be judged. silent: the free drafter was
-    not asked; missed: what it has to be told yet, for that reason.
+    probability). without_free, without_paid, without_tree: for the gain of asking, where it is to be judged. silent: the free
+    drafter was not asked; missed: what it has to be told yet, for that reason.
     """
 
     one_row_ms: float = 1.0

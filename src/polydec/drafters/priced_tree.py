@@ -8,6 +8,7 @@ from math import inf
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
 from polydec.drafting.calibration import Calibration
+from polydec.drafting.costs import Costs
 from polydec.families.ar.protocols import Drafter
 from polydec.families.ar.types import Budget
 
@@ -17,9 +18,9 @@ best chance of a first token that these know, in six equal parts. Measured with 
 that are there for tuning."""
 RIGHT = 0.545
 """How often zoo:smollm2-states is right in the first token, as its file says."""
-TRUST, FORGET = 16.0, 64.0
+TRUST, FORGET = 12.0, 64.0
 """Steps that the above is worth; counts of a class are halved at so many."""
-FADE = 0.98
+FADE = 0.995
 """What is kept of a class's counts in a step in which it was not worth asking, so that one bad stretch is not for good."""
 DEEPEST, MOST = 8, 24
 """Levels and tokens of its tree, at most."""
@@ -46,6 +47,18 @@ class PricedTree:
                 raise RequestError(f"{name} is {ms}: it must be finite and at least 0")
         if not 0.0 <= self.right <= 1.0:
             raise RequestError(f"right is {self.right}: it must lie in 0 to 1")
+
+    @staticmethod
+    def where_it_pays(
+        found: tuple[Drafter, float] | None, costs: Costs, asked: bool | None
+    ) -> PricedTree | None:
+        """A drafter and how often it is right (None: there is none), where asking it ever pays by these costs, or somebody says
+        that it is to be asked; else None, so that its states are not even kept. asked: True, False, or None: costs decide."""
+        took_ms = (0.0, 0.0) if costs.tree_ms is None and asked else costs.tree_ms
+        if found is None or took_ms is None or asked is False:
+            return None
+        tree, one_row = PricedTree(found[0], *took_ms, found[1]), costs.share(1)
+        return tree if asked or tree.ever_pays(one_row, costs.share(2) - one_row) else None
 
     def brings(self, step: int) -> float:
         """Tokens that asking is expected to bring in a step of this class."""

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from polydec.base.errors import PolydecError
+from polydec.core.protocols import Target
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.heads import FromHeads
-from polydec.families.ar.protocols import Drafter
+from polydec.families.ar.protocols import Drafter, Tree
 from polydec.learned.kinds.eagle import Eagle
 from polydec.learned.kinds.eagle3 import Eagle3
 from polydec.learned.kinds.heads import Heads
-from polydec.methods.kit import Kit
-from polydec.trees.best_first import BestFirst
 
-TREE = BestFirst(4, 1)
+WIDTH, TIPS = 4, 1
 """Of each level the likeliest path goes on, and four tokens are named below it: by replay that is worth 1 to 4 % more than two
 or three paths, as a further row of a level costs half as much as the level."""
 
 
-def find(kit: Kit) -> tuple[Drafter, float] | None:
+class Finder(Protocol):
+    """Who holds a model and what was trained for it: a kit."""
+
+    @property
+    def target(self) -> Target: ...
+    def find(self, kind: type[Any], /) -> Any: ...
+
+
+def find(kit: Finder, tree: Tree) -> tuple[Drafter, float] | None:
     """The drafter, and how often it is right in its first token; None: nothing was trained that fits. It reads no prompt beyond
     its last token, so that prompts cost nothing more, and its laws stay as they are whatever shapes the target's."""
     for kind, drafts in ((Eagle3, FromEagle), (Eagle, FromEagle), (Heads, FromHeads)):
-        trained: Any = kit.find(kind)
-        if trained is not None and _shows_states(kit):
-            return drafts(trained, TREE, prompt=False, bent=False), trained.rates[0][0]
+        trained = kit.find(kind)
+        if trained is not None and _shows_states(kit.target):
+            return drafts(trained, tree, prompt=False, bent=False), trained.rates[0][0]
     return None
 
 
-def _shows_states(kit: Kit) -> bool:
+def _shows_states(target: Target) -> bool:
     """Whether the law, as it is steered or shaped, shows states."""
-    session = kit.target.open((0,))
+    session = target.open((0,))
     try:
         session.embed((0,))
     except PolydecError:

@@ -44,8 +44,8 @@ class Seq2SeqConfig:
 
 @dataclass(frozen=True)
 class T5Shape:
-    """Sizes of a T5 network (v1, relu). width: of the states; head: of an attention head, of which there are width / head; inner: of the MLPs; first,
-    layers: layers of the encoder and of the decoder."""
+    """Sizes of a T5 network (v1, relu). width: of the states; head: of an attention head, of which there are width /
+    head; inner: of the MLPs; first, layers: layers of the encoder and of the decoder."""
 
     vocab: int
     width: int

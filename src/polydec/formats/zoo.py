@@ -94,6 +94,13 @@ _ENTRIES = (
         "about 1 MB",
     ),
     Entry(
+        "diffusion-varied",
+        "zoo:diffusion on lists of any length from 3 to 9, with letters and made-up names",
+        "trained here, on tasks that are generated",
+        "Apache-2.0",
+        "about 2 MB",
+    ),
+    Entry(
         "tiny",
         "about 3 million parameters, for tests and first steps: prose, code and dialogue",
         "trained here",

@@ -40,6 +40,8 @@ class Vocabulary:
 class StateLayer:
     """tensors: by the names that they have in a Llama behind "model.layers.0."; heads, kv_heads, theta: of its attention.
 
+    threads: of the compiled step, None: as many as there are cores.
+
     Attention reads S numbers a position, of which the last H are the residual stream; S is H but where a drafter puts something
     beside it (EAGLE-3: the token). Norms go over all S.
     """
@@ -48,6 +50,7 @@ class StateLayer:
     heads: int
     kv_heads: int
     theta: float
+    threads: int | None = None
 
     @property
     def width(self) -> int:
@@ -109,7 +112,7 @@ class StateLayer:
                 "model.embed_tokens.proj.weight": torch.zeros(wide, 1),
             }
         )
-        native, _ = cpu.attempt(config, tensors | thin, quantize="q8_0")
+        native, _ = cpu.attempt(config, tensors | thin, self.threads, quantize="q8_0")
         return native or Transformer.build(config, tensors, dtype="float32")
 
     @property

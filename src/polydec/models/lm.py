@@ -196,12 +196,12 @@ class LM:
         use, or what a live session has in common."""
         best, most, at = None, 0, -1
         for i, (kept, cache) in enumerate(self._kept):
-            if (n := common(kept, text)) > most:
+            if (n := self._useful(cache, common(kept, text))) > most:
                 best, most, at = cache, n, i
         shares = self.network.tree or self.network.rollback
         for session in self.live:
             ledger = session.ledger
-            n = min(ledger.filled, common(ledger.text, text))
+            n = self._useful(ledger.cache, min(ledger.filled, common(ledger.text, text)))
             useful = session.law is self and n >= LEAST and n > most
             if useful and (shares or n == ledger.cache.length):
                 best, most, at = ledger.cache, n, -1
@@ -210,6 +210,11 @@ class LM:
         if at >= 0 and most == len(self._kept[at][0]):
             return self._kept.pop(at)[1]
         return best.fork(most)
+
+    def _useful(self, cache: Any, common: int) -> int:
+        """How many of the first entries that a text has in common with a cache's it can go on from: a pressed cache may have
+        given back what rows behind them see."""
+        return common if self.press is None else cache.whole(common)
 
     def _new_cache(self) -> Any:
         """An empty one."""

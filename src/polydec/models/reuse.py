@@ -3,8 +3,9 @@ Encoding, He et al., ICLR 2025: "Let the Code LLM Edit Itself When You Edit the 
 
 A key names a text that is edited: its requests follow one another, and each leaves its cache to the next. With "prefix" the
 next one takes what both begin with. With "edited" it takes what stands behind an edit, too: keys are turned to their new
-positions, and what is new is fed, with a few tokens behind it. What was taken so was computed with the old text in view, so the law is approximate from
-there on. Nobody but the key's next request is given such entries, and they are never computed anew in silence.
+positions, and what is new is fed, with a few tokens behind it. What was taken so was computed with the old text in view, so
+the law is approximate from there on. Nobody but the key's next request is given such entries, and they are never computed
+anew in silence.
 """
 
 from __future__ import annotations

@@ -141,10 +141,9 @@ int Model::grow(StepGrowth& g) {
   g.found = 0;
   if (!head.data || c.layers != 1) return 5;
   if (outside(g.width, std::min(MOST_WIDE, N)) || outside(g.tips, MOST_WIDE) || !(g.floor <= 1) ||
-      outside(g.depth, MOST_DEEP) ||
-      outside(g.nodes, MOST_NODES) || g.rows < 0 || g.rows > c.context || g.length < 0 ||
-      g.length > c.context || !g.cache || !g.table || !g.tip || !g.logits || !g.token ||
-      !g.parent || !g.chance)
+      outside(g.depth, MOST_DEEP) || outside(g.nodes, MOST_NODES) || g.rows < 0 ||
+      g.rows > c.context || g.length < 0 || g.length > c.context || !g.cache || !g.table ||
+      !g.tip || !g.logits || !g.token || !g.parent || !g.chance)
     return 6;
   if (g.rows && (!fuse.data || !g.embed || !g.state)) return 5;
   if (g.rows && (fuse.n != S || int64_t(g.states) * S != fuse.k)) return 3;
@@ -203,7 +202,8 @@ int Model::grow(StepGrowth& g) {
         const double path = tips[i].named < 0 ? 1.0 : named[size_t(tips[i].named)].path;
         for (int n = 0; n < g.width; ++n) {
           const double q = std::exp(double(float(double(value[size_t(n)] - value[0]) - all)));
-          if (q > 0 && path * q >= g.floor) fresh.push_back({{path * q, q, tips[i].named, at[size_t(n)], depth}, int(i)});
+          if (q > 0 && path * q >= g.floor)
+            fresh.push_back({{path * q, q, tips[i].named, at[size_t(n)], depth}, int(i)});
         }
       }
       std::stable_sort(fresh.begin(), fresh.end(),

@@ -85,8 +85,8 @@ struct StepBatch {
 // learned/kinds/eagle3.py). Its rows are a token's embedding beside a state, each divided by its
 // root mean square, joined to one of the network's width where there is STEP_JOIN. First it reads
 // `rows` true states, which stay in its cache: entries [length, length + rows). Then it expands at
-// each level the `tips` likeliest paths, of which each names its `width` likeliest tokens, none on a
-// path less likely than `floor`; of all that were named the `nodes` likeliest are answered
+// each level the `tips` likeliest paths, of which each names its `width` likeliest tokens, none on
+// a path less likely than `floor`; of all that were named the `nodes` likeliest are answered
 // (BestFirst, trees/best_first.py).
 struct StepGrowth {
   const StepCache* cache;  // room for length + rows + tips * (depth - 1) entries
@@ -160,8 +160,8 @@ int step_turns(void* model, const int32_t* ropes, uint64_t count);
 int step_sparse(void* model, const int32_t* sparse, uint64_t count);
 // Bytes of a packed block of one layer; 0: blocks of this kind cannot be read.
 uint64_t step_press_bytes(void* model, const StepPress* press);
-// Packs a block of one layer, whose numbers must be finite, kv [2][kv_heads][block][head] (`count` floats), into `out` (`room`
-// bytes).
+// Packs a block of one layer, whose numbers must be finite, kv [2][kv_heads][block][head] (`count`
+// floats), into `out` (`room` bytes).
 int step_press(void* model, const StepPress* press, const float* kv, uint64_t count, uint8_t* out,
                uint64_t room);
 int step_run(void* model, const StepBatch* batch);

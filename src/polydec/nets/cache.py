@@ -164,7 +164,7 @@ class Cache:
             raise RequestError(
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
             )
-        length = self._whole(length)
+        length = self.whole(length)
         self.length, self.parent = length, []
         self._unpack(length)
         if not length:
@@ -174,7 +174,7 @@ class Cache:
     def fork(self, length: int | None = None) -> Cache:
         """A twin that reads the same entries; with `length` the first committed ones only (none, where rows behind them see
         some that are there packed only), nothing staged."""
-        length = None if length is None else self._whole(length)
+        length = None if length is None else self.whole(length)
         stop = self.end if length is None else length
         twin = Cache(
             self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]),
@@ -270,8 +270,8 @@ class Cache:
             self._hold(Storage(kv, base))
         self.base = base
 
-    def _whole(self, length: int) -> int:
-        """So many entries, where all that rows behind them see is there; else none."""
+    def whole(self, length: int) -> int:
+        """So many entries, where all that rows behind them see is there; else none: of those a fork or a cut would keep."""
         missing = (
             self.press is not None and sealed(length, self.press) * self.press.block < self.base
         )

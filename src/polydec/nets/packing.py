@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,7 +87,8 @@ class Unpack:
         assert self.cache.press is not None
         if self.chunks:
             blocks = [self.cache.chunk(self.layer, c) for c in self.chunks]
-            self.cache.press.fill(blocks, self.packed)
+            press: Any = self.cache.press
+            press.fill(blocks, self.packed)
         torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]
 
 

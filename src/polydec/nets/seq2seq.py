@@ -153,8 +153,8 @@ class Parts:
 
 
 def buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
-    """Of positions [m] and [n] the buckets of T5's relative positions, [m, n]. Near distances have a bucket each, far ones share
-    them by their logarithm; both: whether later positions are seen, which takes half the buckets."""
+    """Of positions [m] and [n] the buckets of T5's relative positions, [m, n]. Near distances have a bucket each,
+    far ones share them by their logarithm; both: whether later positions are seen, which takes half the buckets."""
     n, far = c.buckets, key[None, :] - query[:, None]
     bucket = torch.zeros_like(far)
     if both:
@@ -204,8 +204,8 @@ class Encoder:
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """What a Filler is asked. kv: what its encoder left of a source; known: the text so far, at least one token; count: gaps behind
-    it, at least 1."""
+    """What a Filler is asked. kv: what its encoder left of a source; known: the text so far, at least one token;
+    count: gaps behind it, at least 1."""
 
     kv: Tensor
     known: tuple[int, ...]
@@ -242,8 +242,10 @@ class Filler:
 
             def cross(h: Tensor, i: int = i, block: Block = block) -> Tensor:
                 assert block.cross is not None, "a decoder reads a source"
-                asks = p.heads(block.cross.query(h))
-                mixed = [p.attend(asks[:, r], *q.kv[i], None) for q, r in zip(queries, rows)]
+                asks, mixed = p.heads(block.cross.query(h)), list[Tensor]()
+                for q, r in zip(queries, rows, strict=True):
+                    key, value = q.kv[i]
+                    mixed.append(p.attend(asks[:, r], key, value, None))
                 return block.cross.out(torch.cat(mixed))
 
             x = p.around(x, block.own.norm, own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from polydec.base.options import Within
@@ -15,7 +14,7 @@ CARD = Card(
     name="auto",
     title="Goodput",
     source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
-    summary="Of what cheap drafters propose (copies, n-gram table, trained ones), feeds what is worth its rows here, or nothing.",
+    summary="Of what copies, counts and trained drafters propose, feeds what is worth its rows here, or nothing.",
     kind="draft-and-verify",
     family="ar",
     guarantee=Exactness.LAW,
@@ -67,6 +66,7 @@ def build(
     from polydec.policies.fixed import Fixed
     from polydec.shapers.greedy import Greedy
     from polydec.targets.shaped import Shaped
+    from polydec.trees.best_first import BestFirst
     from polydec.trees.chain import Chain
     from polydec.verifiers.match import Match
 
@@ -84,12 +84,7 @@ def build(
         else ask
     )
     paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
-    drafter = CostAware(free, paid, kit.costs, lasting=False)
-    single, two = kit.costs.share(1), kit.costs.share(2)
-    took_ms = kit.costs.tree_ms or ((0.0, 0.0) if states else None)
-    trained = None if took_ms is None or states is False else trained_tree.find(kit)
-    if trained is not None and took_ms is not None:
-        tree = PricedTree(trained[0], *took_ms, trained[1])
-        if states or tree.ever_pays(single, two - single):
-            drafter = replace(drafter, paid=None, tree=tree)
+    trained = trained_tree.find(kit, BestFirst(trained_tree.WIDTH, trained_tree.TIPS))
+    tree = PricedTree.where_it_pays(trained, kit.costs, states)
+    drafter = CostAware(free, paid if tree is None else None, kit.costs, lasting=False, tree=tree)
     return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

@@ -13,7 +13,7 @@ from polydec.methods.kit import Kit, Trained
 CARD = Card(
     name="generalised-aggressive-decoding",
     title="Generalised aggressive decoding",
-    summary="A network that was trained for it fills a block of gaps behind the text in one pass; the model keeps what it agrees with.",
+    summary="A network trained for it fills a block of gaps behind the text in one pass; the model keeps what it agrees with.",
     kind="draft-and-verify",
     family="ar",
     guarantee=Exactness.LAW,

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -16,12 +16,26 @@ from pydantic import Field, model_validator
 
 from polydec.base import edge, files
 from polydec.base.errors import PolydecError, RequestError
-from polydec.core.types import Reads
+from polydec.core.decoder import answer_one
+from polydec.core.protocols import Scores, Session
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.drafters import trained_tree
 from polydec.drafting.costs import Costs, at
-from polydec.methods.kit import family_of
+from polydec.families.ar.protocols import Drafter, Guess
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
+from polydec.methods.kit import Kit, family_of
 from polydec.models.checkpoint import Deferred
 from polydec.nets.linear import cpu_name, profile_path
+from polydec.policies.fixed import Fixed
 from polydec.request.passes import Passes, table
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.trees.best_first import BestFirst
+from polydec.verifiers.match import Match
 
 
 class Loaded(Protocol):
@@ -33,6 +47,7 @@ class Loaded(Protocol):
     def draft(self) -> Any: ...
     @property
     def network(self) -> Any: ...
+    def kit(self) -> Kit: ...
 
 
 QUICK = 8.0
@@ -56,7 +71,8 @@ class Profile:
     """rows: t(m) in ms by m, behind `context` tokens; far: the same behind `far_context`, of the smaller ones; draft: of the
     draft model, empty without one; beside: t of one row each of several sequences (their number is the key), behind contexts
     of the first length, far_beside: of the second, both empty where that would have taken too long; extra_ms: what Python
-    adds to a pass, each_ms: and to it for each further sequence."""
+    adds to a pass, each_ms: and to it for each further sequence; tree: of a draft of so many levels of what was trained on the
+    model's states, empty where there is nothing."""
 
     context: int
     rows: dict[int, float]
@@ -68,6 +84,7 @@ class Profile:
     extra_ms: float
     each_ms: float
     measured: str
+    tree: dict[int, float] = field(default_factory=dict[int, float])
 
     @property
     def costs(self) -> Costs:
@@ -84,7 +101,17 @@ class Profile:
             tuple(more),
             apart + self.each_ms,
             crowd,
+            self._tree_ms,
         )
+
+    @property
+    def _tree_ms(self) -> tuple[float, float] | None:
+        """What the first level of a tree takes, and each further one."""
+        if not self.tree:
+            return None
+        most = max(self.tree)
+        further = max(0.0, self.tree[most] - self.tree[1]) / max(most - 1, 1)
+        return self.tree[1] + EXTRA_MS, further
 
     def _crowded(self, rows: Sequence[float], more: Sequence[float]) -> tuple[float, float]:
         """What a further sequence adds to a pass beside its row, and how many times as much a context costs there as alone."""
@@ -103,6 +130,11 @@ class Profile:
         return max(0.0, apart), crowd
 
 
+TREE = BestFirst(trained_tree.WIDTH, trained_tree.TIPS)
+LEVELS = (1, 4)
+"""Levels of the trees that are timed."""
+DRAFTS = 48
+"""How many of them."""
 MOST_CROWD = 4.0
 """What was measured beyond that was somebody else's work."""
 QUANTILE = 0.1
@@ -167,7 +199,58 @@ def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
         EXTRA_MS,
         EACH_MS,
         time.strftime("%Y-%m-%d"),
+        _tree(lm),
     )
+
+
+def _tree(lm: Loaded) -> dict[int, float]:
+    """Drafts of few and of many levels in turns, each behind a pass of the model, which fills the processor's caches."""
+    found = trained_tree.find(lm.kit(), TREE)
+    if found is None:
+        return {}
+    took: dict[int, list[float]] = {levels: [] for levels in LEVELS}
+    timed = Timed(found[0], took)
+    decoder = Speculative(Shaped(lm.checkpoint.lm, Greedy()), timed, Match(), Fixed(1, 1))
+    prompt = tuple(x % lm.network.size for x in range(1, 33))
+    run([answer_one(decoder, Request(prompt, max_tokens=DRAFTS, ignore_eos=True))])
+    return {n: sorted(t[1:])[int((len(t) - 2) * QUANTILE)] for n, t in took.items()}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The drafter asked for trees of so many levels in turns, the milliseconds that each took, and nothing proposed."""
+
+    drafter: Drafter
+    took_ms: dict[int, list[float]]
+
+    def open(self, prompt: Sequence[int], session: Session) -> TimedGuess:
+        return TimedGuess(self.drafter.open(prompt, session), self.took_ms)
+
+
+@dataclass(frozen=True)
+class TimedGuess(Guess):
+    guess: Guess
+    took_ms: dict[int, list[float]]
+
+    @property
+    def want(self) -> Want:
+        return self.guess.want
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        levels = min(self.took_ms, key=lambda n: len(self.took_ms[n]))
+        start = time.perf_counter()
+        await self.guess.propose(root, position, Budget(levels, 4 * levels), rng)
+        self.took_ms[levels].append(1e3 * (time.perf_counter() - start))
+        return Draft.chain(root)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.guess.learn(draft, scores, verdict)
+
+    def fork(self, session: Session, choice: int | None = None) -> TimedGuess:
+        return TimedGuess(self.guess.fork(session, choice), self.took_ms)
+
+    def close(self) -> None:
+        self.guess.close()
 
 
 def _together(lm: Loaded, context: int, seconds: float) -> dict[int, float]:
@@ -194,7 +277,9 @@ def key(lm: Loaded) -> str:
 
     # a model's own draft, which is loaded when a method asks for it, is what its name says
     small = lm.draft and (lm.draft.name if isinstance(lm.draft, Deferred) else called(lm.draft))
-    return f"{cpu_name()}: {called(lm.checkpoint)}" + (f" with {small}" if small else "")
+    tree = trained_tree.find(lm.kit(), TREE)
+    beside = [small, tree and f"a tree of {tree[0].weights.kind}"]  # pyright: ignore
+    return f"{cpu_name()}: {called(lm.checkpoint)}" + "".join(f" with {x}" for x in beside if x)
 
 
 def path() -> Path:
@@ -221,6 +306,7 @@ class _Kept(edge.Record):
     extra_ms: Annotated[float, Field(ge=0.0, lt=1e9)]
     each_ms: Annotated[float, Field(ge=0.0, lt=1e9)]
     measured: Annotated[str, Field(max_length=100)]
+    tree: Table = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _whole(self) -> _Kept:
@@ -238,13 +324,15 @@ class _Kept(edge.Record):
             )
         if any(int(k) not in range(1, max(map(int, self.rows)) + 1) for k in self.beside):
             raise RequestError("it must hold passes of no more sequences than rows")
+        if self.tree and "1" not in self.tree:
+            raise RequestError("it must hold a tree of one level where it holds another")
         return self
 
     @property
     def profile(self) -> Profile:
-        rows, far, draft, beside, far_beside = (
+        rows, far, draft, beside, far_beside, tree = (
             {int(m): t for m, t in table.items()}
-            for table in (self.rows, self.far, self.draft, self.beside, self.far_beside)
+            for table in (self.rows, self.far, self.draft, self.beside, self.far_beside, self.tree)
         )
         return Profile(
             self.context,
@@ -257,6 +345,7 @@ class _Kept(edge.Record):
             self.extra_ms,
             self.each_ms,
             self.measured,
+            tree,
         )
 
 

@@ -128,8 +128,8 @@ class Batch:
 
     served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
     (raises RequestError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known;
-    batching: how answers share passes (request/batching.py), None: as the engine has it; submit: how the engine is asked, which a
-    watcher does its own way.
+    batching: how answers share passes (request/batching.py), None: as the engine has it; submit: how the engine is
+    asked, which a watcher does its own way.
     """
 
     def __init__(

@@ -36,10 +36,11 @@ Sides = tuple[Sequence[int], Sequence[int]]
 
 
 def train_block_drafter(spec: BlockDrafterSpec) -> dict[str, Any]:
-    """Train, beginning with the target's weights, and save an artefact at spec.out. See `carry_out`. Raises RequestError on a target of
-    another kind, FileError on wrong data.
+    """Train, beginning with the target's weights, and save an artefact at spec.out. See `carry_out`. Raises
+    RequestError on a target of another kind, FileError on wrong data.
 
-    Source: Ge et al., aggressive decoding (2022); the drafter there begins with BERT's weights, and glancing is that of GLAT (2021)."""
+    Source: Ge et al., aggressive decoding (2022); the drafter there begins with BERT's weights, and glancing is that
+    of GLAT (2021)."""
     return carry_out("block-drafter", spec, _course)
 
 
@@ -158,8 +159,8 @@ class Lesson:
         return self.network.logits(states[cut.gap_BT])
 
     def glanced(self, cut: Cut, share: float, rng: np.random.Generator) -> Cut:
-        """Filled once without learning; of the gaps of each text as many are shown as `share` of its wrong ones, drawn at random
-        of all its gaps. At least one gap of all is left."""
+        """Filled once without learning; of the gaps of each text as many are shown as `share` of its wrong ones,
+        drawn at random of all its gaps. At least one gap of all is left."""
         if not share:
             return cut
         with torch.no_grad():

@@ -33,7 +33,8 @@ class Pair:
 
 
 def read(path: Path) -> Iterator[Pair]:
-    """The pairs of a file or a folder as `rows.files` takes them: JSON lines with `source` and `target`, and rows with a question and
+    """The pairs of a file or a folder as `rows.files` takes them: JSON lines with `source` and `target`, and rows
+    with a question and
     its answer. Raises FileError with one sentence where there is none, one is wrong, or they are too many."""
     size, any_read = 0, False
     for file in rows.files(path):
@@ -75,8 +76,8 @@ class Bucket:
 
 
 def buckets(lengths: Sequence[tuple[int, int]], first: int, second: int) -> list[Bucket]:
-    """Every pair in exactly one bucket: by the source's length into at most `first` parts with about as many source tokens each,
-    and each of these by the target's length into at most `second` parts with about as many target tokens each.
+    """Every pair in exactly one bucket: by the source's length into at most `first` parts with about as many source
+    tokens each, and each of these by the target's length into at most `second` parts with about as many target tokens each.
 
     lengths: tokens of source and target, at least 1 each. Source: Canary-Flash (2025), bucketing in two dimensions."""
     out = list[Bucket]()

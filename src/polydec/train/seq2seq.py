@@ -54,7 +54,8 @@ class Encoded:
 
 
 def train_seq2seq(spec: Seq2SeqSpec) -> dict[str, Any]:
-    """Train, and save a T5 directory at spec.out that `polydec.load` and transformers read. Pairs whose source has a `bucket` of 7 to
+    """Train, and save a T5 directory at spec.out that `polydec.load` and transformers read. Pairs whose source has a
+    `bucket` of 7 to
     9 are held out and measured. See `carry_out`. Raises RequestError on a wrong spec, FileError on wrong data.
 
     Source: T5 (2019), the network; Canary-Flash (2025), batches by both lengths."""
@@ -170,8 +171,8 @@ def scored(
 def judged(
     network: T5, unseen: Sequence[tuple[Sequence[int], Sequence[int]]], begin: int
 ) -> dict[str, float | None]:
-    """Of pairs that were not learned: nats a token, the share of tokens that are the likeliest, and of texts whose tokens all are.
-    None where there is no such pair."""
+    """Of pairs that were not learned: nats a token, the share of tokens that are the likeliest, and of texts whose
+    tokens all are. None where there is no such pair."""
     if not unseen:
         return {"held_out_nats": None, "held_out_right": None, "held_out_whole": None}
     nats, right, whole, count = 0.0, 0, 0, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,7 @@ class Part(nn.Module):
         self.layer_norm, self.name = RMSNorm(c.width, c.eps), name
 
     @property
-    def does(self) -> nn.Module:
+    def does(self) -> Any:
         return self.get_submodule(self.name)
 
 
@@ -81,7 +82,7 @@ class Block(nn.Module):
         self.layer = nn.ModuleList([*parts, Part(c, "DenseReluDense", MLP(c, inner))])
 
     def forward(self, x: Tensor, seen: Tensor, read: Tensor | None, there: Tensor | None) -> Tensor:
-        own, *cross, mlp = self.layer
+        own, *cross, mlp = cast(Sequence[Any], self.layer)
         h = own.layer_norm(x)
         x = x + own.does(h, h, seen)
         for part in cross:
@@ -102,7 +103,8 @@ class Tower(nn.Module):
     def apart(self, length: int) -> Tensor:
         """What is added to scores: [heads, length, length]."""
         at = torch.arange(length)
-        table = self.block[0].layer[0].does.relative_attention_bias
+        first: Any = self.block[0]
+        table = first.layer[0].does.relative_attention_bias
         bias = table(buckets(at, at, self.both, self.config)).permute(2, 0, 1)
         return bias if self.both else bias + _hidden(at[None, :] <= at[:, None])
 

@@ -1,4 +1,5 @@
-"""A block drafter: an encoder-decoder network that fills several gaps behind a text at once (generalised aggressive decoding)."""
+"""A block drafter: an encoder-decoder network that fills several gaps behind a text at once (generalised aggressive
+decoding)."""
 
 from __future__ import annotations
 

@@ -104,8 +104,13 @@ class Read:
                 f"EAGLE-3's head, of {self.start!r}, has shape {tuple(rows.shape)}: it must be "
                 f"{len(own.token_C)} rows of width {self.eagle.layer.width}"
             )
+        narrow, layer = self.eagle.layer, self.eagle.layer
+        if isinstance(narrow, NarrowLayer):  # it takes turns with the target, on the same cores
+            threads = getattr(getattr(target, "network", None), "threads", None)
+            layer = replace(narrow, layer=replace(narrow.layer, threads=threads))
         return replace(
             self.eagle,
+            layer=layer,
             own=replace(own, head_CH=rows),
             table=cache(lambda: table_of(target, own.token_C)),
         )
