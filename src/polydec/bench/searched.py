@@ -168,27 +168,27 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
         target, draft = (bend(model, SHAPERS["shaped"]) for model in models)
         request = Request(PROMPT, LONG, logprobs=0, ignore_eos=i % 2 == 0)
         try:
-            found = run([answer_one(decoder(method, target, draft, options), request)])[0]
+            answer = run([answer_one(decoder(method, target, draft, options), request)])[0]
         except PolydecError as error:
             why = str(error)
             continue
         laws += 1
-        gaps = _gaps(found, (target, draft) if both else (target,))
+        gaps = _gaps(answer, (target, draft) if both else (target,))
         tokens, furthest = tokens + len(gaps), max((furthest, *gaps))
         wrong = next((at for at, gap in enumerate(gaps) if gap > EXACT), None)
         if wrong is not None:
-            said = f"toy law {i}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
-            return ToyAudit(laws, tokens, furthest, said)
+            wrong_at = f"toy law {i}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
+            return ToyAudit(laws, tokens, furthest, wrong_at)
     return ToyAudit(laws, tokens, furthest, unknown="" if laws else why)
 
 
-def _gaps(found: Result, laws: Sequence[Target]) -> list[float]:
+def _gaps(answer: Result, laws: Sequence[Target]) -> list[float]:
     """By how many nats each token's log-probability differs from that of the nearest of these laws; none where the method tells
     none."""
-    told, rng = found.logprobs or (), np.random.default_rng(0)
-    if len(told) != len(found.token_ids):
+    told, rng = answer.logprobs or (), np.random.default_rng(0)
+    if len(told) != len(answer.token_ids):
         return []
-    by_law = [fates(law, PROMPT, {0: found.token_ids}, rng)[0] for law in laws]
+    by_law = [fates(law, PROMPT, {0: answer.token_ids}, rng)[0] for law in laws]
     return [
         min(0.0 if t.logp == -f.surprise else abs(t.logp + f.surprise) for f in mine)
         for t, *mine in zip(told, *by_law, strict=True)

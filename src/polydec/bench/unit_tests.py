@@ -19,13 +19,13 @@ MEMORY = 1 << 30
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """{"passed": whether all tests ran to their end}, of {"program", "tests"}."""
-    heard, said = os.pipe()
+    heard, verdict_end = os.pipe()
     word = secrets.token_bytes(16)
     child = os.fork()
     if child == 0:
         os.close(heard)
-        _run(asked["program"], asked["tests"], said, word)
-    os.close(said)
+        _run(asked["program"], asked["tests"], verdict_end, word)
+    os.close(verdict_end)
     end = time.monotonic() + 2 * SECONDS
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         if time.monotonic() > end:
@@ -45,7 +45,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     return {"passed": passed}
 
 
-def _run(program: str, tests: str, said: int, word: bytes) -> None:
+def _run(program: str, tests: str, verdict_end: int, word: bytes) -> None:
     """What the child does. That it ends well proves nothing, as a program may end it: the word does."""
     try:
         os.setsid()
@@ -57,7 +57,7 @@ def _run(program: str, tests: str, said: int, word: bytes) -> None:
         scope: dict[str, Any] = {"__name__": "program"}
         exec(compile(program, "program", "exec"), scope)
         exec(compile(tests, "tests", "exec"), scope)
-        os.write(said, word)
+        os.write(verdict_end, word)
     except BaseException:
         os._exit(1)
     os._exit(0)

@@ -92,18 +92,18 @@ LONGEST = 4000
 def rows(names: str, at: Path, each: int) -> list[Row]:
     """So many rows of each suite, spread evenly over its file. at: its file, or a folder that holds a folder for each. Raises
     RequestError with one sentence."""
-    some = [name.strip() for name in names.split(",")]
-    for name in some:
+    chosen = [name.strip() for name in names.split(",")]
+    for name in chosen:
         if name not in SUITES:
             near = next(iter(get_close_matches(name, SUITES, 1, 0.0)), "")
             raise RequestError(
                 f"suite is {name!r}: it must be one of {', '.join(SUITES)}; did you mean {near}?"
             )
-    if len(set(some)) < len(some):
+    if len(set(chosen)) < len(chosen):
         raise RequestError(f"suite is {names!r}: it must name suites, each of them once")
-    if at.is_file() and len(some) > 1:
+    if at.is_file() and len(chosen) > 1:
         raise RequestError(f"from is {str(at)!r}: several suites need a folder that holds theirs")
-    return [row for name in some for row in _of(name, _file(name, at), each)]
+    return [row for name in chosen for row in _of(name, _file(name, at), each)]
 
 
 def _file(name: str, at: Path) -> Path:
@@ -111,9 +111,9 @@ def _file(name: str, at: Path) -> Path:
     if at.is_file():
         return at
     for folder in (*SUITES[name].folders, "."):
-        found = sorted(p for p in (at / folder).glob("*.jsonl*") if p.is_file())
-        if found:
-            return found[0]
+        files = sorted(p for p in (at / folder).glob("*.jsonl*") if p.is_file())
+        if files:
+            return files[0]
     raise RequestError(
         sentence(
             f"from is {str(at)!r}: it holds no folder {SUITES[name].folders[0]!r} with a .jsonl"

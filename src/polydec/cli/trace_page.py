@@ -82,44 +82,44 @@ def _company(lanes: Sequence[Lane]) -> str:
     """All passes of all requests: above what each pass fed, below a lane a request with its part of it."""
     lanes = lanes[:LANES]
     every = {(p.model, p.start): p for _, passes in lanes for p in passes}
-    some = [every[key] for key in sorted(every, key=lambda key: key[1])][:PASSES]
-    last = some[-1].start
-    end = max(p.start + p.seconds for p in some) or 1.0
-    ink = {m: INKS[i % len(INKS)] for i, m in enumerate(dict.fromkeys(p.model for p in some))}
+    shown = [every[key] for key in sorted(every, key=lambda key: key[1])][:PASSES]
+    last = shown[-1].start
+    end = max(p.start + p.seconds for p in shown) or 1.0
+    ink = {m: INKS[i % len(INKS)] for i, m in enumerate(dict.fromkeys(p.model for p in shown))}
     left, width, above, row = 86, 1014, 60, 20
 
-    def bar(p: Passed, base: float, high: float, share: float, said: str) -> str:
+    def bar(p: Passed, base: float, high: float, share: float, label: str) -> str:
         tall, x = max(2.5, high * share**0.5), left + width * p.start / end
         wide = max(0.6, width * p.seconds / end - 0.4)
         return (
             f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}" fill="{ink[p.model]}">'
-            f"<title>{said}</title></rect>"
+            f"<title>{label}</title></rect>"
         )
 
-    most = max(p.of for p in some) or 1
+    most = max(p.of for p in shown) or 1
     part = max(p.positions for _, passes in lanes for p in passes) or 1
     out = [f'<text x="0" y="{above - 4}">all of them</text>']
-    for p in some:
-        said = (
+    for p in shown:
+        label = (
             f"{safe(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.of} positions of {p.queries} texts"
         )
-        out.append(bar(p, above, above - 8, p.of / most, said))
+        out.append(bar(p, above, above - 8, p.of / most, label))
     for i, (name, passes) in enumerate(lanes):
         base = above + 6 + (i + 1) * row
         out.append(
             f'<path d="M{left} {base}H{left + width}"/><text x="0" y="{base - 3}">{safe(name, 12)}</text>'
         )
         for p in (p for p in passes if p.start <= last):
-            said = (
+            label = (
                 f"{safe(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.positions} of {p.of} positions"
             )
-            out.append(bar(p, base, row - 4, p.positions / part, said))
+            out.append(bar(p, base, row - 4, p.positions / part, label))
     tall = above + 6 + len(lanes) * row + 18
     out.append(
         f'<text class="no" x="{left}" y="{tall - 3}">0 s</text>'
         f'<text class="no" x="{left + width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
     )
-    shared = sum(p.queries > 1 for p in some) / len(some)
+    shared = sum(p.queries > 1 for p in shown) / len(shown)
     models = ", ".join(f'<b style="color:{c}">{safe(m, 60)}</b>' for m, c in ink.items())
     more = f" The first {PASSES} of {len(every)}." if len(every) > PASSES else ""
     return (

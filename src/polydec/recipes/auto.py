@@ -84,7 +84,7 @@ def build(
         else ask
     )
     paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
-    found = trained_tree.find(kit, BestFirst(trained_tree.WIDTH, trained_tree.TIPS))
-    tree = PricedTree.where_it_pays(found, kit.costs, states)
+    trained = trained_tree.find(kit, BestFirst(trained_tree.WIDTH, trained_tree.TIPS))
+    tree = PricedTree.where_it_pays(trained, kit.costs, states)
     drafter = CostAware(free, paid if tree is None else None, kit.costs, lasting=False, tree=tree)
     return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

@@ -205,11 +205,11 @@ def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
 
 def _tree(lm: Loaded) -> dict[int, float]:
     """Drafts of few and of many levels in turns, each behind a pass of the model, which fills the processor's caches."""
-    found = trained_tree.find(lm.kit(), TREE)
-    if found is None:
+    grown = trained_tree.find(lm.kit(), TREE)
+    if grown is None:
         return {}
     took: dict[int, list[float]] = {levels: [] for levels in LEVELS}
-    timed = Timed(found[0], took)
+    timed = Timed(grown[0], took)
     decoder = Speculative(Shaped(lm.checkpoint.lm, Greedy()), timed, Match(), Fixed(1, 1))
     prompt = tuple(x % lm.network.size for x in range(1, 33))
     run([answer_one(decoder, Request(prompt, max_tokens=DRAFTS, ignore_eos=True))])

@@ -51,14 +51,14 @@ def _course(spec: BlockDrafterSpec) -> Course:
     _begin(network, source.weights)
     texts = list(islice(pairs.read(Path(spec.data)), spec.most))
     tokenizer: Tokenizer = source.text.tokenizer
-    some = encoded(texts, tokenizer, spec.longest)
-    steps = pairs.Steps(some.lengths, spec.tokens, *spec.parts, spec.seed)
+    examples = encoded(texts, tokenizer, spec.longest)
+    steps = pairs.Steps(examples.lengths, spec.tokens, *spec.parts, spec.seed)
     fast = arithmetic(Path(spec.out) / STATE)
     lesson = Lesson(network, spec, config.start)
 
     def loss(step: int) -> tuple[Tensor, int]:
         rng = np.random.default_rng([spec.seed, 4, step])
-        gaps = lesson.cut([some.learned[i] for i in steps.of(step)], rng)
+        gaps = lesson.cut([examples.learned[i] for i in steps.of(step)], rng)
         share = spec.glance * (1 + (LAST - 1) * step / spec.steps)
         with precision(fast):
             shown = lesson.glanced(gaps, share, rng)
@@ -68,11 +68,11 @@ def _course(spec: BlockDrafterSpec) -> Course:
         )
 
     def measure() -> Mapping[str, Any]:
-        held = some.held[:JUDGED] or some.learned[:JUDGED]
+        unseen = examples.unseen[:JUDGED] or examples.learned[:JUDGED]
         return {
             "parameters": sum(p.numel() for p in network.parameters()),
-            "pairs": len(some.learned),
-            "right_by_gap": lesson.right_by_gap(held),
+            "pairs": len(examples.learned),
+            "right_by_gap": lesson.right_by_gap(unseen),
             "out": spec.out,
         }
 
@@ -82,7 +82,7 @@ def _course(spec: BlockDrafterSpec) -> Course:
         block_drafter.save(out, made, {"right_by_gap": result["right_by_gap"]})
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon)
-    same = identity(spec, bf16=fast, pairs=some.digest)
+    same = identity(spec, bf16=fast, pairs=examples.digest)
     return Course(
         network, loss, schedule, same, save, measure, deep=network.deep if spec.muon else ()
     )
@@ -97,11 +97,11 @@ def _shape(spec: BlockDrafterSpec, config: Mapping[str, Any]) -> T5Shape:
     return T5Shape(*(config[name] for name in sizes))
 
 
-def _begin(network: T5, given: Mapping[str, Tensor]) -> None:
+def _begin(network: T5, start: Mapping[str, Tensor]) -> None:
     """With the target's weights; the mark begins as the mean of all tokens."""
     own = network.state_dict()
-    table = given["shared.weight"].float()
-    same = {name: given[name].float() for name in own if name != "shared.weight"}
+    table = start["shared.weight"].float()
+    same = {name: start[name].float() for name in own if name != "shared.weight"}
     network.load_state_dict({**same, "shared.weight": torch.cat([table, table.mean(0)[None]])})
 
 
@@ -176,11 +176,11 @@ class Lesson:
         return Cut(cut.source_BS, cut.there_BS, cut.whole_BT, cut.here_BT, left)
 
     @torch.no_grad()
-    def right_by_gap(self, held: Sequence[Sides]) -> list[float]:
+    def right_by_gap(self, unseen: Sequence[Sides]) -> list[float]:
         """How often the first, second, ... gap is filled right, of texts that are cut in their middle."""
         right, count = np.zeros(self.spec.block), np.zeros(self.spec.block)
-        for first in range(0, len(held), 32):
-            chosen = held[first : first + 32]
+        for first in range(0, len(unseen), 32):
+            chosen = unseen[first : first + 32]
             cut = self.cut_at(chosen, [len(target) // 2 for _, target in chosen])
             same_N = (self.logits(cut).argmax(-1) == cut.right_N).numpy()
             order_N = (cut.gap_BT.cumsum(1) - 1)[cut.gap_BT].numpy()

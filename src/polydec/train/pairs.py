@@ -36,7 +36,7 @@ def read(path: Path) -> Iterator[Pair]:
     """The pairs of a file or a folder as `rows.files` takes them: JSON lines with `source` and `target`, and rows
     with a question and
     its answer. Raises FileError with one sentence where there is none, one is wrong, or they are too many."""
-    size, some = 0, False
+    size, any_read = 0, False
     for file in rows.files(path):
         for pair in _of_file(file):
             size += len(pair.source) + len(pair.target)
@@ -44,9 +44,9 @@ def read(path: Path) -> Iterator[Pair]:
                 raise FileError(
                     sentence(f"data is {str(path)!r}: it has more than {rows.LARGEST:,} characters")
                 )
-            some = True
+            any_read = True
             yield pair
-    if not some:
+    if not any_read:
         raise FileError(
             sentence(f"data is {str(path)!r}: there is no pair in it (a row needs {NAMES})")
         )
@@ -129,9 +129,9 @@ class Steps:
 
     def padding(self, steps: int) -> float:
         """The share of filled positions that hold no token, in so many steps."""
-        held, taken = 0, 0
+        filled, taken = 0, 0
         for step in range(steps):
-            some = [self.lengths[i] for i in self.of(step)]
-            held += sum(s + t for s, t in some)
-            taken += len(some) * (max(s for s, _ in some) + max(t for _, t in some))
-        return 1 - held / taken
+            lengths = [self.lengths[i] for i in self.of(step)]
+            filled += sum(s + t for s, t in lengths)
+            taken += len(lengths) * (max(s for s, _ in lengths) + max(t for _, t in lengths))
+        return 1 - filled / taken

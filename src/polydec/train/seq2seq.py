@@ -41,7 +41,7 @@ class Encoded:
     """Pairs in tokens, each with its end: what is learned, and what is measured."""
 
     learned: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
-    held: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+    unseen: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 
     @property
     def lengths(self) -> list[tuple[int, int]]:
@@ -50,7 +50,7 @@ class Encoded:
     @property
     def digest(self) -> str:
         """What tells these pairs from others."""
-        return hashlib.sha1(repr((self.learned, self.held)).encode()).hexdigest()
+        return hashlib.sha1(repr((self.learned, self.unseen)).encode()).hexdigest()
 
 
 def train_seq2seq(spec: Seq2SeqSpec) -> dict[str, Any]:
@@ -67,24 +67,24 @@ def _course(spec: Seq2SeqSpec) -> Course:
     texts = list(islice(pairs.read(Path(spec.data)), spec.most))
     tokenizer = _tokenizer(spec, out, texts)
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
-    some = encoded(texts, tokenizer, spec.longest)
+    examples = encoded(texts, tokenizer, spec.longest)
     shape = shape_of(spec, tokenizer.get_vocab_size())
     published = shape.published(begin, end)
     network = T5(read(published, {}), shape.inner, spec.seed)
     fast = arithmetic(out / STATE)
-    steps = pairs.Steps(some.lengths, spec.tokens, *spec.parts, spec.seed)
+    steps = pairs.Steps(examples.lengths, spec.tokens, *spec.parts, spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        chosen = [some.learned[i] for i in steps.of(step)]
+        chosen = [examples.learned[i] for i in steps.of(step)]
         logits_NV, right_N = scored(network, chosen, begin, fast)
         return cross_entropy(logits_NV, right_N, label_smoothing=spec.smooth), len(right_N)
 
     def measure() -> Mapping[str, Any]:
         return {
             "parameters": sum(p.numel() for p in network.parameters()),
-            "pairs": len(some.learned),
+            "pairs": len(examples.learned),
             "padding": steps.padding(min(200, spec.steps)),
-            **judged(network, some.held[:JUDGED], begin),
+            **judged(network, examples.unseen[:JUDGED], begin),
             "out": spec.out,
         }
 
@@ -104,7 +104,7 @@ def _course(spec: Seq2SeqSpec) -> Course:
             files.replace(at / name, lambda to, text=text: Path(to).write_text(text, "utf-8"))
 
     schedule = Schedule(spec.steps, spec.rate, warmup=spec.warmup, muon=spec.muon)
-    same = identity(spec, bf16=fast, pairs=some.digest)
+    same = identity(spec, bf16=fast, pairs=examples.digest)
     return Course(
         network, loss, schedule, same, save, measure, deep=network.deep if spec.muon else ()
     )
@@ -144,15 +144,15 @@ def encoded(texts: Sequence[Pair], tokenizer: Tokenizer, longest: int) -> Encode
         [e.ids for e in tokenizer.encode_batch_fast([getattr(p, side) for p in texts])]
         for side in ("source", "target")
     ]
-    learned, held = list[Any](), list[Any]()
+    learned, unseen = list[Any](), list[Any]()
     for pair, source, target in zip(texts, *sides, strict=True):
         if max(len(source), len(target)) <= longest:
-            (held if held_out(pair.source) else learned).append((tuple(source), tuple(target)))
+            (unseen if held_out(pair.source) else learned).append((tuple(source), tuple(target)))
     if not learned:
         raise RequestError(
             f"longest is {longest}: none of the {len(texts)} pairs is that short and not held out"
         )
-    return Encoded(learned, held)
+    return Encoded(learned, unseen)
 
 
 def scored(
@@ -169,15 +169,15 @@ def scored(
 
 @torch.no_grad()
 def judged(
-    network: T5, held: Sequence[tuple[Sequence[int], Sequence[int]]], begin: int
+    network: T5, unseen: Sequence[tuple[Sequence[int], Sequence[int]]], begin: int
 ) -> dict[str, float | None]:
     """Of pairs that were not learned: nats a token, the share of tokens that are the likeliest, and of texts whose
     tokens all are. None where there is no such pair."""
-    if not held:
+    if not unseen:
         return {"held_out_nats": None, "held_out_right": None, "held_out_whole": None}
     nats, right, whole, count = 0.0, 0, 0, 0
-    for at in range(0, len(held), 32):
-        chosen = held[at : at + 32]
+    for at in range(0, len(unseen), 32):
+        chosen = unseen[at : at + 32]
         logits_NV, right_N = scored(network, chosen, begin, False)
         nats += float(cross_entropy(logits_NV, right_N, reduction="sum"))
         same_N = logits_NV.argmax(-1) == right_N
@@ -187,5 +187,5 @@ def judged(
     return {
         "held_out_nats": nats / count,
         "held_out_right": right / count,
-        "held_out_whole": whole / len(held),
+        "held_out_whole": whole / len(unseen),
     }

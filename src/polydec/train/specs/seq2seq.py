@@ -63,14 +63,14 @@ class Seq2SeqSpec:
 
 def learned(result: Mapping[str, Any]) -> str:
     """What is printed of a run."""
-    held = ""
+    right = ""
     if result["held_out_nats"] is not None:
-        held = (
+        right = (
             f"held out: {result['held_out_nats']:.3f} nats a token, {result['held_out_right']:.1%} of tokens right, "
             f"{result['held_out_whole']:.1%} of texts wholly (each token behind the right ones)\n"
         )
     return (
-        f"{held}{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+        f"{right}{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
         f"{result['padding']:.0%} of positions filled up; written to {result['out']}"
     )
 
