@@ -20,7 +20,7 @@ import gzip
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -66,13 +66,21 @@ Seen = Mapping[int, tuple[float, Tensor, int, float]]
 """By context: nats a token, the last laws, the cache's bytes, and bits of a packed number."""
 
 
-def read(law: Any, ids: tuple[int, ...]) -> Seen:
+def read(
+    law: Any,
+    ids: tuple[int, ...],
+    contexts: Sequence[int] = CONTEXTS,
+    rows: int = ROWS,
+    bits: Callable[[Any], float] | None = None,
+) -> Seen:
+    """rows: of a pass; bits: of a packed number of a cache, None: `packed`."""
+
     async def go() -> Seen:
         session, out = law.open(ids[:1]), {}
         nats, last, at = list[float](), list[Tensor](), 0
-        for context in CONTEXTS:
+        for context in contexts:
             while at < context:
-                stop = min(context, at + ROWS)
+                stop = min(context, at + rows)
                 scores = await session.score(Draft.chain(ids[at], ids[at + 1 : stop]), Want())
                 for i in range(stop - at):
                     if at + i >= FIRST:
@@ -86,7 +94,7 @@ def read(law: Any, ids: tuple[int, ...]) -> Seen:
                 sum(nats) / len(nats),
                 torch.stack(last),
                 session.ledger.cache.nbytes,
-                packed(session.ledger.cache),
+                (bits or packed)(session.ledger.cache),
             )
             last = []
         session.close()

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from presses import FIRST, LAST, shown, text
-from torch import Tensor
+from presses import read, shown, text
 
 import polydec
 from polydec import Ask, Sampling
@@ -59,41 +58,14 @@ def law_of(lm: Any, way: Mapping[str, Any] | None) -> Any:
     return law if way is None else law.pressed(press.build("quantised", way)[0])
 
 
-def read(law: Any, ids: tuple[int, ...]) -> dict[int, tuple[float, Tensor, int]]:
-    """By context: nats a token, the last laws, the cache's bytes."""
-
-    async def go() -> dict[int, tuple[float, Tensor, int]]:
-        session, out = law.open(ids[:1]), {}
-        nats, last, at = list[float](), list[Tensor](), 0
-        for context in CONTEXTS:
-            while at < context:
-                stop = min(context, at + ROWS)
-                scores = await session.score(Draft.chain(ids[at], ids[at + 1 : stop]), Want())
-                for i in range(stop - at):
-                    if at + i >= FIRST:
-                        nats.append(-float(scores.row(i)[ids[at + i + 1]]))
-                    if at + i >= context - LAST:
-                        last.append(scores.row(i))
-                session.commit(ids[at:stop])
-                at = stop
-            await session.score(Draft.chain(ids[at]), Want())
-            size = session.ledger.cache.nbytes
-            out[context] = sum(nats) / len(nats), torch.stack(last), size
-            last = []
-        session.close()
-        return out
-
-    return run([go()])[0]
-
-
 def laws(lm: Any, ids: tuple[int, ...]) -> dict[tuple[str, int], list[str]]:
     config = lm.network.config
     entry = 2 * 4 * config.layers * config.kv_heads * config.head
     seen, out = {}, dict[tuple[str, int], list[str]]()
     for way in WAYS:
-        seen[name(way)] = read(law_of(lm, way), ids)
+        seen[name(way)] = read(law_of(lm, way), ids, CONTEXTS, ROWS, lambda _: 0.0)
         for context in CONTEXTS:
-            (base, p, _), (nats, q, size) = seen["none"][context], seen[name(way)][context]
+            (base, p, *_), (nats, q, size, _) = seen["none"][context], seen[name(way)][context]
             kl = float((p.exp() * (p - q)).nan_to_num(0.0).sum(-1).mean())
             same = float((p.argmax(-1) == q.argmax(-1)).float().mean())
             out[name(way), context] = [

@@ -2,9 +2,9 @@
 
     python benchmarks/repair_pairs.py OUT.jsonl [--count 60000]
 
-Reads translation_tatoeba of POLYDEC_DATA. Each English sentence gives one pair: `source` is spoiled, `target` is as
-it was. A tenth
-of the sentences stay right. What is spoiled is drawn from the sentence's own SHA-1, so the same sentences give the same pairs.
+Reads translation_tatoeba of POLYDEC_DATA. Each English sentence gives one pair: `source` is spoiled, `target` is as it
+was. A tenth of the sentences stay right. What is spoiled is drawn from the sentence's own SHA-1, so the same sentences give
+the same pairs.
 """
 
 from __future__ import annotations

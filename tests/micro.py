@@ -5,7 +5,11 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from polydec import load
+from polydec.api import LM
+from polydec.drafting.costs import Costs
 from polydec.models import sources
+from polydec.testing.examples import artefacts
 
 TEXT = [
     f"The {a} {b} {c} the {d} by the old river, and nobody asked why."
@@ -80,3 +84,17 @@ def masked(path: Path, name: str) -> str:
     config.pop("polydec_base", None)
     sources.save(path, config, dict(source.weights.items()), source.text, source.generation)
     return str(path)
+
+
+def trained(folder: Path) -> LM:
+    """A model with a draft and one of everything that can be trained for it, on the torch path with one thread."""
+    torch.set_num_threads(1)
+    lm = load(
+        str(write(folder / "a", hidden=64)),
+        draft=str(write(folder / "b", seed=1, hidden=64)),
+        dtype="float32",
+    )
+    width = lm.draft.lm.network.config.width
+    lm = type(lm)(lm.checkpoint, lm.draft, artefacts(lm.checkpoint.lm.vocab, width))
+    vars(lm)["costs"] = Costs()  # instead of measuring
+    return lm

@@ -6,8 +6,8 @@ MUTANTS = [
     Mutant(
         "scheduler: the rest of a prompt goes to the back of the queue",
         "core/scheduler.py",
-        "*others[count:]]:\n            self._waiting[model] = [*later, *self._waiting.get(model, ())]",
-        "*others[count:]]:\n            self._waiting[model] = [*self._waiting.get(model, ()), *later]",
+        "self._waiting[model] = [*group, *self._waiting.get(model, ())]",
+        "self._waiting[model] = [*self._waiting.get(model, ()), *group]",
         "tests/core/test_scheduler.py::test_prompts_end_in_the_order_in_which_they_came",
     ),
     Mutant(

@@ -17,7 +17,6 @@ from polydec.methods import press
 from polydec.native.library import available
 from polydec.request.ask import plan
 from polydec.request.explain import explain, instead
-from polydec.testing.examples import artefacts
 
 PROMPT = "The grey fox watched the boat by the old river and the grey fox watched the boat"
 SMALL = {"block": 16}
@@ -26,18 +25,7 @@ METHODS = ("plain", "prompt-lookup", "draft-model", "token-recycling", "lookahea
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    torch.set_num_threads(1)
-    at = tmp_path_factory.mktemp("presses")
-    lm = load(
-        str(micro.write(at / "a", hidden=64)),
-        draft=str(micro.write(at / "b", seed=1, hidden=64)),
-        dtype="float32",
-    )
-    lm = type(lm)(
-        lm.checkpoint, lm.draft, artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width)
-    )
-    vars(lm)["costs"] = Costs()  # instead of measuring
-    return lm
+    return micro.trained(tmp_path_factory.mktemp("presses"))
 
 
 def ask(**more):

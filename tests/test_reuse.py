@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 import micro
 from polydec import Ask, Engine, Sampling, generate, load
@@ -14,7 +13,6 @@ from polydec.request.ask import plan
 from polydec.request.explain import explain, instead
 from polydec.serve.body import Body, asking
 from polydec.serve.errors import Refusal
-from polydec.testing.examples import artefacts
 
 WORDS = "The grey fox watched the boat by the old river and nobody asked why . "
 FIRST = WORDS + "The tall baker followed the train by the old river. " + WORDS * 2
@@ -24,18 +22,7 @@ LONG = {"raw": True, "max_tokens": 12, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    torch.set_num_threads(1)
-    at = tmp_path_factory.mktemp("reuse")
-    lm = load(
-        str(micro.write(at / "a", hidden=64)),
-        draft=str(micro.write(at / "b", seed=1, hidden=64)),
-        dtype="float32",
-    )
-    lm = type(lm)(
-        lm.checkpoint, lm.draft, artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width)
-    )
-    vars(lm)["costs"] = Costs()  # instead of measuring
-    return lm
+    return micro.trained(tmp_path_factory.mktemp("reuse"))
 
 
 def ask(prompt, key, reuse="edited", **more):

@@ -9,15 +9,13 @@ import torch
 from safetensors.torch import save
 
 import micro
-from polydec import Ask, Engine, Sampling, Soft, generate, load
+from polydec import Ask, Engine, Sampling, Soft, generate
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.drafting.costs import Costs
 from polydec.models.soft import entering
 from polydec.request.ask import plan
 from polydec.targets.softened import Softened
 from polydec.testing.check_target import Checker, check_target
-from polydec.testing.examples import artefacts
 
 TEXT = "The grey fox watched the boat by the old river and the grey fox watched the boat"
 METHODS = (
@@ -28,18 +26,7 @@ METHODS = (
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    torch.set_num_threads(1)
-    at = tmp_path_factory.mktemp("soft")
-    lm = load(
-        str(micro.write(at / "a", hidden=64)),
-        draft=str(micro.write(at / "b", seed=1, hidden=64)),
-        dtype="float32",
-    )
-    lm = type(lm)(
-        lm.checkpoint, lm.draft, artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width)
-    )
-    vars(lm)["costs"] = Costs()
-    return lm
+    return micro.trained(tmp_path_factory.mktemp("soft"))
 
 
 def embedded(lm, first=2, stop=9, words=True):

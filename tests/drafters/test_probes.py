@@ -33,6 +33,17 @@ def of_width(width, vocab, enter):
     return Probes(torch.randn(2, width, generator=g), maps, enter, vocab, ((0.5, 0.2), (0.4, 0.2)))
 
 
+async def greedy_round(guess, session, root, position):
+    """What one round of draft and verify accepts: the last token of its path, the path, and the verdict."""
+    draft = await guess.propose(root, position, Budget(4, 24), Rng.of(0))
+    scores = await session.score(draft, Want(hidden=True))
+    path = draft.nodes_of((root, scores.argmax(0)))[1:]
+    verdict = Verdict(tuple(path), scores.argmax(path[-1] if path else 0))
+    session.commit(verdict.committed(draft))
+    guess.learn(draft, scores, verdict)
+    return draft.token[path[-1]] if path else root, path, verdict
+
+
 @pytest.mark.parametrize("enter", [0, 1], ids=["ppd", "hidden-transfer"])
 def test_tokens_never_see_a_probe(enter, tmp_path):
     """Laws and states of all tokens, and of what is written behind them, are what they are without any probe."""
@@ -87,13 +98,7 @@ def test_what_is_read_stands_behind_the_last_accepted_token():
         session, root, position = law.open((0, 1)), 1, 2
         guess = drafter.open((0, 1), session)
         for _ in range(8):
-            draft = await guess.propose(root, position, Budget(4, 24), Rng.of(0))
-            scores = await session.score(draft, Want(hidden=True))
-            path = draft.nodes_of((root, scores.argmax(0)))[1:]
-            last = draft.token[path[-1]] if path else root
-            verdict = Verdict(tuple(path), scores.argmax(path[-1] if path else 0))
-            session.commit(verdict.committed(draft))
-            guess.learn(draft, scores, verdict)
+            last, path, verdict = await greedy_round(guess, session, root, position)
             assert guess.state_LEH[:, 0, :2].tolist() == [[1, last], [2, 1]]
             root, position = verdict.bonus, position + 1 + len(path)
 
@@ -112,13 +117,7 @@ def test_copies_stand_apart_and_their_logits_are_averaged():
         session, root, position = law.open((0, 1)), 1, 2
         guess = drafter.open((0, 1), session)
         for _ in range(6):
-            draft = await guess.propose(root, position, Budget(4, 24), Rng.of(0))
-            scores = await session.score(draft, Want(hidden=True))
-            path = draft.nodes_of((root, scores.argmax(0)))[1:]
-            last = draft.token[path[-1]] if path else root
-            verdict = Verdict(tuple(path), scores.argmax(path[-1] if path else 0))
-            session.commit(verdict.committed(draft))
-            guess.learn(draft, scores, verdict)
+            last, path, verdict = await greedy_round(guess, session, root, position)
             state = guess.state_LEH
             assert state[:, :, :2].tolist() == [[[1, last], [3, last]], [[2, 1], [0, 3]]]
             laws = LevelLaws(state, session)

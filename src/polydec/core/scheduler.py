@@ -264,7 +264,7 @@ class Scheduler:
                 try:
                     result = _forward(model, group)
                 except BaseException:  # an interrupt: nothing was lost if the pass is still due
-                    self._waiting[model] = [*group, *self._waiting.get(model, ())]
+                    self._put_back(model, group)
                     raise
                 self._take(model, group, result)
             else:
@@ -276,8 +276,7 @@ class Scheduler:
         group = self._waiting.pop(model)
         if self._choose is not None:
             chosen = set(self._choose([f for _, f in group]))
-            if later := [item for i, item in enumerate(group) if i not in chosen]:
-                self._waiting[model] = later
+            self._put_back(model, [item for i, item in enumerate(group) if i not in chosen])
             group = [item for i, item in enumerate(group) if i in chosen]
         if self._positions is None:
             return group
@@ -293,9 +292,13 @@ class Scheduler:
                 break
             count, size = count + 1, size + load
         filled, left = _fill(prompts, max(kept, most - size), doubling)
-        if later := [*left, *others[count:]]:
-            self._waiting[model] = [*later, *self._waiting.get(model, ())]
+        self._put_back(model, [*left, *others[count:]])
         return [*others[:count], *filled]
+
+    def _put_back(self, model: Model, group: Group) -> None:
+        """These wait for the model, in front of those that do already."""
+        if group:
+            self._waiting[model] = [*group, *self._waiting.get(model, ())]
 
     def _overlap(self, pool: Executor) -> bool:
         busy = [model for model, _ in self._running.values()]
@@ -337,8 +340,7 @@ class Scheduler:
                 later.append((task, f.rest))
         for passes, mine in watched.values():
             passes.append(Pass(model, start, seconds, mine, size, len(group)))
-        if later:
-            self._waiting[model] = [*later, *self._waiting.get(model, ())]
+        self._put_back(model, later)
 
     def _resume(self, task: Task, value: Any, error: BaseException | None) -> None:
         if task.done:

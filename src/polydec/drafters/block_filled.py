@@ -21,9 +21,8 @@ from polydec.learned.kinds.block_drafter import BlockDrafter
 @dataclass(frozen=True)
 class BlockFilled:
     """Puts `block` gaps behind the text and lets the drafter look at them once, beside the source; the likeliest
-    token of each gap
-    is the draft. It ends behind an EOS. The gaps are as many as it was trained on whatever the budget allows: of more than
-    that the first are proposed.
+    token of each gap is the draft. It ends behind an EOS. The gaps are as many as it was trained on whatever the budget
+    allows: of more than that the first are proposed.
 
     source: what the text is written from; empty: the prompt is. block: 1 to 64, None: as the drafter was trained. base: the
     model's own rows of every pass are asked for: a verifier reads them. `chance` is the drafter's own probability.

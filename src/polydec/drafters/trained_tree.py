@@ -9,6 +9,7 @@ from polydec.core.protocols import Target
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.heads import FromHeads
 from polydec.families.ar.protocols import Drafter, Tree
+from polydec.learned.artefact import width_of_states
 from polydec.learned.kinds.eagle import Eagle
 from polydec.learned.kinds.eagle3 import Eagle3
 from polydec.learned.kinds.heads import Heads
@@ -38,11 +39,8 @@ def find(kit: Finder, tree: Tree) -> tuple[Drafter, float] | None:
 
 def _shows_states(target: Target) -> bool:
     """Whether the law, as it is steered or shaped, shows states."""
-    session = target.open((0,))
     try:
-        session.embed((0,))
+        width_of_states(target)
     except PolydecError:
         return False
-    finally:
-        session.close()
     return True

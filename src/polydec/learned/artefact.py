@@ -80,13 +80,18 @@ def damaged(path: str | Path, kind: Kind) -> Any:
     return edge.reading(f"{kind.field} is {str(path)!r}: it is damaged")
 
 
-def require_width(target: Target, width: int, who: str, whose: str = "target") -> None:
-    """Raise FileError where what was trained for states of this width cannot read the target's (or whose else they are)."""
+def width_of_states(target: Target) -> int:
+    """Of the states that a law shows. Raises PolydecError where it shows none."""
     session = target.open((0,))
     try:
-        have = session.embed((0,)).shape[-1]
+        return session.embed((0,)).shape[-1]
     finally:
         session.close()
+
+
+def require_width(target: Target, width: int, who: str, whose: str = "target") -> None:
+    """Raise FileError where what was trained for states of this width cannot read the target's (or whose else they are)."""
+    have = width_of_states(target)
     if have != width:
         raise FileError(
             f"{who} were trained for states of width {width}: this {whose}'s have {have}"

@@ -103,6 +103,11 @@ class Deferred:
         return self.whole.why
 
 
+def whole(point: Checkpoint | Deferred) -> Checkpoint:
+    """A checkpoint, loaded now where it was not yet."""
+    return point.whole if isinstance(point, Deferred) else point
+
+
 def load(
     name: str,
     *,

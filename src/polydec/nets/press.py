@@ -36,27 +36,11 @@ class Rounding:
 
 
 class Packing(Protocol):
-    """What a cache asks of whoever packs its blocks: the first half of a Press, which see."""
-
-    @property
-    def block(self) -> int: ...
-    @property
-    def asks(self) -> bool: ...
-    @property
-    def lasting(self) -> bool: ...
-    @property
-    def called(self) -> str: ...
-
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> Packed: ...
-
-
-class Press(Protocol):
-    """How old keys and values are kept. Frozen and hashable: caches of equal presses share what they hold.
+    """What a cache asks of whoever packs its blocks: the first half of a Press.
 
     block: entries that are packed at once; asks: whether it reads the queries of the block behind the packed one, for which a
     cache keeps them; lasting: whether every packed block stays beside those before it; where not, what is packed last stands
-    for all of them; rounding: what a press that only rounds does, None: it does more, or something else. Blocks are counted
-    from the beginning of the text, and packed in this order.
+    for all of them. Blocks are counted from the beginning of the text, and packed in this order.
     """
 
     @property
@@ -67,17 +51,25 @@ class Press(Protocol):
     def lasting(self) -> bool: ...
     @property
     def called(self) -> str: ...
-    @property
-    def rounding(self) -> Rounding | None: ...
-
-    def size(self, k: int) -> int:
-        """Entries that attention sees of what packing block k makes."""
-        ...
 
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> Packed:
         """Block k of one layer. kv [2, kv heads, block, head]: its keys and values; behind [2 + group, kv heads, block, head]:
         those of the block behind it, then its queries, where they are asked for; before: what packing block k - 1 made, where
         that does not last."""
+        ...
+
+
+class Press(Packing, Protocol):
+    """How old keys and values are kept. Frozen and hashable: caches of equal presses share what they hold.
+
+    rounding: what a press that only rounds does, None: it does more, or something else.
+    """
+
+    @property
+    def rounding(self) -> Rounding | None: ...
+
+    def size(self, k: int) -> int:
+        """Entries that attention sees of what packing block k makes."""
         ...
 
     def fill(self, blocks: Sequence[Any], into: Tensor) -> None:

@@ -12,7 +12,7 @@ from polydec.base.errors import RequestError
 
 if TYPE_CHECKING:  # a command line is checked before anything computes
     from polydec.core.effects import Forward
-    from polydec.models.checkpoint import Checkpoint, Deferred
+    from polydec.models.checkpoint import Checkpoint
     from polydec.request.loaded import LM
 
 
@@ -114,10 +114,10 @@ def chosen(name: str, rows: int) -> Batching:
 def padded(plain: LM, name: str) -> LM:
     """The model over passes that are one padded tensor, and its draft as well. Raises RequestError where the compiled step or
     another engine runs it, which keep every row at its own end."""
-    from polydec.models.checkpoint import Deferred
+    from polydec.models.checkpoint import Deferred, whole
 
     draft = plain.draft
-    small = None if draft is None else Deferred(draft.name, lambda: _laid_out(_whole(draft), name))
+    small = None if draft is None else Deferred(draft.name, lambda: _laid_out(whole(draft), name))
     made = replace(plain, checkpoint=_laid_out(plain.checkpoint, name), draft=small)
     if "costs" in vars(plain):  # they are measured once
         vars(made)["costs"] = plain.costs
@@ -137,12 +137,6 @@ def _laid_out(point: Checkpoint, name: str) -> Checkpoint:
     network = law.network.padded()
     twin = Law(network, law.vocab, chunk=law.chunk, keep=law.keep)
     return replace(point, lm=twin)
-
-
-def _whole(point: Checkpoint | Deferred) -> Checkpoint:
-    from polydec.models.checkpoint import Deferred
-
-    return point.whole if isinstance(point, Deferred) else point
 
 
 def _phase(waiting: Sequence[Forward]) -> list[int]:

@@ -305,9 +305,9 @@ class Engine:
     doubling: behind so many tokens a position counts twice there, above 0 (`Costs.doubling`; without it each counts once).
     max_cache_bytes: of the caches of all requests together, at least 1, None for no limit: while there is more, the youngest
     request is put on hold and gives its caches back, and its text is fed anew when there is room. One request may always go
-    on, and one whose caches could not be fed again as they are (reuse "edited") waits for room and is not put on
-    hold. batching:
-    how answers share passes (request/batching.py), None: ragged, as fast as any here. None of these changes a text.
+    on, and one whose caches could not be fed again as they are (reuse "edited") waits for room and is not put on hold.
+    batching: how answers share passes (request/batching.py), None: ragged, as fast as any here. None of these changes a
+    text.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from polydec.learned import artefacts
 from polydec.methods import registry
 from polydec.methods.kit import CALLED, Artefact, Kit, family_of, fit
 from polydec.models import checkpoint, sources
-from polydec.models.checkpoint import Checkpoint, Deferred
+from polydec.models.checkpoint import Checkpoint, Deferred, whole
 from polydec.models.soft import Soft, entering
 from polydec.request.fields import OWN, Ask, Prompt
 from polydec.request.units import over_bytes, second
@@ -182,7 +182,7 @@ class LM:
         draft = self.draft
         if draft is None:
             return None
-        return Deferred(draft.name, lambda: second(_whole(draft), self.checkpoint, covers))
+        return Deferred(draft.name, lambda: second(whole(draft), self.checkpoint, covers))
 
     def from_source(
         self, ask: Ask, most: int | None = None
@@ -215,7 +215,7 @@ class LM:
         model = replace(self, checkpoint=replace(point, lm=law))
         draft = self.draft
         if draft is not None:
-            model = replace(model, draft=Deferred(draft.name, lambda: _given(_whole(draft), ids)))
+            model = replace(model, draft=Deferred(draft.name, lambda: _given(whole(draft), ids)))
         return model, ids, (*point.lm.start, *begins)
 
     def each_prompted(self, bare: LM, ids: tuple[int, ...], render: Callable[[LM], Any]) -> LM:
@@ -228,13 +228,13 @@ class LM:
         law: Any = self.checkpoint.lm
 
         def make() -> Checkpoint:
-            whole = _whole(view)
-            own = LM(over_bytes(_whole(draft), law.width))
+            loaded = whole(view)
+            own = LM(over_bytes(whole(draft), law.width))
             shown = render(own)
             if shown is None:
                 shown = own.checkpoint.text.encode(law.said(ids))
             head = own.checkpoint.lm.fixed(shown)
-            return replace(whole, lm=replace(whole.lm, instead=(ids, head)))
+            return replace(loaded, lm=replace(loaded.lm, instead=(ids, head)))
 
         return replace(self, draft=Deferred(draft.name, make))
 
@@ -394,11 +394,6 @@ class LM:
             if not 0 <= ids[-1] < size:
                 raise RequestError(f"{who} has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
         return tuple(ids)
-
-
-def _whole(point: Checkpoint | Deferred) -> Checkpoint:
-    """A checkpoint, loaded now where it was not yet."""
-    return point.whole if isinstance(point, Deferred) else point
 
 
 def _given(point: Checkpoint, source: tuple[int, ...]) -> Checkpoint:

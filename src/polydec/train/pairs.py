@@ -33,9 +33,8 @@ class Pair:
 
 
 def read(path: Path) -> Iterator[Pair]:
-    """The pairs of a file or a folder as `rows.files` takes them: JSON lines with `source` and `target`, and rows
-    with a question and
-    its answer. Raises FileError with one sentence where there is none, one is wrong, or they are too many."""
+    """The pairs of a file or a folder as `rows.files` takes them: JSON lines with `source` and `target`, and rows with
+    a question and its answer. Raises FileError with one sentence where there is none, one is wrong, or they are too many."""
     size, any_read = 0, False
     for file in rows.files(path):
         for pair in _of_file(file):

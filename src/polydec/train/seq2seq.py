@@ -55,8 +55,8 @@ class Encoded:
 
 def train_seq2seq(spec: Seq2SeqSpec) -> dict[str, Any]:
     """Train, and save a T5 directory at spec.out that `polydec.load` and transformers read. Pairs whose source has a
-    `bucket` of 7 to
-    9 are held out and measured. See `carry_out`. Raises RequestError on a wrong spec, FileError on wrong data.
+    `bucket` of 7 to 9 are held out and measured. See `carry_out`. Raises RequestError on a wrong spec, FileError on wrong
+    data.
 
     Source: T5 (2019), the network; Canary-Flash (2025), batches by both lengths."""
     return carry_out("seq2seq", spec, _course)

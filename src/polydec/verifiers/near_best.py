@@ -16,9 +16,9 @@ from polydec.families.ar.types import Verdict, follow
 @dataclass(frozen=True)
 class NearBest:
     """As `match`; where no child has the token that was drawn, the first child stands in its place that is among the
-    `top` likeliest
-    tokens of the model's own row and whose log-probability lies at most `tolerance` below the likeliest's. The row is the one
-    before shaping, so temperature and penalties move neither bound. The drafter must ask for these rows (`Want.base`).
+    `top` likeliest tokens of the model's own row and whose log-probability lies at most `tolerance` below the likeliest's.
+    The row is the one before shaping, so temperature and penalties move neither bound. The drafter must ask for these rows
+    (`Want.base`).
 
     top: at least 1; tolerance: at least 0, in nats.
 
