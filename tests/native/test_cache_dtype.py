@@ -60,7 +60,9 @@ def test_trees_batches_and_forks(kind, changes, cache_dtype):
     for trial in range(12):
         queries, expected = [], []
         for _ in range(rng.randint(1, 4)):
-            cache = trunk.fork(rng.randint(1, 290))
+            # anywhere, or so that what is their own begins at the end of a block of 128
+            near = 128 * rng.randint(1, 2) - rng.randint(1, 4)
+            cache = trunk.fork(rng.choice((rng.randint(1, 290), near)))
             chain(nets[0], [rng.randrange(83) for _ in range(rng.randint(1, 9))], cache=cache)
             tokens = [rng.randrange(83) for _ in range(rng.randint(1, 14))]
             parent = [rng.randint(-1, i - 1) for i in range(len(tokens))]
