@@ -12,7 +12,8 @@ import typer.main
 from polydec.testing import examples
 from polydec.testing.toy import Letters
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+for folder in ("benchmarks", "docs"):
+    sys.path.append(str(Path(__file__).parents[1] / folder))
 torch.set_num_threads(1)
 typer.main.get_command = cache(typer.main.get_command)  # 50 ms for each call of the command line
 

@@ -1,0 +1,685 @@
+"""Which figures of the pages come from which result file, by which command, on which machine.
+
+Each table or sentence is named once. `tests/test_results.py` compares them by docs/made.py, and fails where README.md or
+docs/measurements.md states a figure that nothing here covers.
+
+    python docs/results.py            # writes the list of files into docs/measurements.md; how much of each page is covered
+    python docs/results.py --check    # only says whether that list is up to date
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+from made import (
+    FIGURE,
+    ROOT,
+    Place,
+    Row,
+    Run,
+    Sentence,
+    Table,
+    column,
+    covered,
+    pick,
+    told,
+)
+
+BEGIN, END = "<!-- results: made by docs/results.py -->", "<!-- end -->"
+
+# ---- where they come from ----
+
+ZEN4 = "two cores of an AMD EPYC (Zen 4)"
+ZEN5 = "two cores of an AMD EPYC (Zen 5)"
+CORE = "a core of an AMD EPYC (Zen 5)"
+HEADLINE = Run(
+    "docs/headline.csv",
+    "python benchmarks/speculation.py --each 2 --methods auto (each row has its own)",
+    "each row names its own",
+    "each row names its own",
+    copied=True,
+)
+START = Run(
+    "docs/start.csv", "python benchmarks/start.py", f"{ZEN4}; Zen 1", "dd3ef65e", copied=True
+)
+SPEED, AUTO, OVERVIEW = (
+    Run(
+        f"docs/speculation-{name}.csv",
+        "python benchmarks/speculation.py (each section of docs/speculation.md has its own)",
+        ZEN4,
+        "0f8b23f3",
+    )
+    for name in ("speed", "auto", "overview")
+)
+ALL_SPEED, ALL_AUTO = (
+    Run(
+        f"docs/all-methods-{name}.csv",
+        "python benchmarks/speculation.py --methods all (each section of docs/all-methods.md has its own)",
+        ZEN4,
+        "0f8b23f3",
+    )
+    for name in ("speed", "auto")
+)
+ENUMERATED = Run(
+    "docs/verify-enumerated.csv",
+    "python benchmarks/enumerated.py",
+    "any: toys in float64",
+    "3654064b",
+)
+CLEAN = Run(
+    "docs/verify-clean.csv",
+    "python benchmarks/clean_seeds.py --minutes 18",
+    "one core, whose kind was not noted",
+    "6085c444",
+)
+TIES = Run(
+    "docs/verify-near-ties.csv",
+    "python benchmarks/near_ties.py --dtype bfloat16 --emulate --prompts 50 --tokens 16 --methods prompt-lookup",
+    "one core, torch's own arithmetic",
+    "05a6c8c3",
+)
+TRAINED = Run("docs/trained.csv", "python benchmarks/trained.py", CORE, "a06b93c7")
+CONTEXT = Run(
+    "docs/trained-context.csv",
+    "python benchmarks/context.py out/longspec out/eagle out/eagle-3 --csv docs/trained-context.csv",
+    f"{CORE}, under load",
+    "3f8e0987",
+)
+SCALING = Run(
+    "docs/scaling.csv",
+    "python benchmarks/scaling.py --layers 1,2 --out out/scaling --csv docs/scaling.csv --svg docs/scaling.svg",
+    f"{CORE}, under load",
+    "b3d866f9",
+)
+SEARCH = Run("docs/search.csv", "python benchmarks/search.py --seed 78", CORE, "5e2aabb2")
+PRESSES = Run(
+    "docs/presses.csv",
+    "python benchmarks/presses.py docs/presses.csv",
+    "any: counts and distances, no times",
+    "8f9cdd3c",
+)
+EDITS = Run(
+    "docs/edits.csv",
+    "python benchmarks/edits.py docs/edits.csv docs/edits-in-a-row.csv",
+    "one thread, AVX-512, shared",
+    "647ef77c",
+)
+PASSES = Run("docs/native-passes.csv", "python benchmarks/forward.py", f"{ZEN4}, quiet", "a591aee0")
+PASSES_ZEN5 = Run(
+    "docs/native-passes-zen5.csv", "python benchmarks/forward.py", f"{ZEN5}, quiet", "3a22971a"
+)
+THREADS = Run("docs/native-threads.csv", "python benchmarks/threads.py", ZEN4, "a591aee0")
+PARALLEL = Run(
+    "docs/diffusion-parallelbench.csv",
+    "polydec bench --suite parallelbench-digits --temperature 1",
+    f"{ZEN5}, under load",
+    "6a7f3697",
+)
+DIFFUSION = {
+    name: Run(
+        f"docs/diffusion-{name}.csv",
+        f"python benchmarks/diffusion.py {flags}",
+        f"{CORE}, under load",
+        at,
+    )
+    for name, flags, at in (
+        ("policies", "--each 100", "eb11c3e8"),
+        ("long", "--part long --each 8", "6a7f3697"),
+        ("blocks", "--each 100 (zoo:block-diffusion)", "d9fba44e"),
+        ("blocks-long", "--part long --each 8 (zoo:block-diffusion)", "d9fba44e"),
+        ("drawn", "--part drawn --each 100 --joint DIR --beside AR", "6a7f3697"),
+    )
+}
+
+
+# ---- what rows of tables hold ----
+
+
+def ratios(row: Row, *names: str) -> list[str]:
+    """Each value with its interval."""
+    return [
+        row[n]
+        for name in names
+        for n in (name, f"{name} low", f"{name} high")
+        if row[n] not in ("", "-")
+    ]
+
+
+WORKLOADS = re.compile(r"section|setting|method|approximate|all|all low|all high")
+
+
+def speed_row(run: Run) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
+    def values(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+        row = pick(run, section=place.section, setting=place.part, method=cells[0])
+        if row is None:
+            return None
+        each = {k: v for k, v in row.items() if not WORKLOADS.fullmatch(k) and v not in ("", "-")}
+        ends = [max(each.values(), key=float), min(each.values(), key=float)]
+        return [*ratios(row, "all"), *(ends if cells[0] != "plain" else [])]
+
+    return values
+
+
+def auto_row(run: Run) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
+    def values(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+        setting = place.part.partition(": ")[2] or place.part
+        row = pick(run, section=place.section, setting=setting, category=cells[0])
+        if row is None:
+            return None
+        return [row["tasks"], *ratios(row, "auto over plain, clock", "auto over best, clock")]
+
+    return values
+
+
+def overview_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    row = pick(OVERVIEW, method=cells[0])
+    return row and ratios(
+        row, *(n for n in row if "batch" in n and not n.endswith((" low", " high")))
+    )
+
+
+def besides(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """README: other engines over Polydec's plain decoding, the section "Beside other engines"."""
+    name = (
+        cells[0]
+        .removeprefix("Polydec, ")
+        .replace(", the same file", "")
+        .replace(", prompt lookup", " lookup")
+    )
+    row = pick(
+        SPEED,
+        section="Beside other engines, one prompt a workload",
+        setting="greedy, batch 1",
+        method=name,
+    )
+    return row and ([row["all"]] if name in ("auto", "plain") else ratios(row, "all"))
+
+
+def headline(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """Runs of one kind of machine together: what eight rows cost, the least and the most of `auto` over plain, and of a
+    workload."""
+    kind = cells[0].replace(", four runs", "")
+    if kind.startswith("eight"):
+        return ends([r for r in HEADLINE.rows if r["together"] == "8"], "over", "over")
+    rows = [
+        r
+        for r in HEADLINE.rows
+        if r["together"] == "1" and f"{r['machine']}, {r['prompts']}" == kind
+    ]
+    if not rows:
+        return None
+    cost = [x for x in (rows[0]["rows_cost"], rows[0]["rows_cost_most"]) if x]
+    over = ends(rows, "over", "over")
+    return [*cost, *(over if len(rows) > 1 else over[:1]), *ends(rows, "least", "most")]
+
+
+def ends(rows: Sequence[Row], low: str, high: str) -> list[str]:
+    return [min((r[low] for r in rows), key=float), max((r[high] for r in rows), key=float)]
+
+
+STARTS = {
+    "--help": ["--help"],
+    "methods": ["methods"],
+    "a wrong method name, a wrong --sample value": [
+        "a wrong method name",
+        "a wrong --sample value",
+    ],
+    "generate, 8 tokens, zoo:smollm2, plain": ["generate, plain"],
+    "the same, auto": ["generate, auto"],
+    "import torch alone, of that": ["import torch"],
+    "llama-cpp-python, 8 tokens of the same file": ["llama-cpp-python"],
+}
+
+
+def start_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    rows = [pick(START, command=name) for name in STARTS.get(cells[0], [])]
+    values = [row[c] for c in ("quiet", "loaded", "zen1") for row in rows if row]
+    return [v for v in values if v] or None
+
+
+def trained_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    method, _, trained = cells[0].partition(" (")
+    method = method.replace(", confidence", " confidence").partition(" confidence")[0]
+    model = ("zoo:tiny", "zoo:smollm2")[place.nth]
+    rows = {
+        (r["law"], r["nodes"]): r
+        for r in TRAINED.rows
+        if r["model"] == model
+        and r["method"].partition(" ")[0] == method
+        and bool(trained) == r["trained"].startswith("zoo:")
+    }
+    few, many, drawn = (rows.get(k) for k in (("greedy", "4"), ("greedy", "16"), ("T = 0.7", "16")))
+    if many is None or drawn is None:
+        return None
+    timed = few or many
+    weight = float(many["bytes"])
+    return [
+        *([few[k] for k in ("tokens a pass", "low", "high")] if few else []),
+        *(r[k] for r in (many, drawn) for k in ("tokens a pass", "low", "high")),
+        *(many[f"accepted {d} deep"] for d in (1, 2, 3)),
+        many["draft in passes"],
+        timed["replayed"],
+        timed["timed"],
+        timed["training seconds"],
+        told(weight / (1e6 if cells[-1].endswith("MB") else 1e3)),
+    ]
+
+
+def times_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    method, _, over = cells[1].partition(" over ")
+    rows = [
+        row
+        for law in ("greedy", "T = 0.7")
+        for nodes in ("4", "16")
+        for row in TRAINED.rows
+        if (row["model"], row["method"], row["law"], row["nodes"], row["over"])
+        == (cells[0], method, law, nodes, over)
+        and not row["trained"].startswith("zoo:")
+    ]
+    return [row[k] for row in rows for k in ("times", "times low", "times high")] or None
+
+
+def context_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    method, rest = cells[0].split(", ", 1)
+    law = rest.rpartition(", ")[2] if ", " in rest else rest
+    trained = "longspec, places as they are" if "pieces" in rest else method
+    rows = [
+        r
+        for r in CONTEXT.rows
+        if r["method"] == method
+        and r["law"] == law
+        and (r["trained"] == trained or method != "longspec")
+    ]
+    if not rows:
+        return None
+    by = {r["prompt"]: r for r in rows}
+    first, last = by["32"], by["960"]
+    return [
+        *(by[p][k] for p in ("32", "128", "512", "960") for k in ("tokens a pass", "low", "high")),
+        *(told(int(r["bytes kept"]) / 1024) for r in (first, last)),
+        *(r["milliseconds a draft"] for r in (first, last)),
+    ]
+
+
+def scaling_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from studies.scaling import Point, beyond, fit
+
+    points = [
+        Point(int(r["tokens"]), int(r["layers"]), float(r["accepted"]))
+        for r in SCALING.rows
+        if r["law"] == cells[0]
+    ]
+    law = fit(points)
+    return [
+        *(told(x) for i in (1, 2) for x in (law.factors[i], law.errors[i])),
+        *map(told, (law.explained, law.left_out, beyond(points))),
+    ]
+
+
+def search_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    row = pick(SEARCH, method=cells[0])
+    if row is None:
+        return None
+    names = (
+        "accuracy",
+        "over greedy",
+        "chain",
+        "make",
+        "order",
+        "tokens written",
+        "of best of 8",
+        "of texts alone",
+        "texts judged",
+    )
+    return FIGURE.findall(" | ".join(row[n] for n in names))
+
+
+def press_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    name, _, options = cells[0].partition(" ")
+    rows = [pick(PRESSES, press=name, options=options, context=c) for c in ("1000", "2000")]
+    if not all(rows):
+        return None
+    if name == "none":
+        return None
+    out = list[str]()
+    for figure in ("bits", "bytes", "perplexity", "kl", "same"):
+        out += [row[figure] for row in rows if row]
+    return out
+
+
+def passes_row(run: Run) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
+    def values(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+        where = {
+            "file": cells[0],
+            "set": cells[1],
+            "context": cells[2].replace(",", ""),
+            "side": f"step {cells[3]}",
+        }
+        out = list[str]()
+        for rows, cell in zip((1, 2, 4, 8, 16, 512), cells[4:10], strict=True):
+            row = pick(run, rows=str(rows), **where)
+            aim = re.findall(r"\((.*?)\)", cell)
+            out += [*([row["to_llama_cpp"]] if row and cell else []), *aim]
+        eight, one = (pick(run, rows=n, **where) for n in ("8", "1"))
+        if eight is None or one is None:
+            return None
+        return [
+            *out,
+            told(float(eight["ms"]) / float(one["ms"])),
+            *re.findall(r"\((.*?)\)", cells[10]),
+        ]
+
+    return values
+
+
+def threads_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    rows = [pick(THREADS, rows=cells[0], threads=str(n)) for n in (1, 2, 4, 8, 16)]
+    return [row[k] for row in rows if row for k in ("ms", "cpu_ms")] or None
+
+
+def parallel_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    out = list[str]()
+    for steps, cell in zip((6, 3, 2, 1), cells[1:5], strict=True):
+        row = pick(PARALLEL, task=cells[0], method=f"mdlm steps={steps}")
+        if row is None:
+            return None
+        closed = [told(100 * float(row["closed_form"]))] if "(" in cell else []
+        out += [told(100 * float(row["right"])), *closed]
+    row = pick(PARALLEL, task=cells[0], method="fast-dllm threshold=0.9 block=0")
+    return row and [*out, told(100 * float(row["right"])), row["passes"]]
+
+
+SAID = (
+    "accuracy",
+    "low",
+    "high",
+    "passes",
+    "passes_saved",
+    "lost",
+    "lost_low",
+    "lost_high",
+    "ms",
+    "time_saved",
+    "same",
+)
+
+
+def canvas_row(run: Run) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
+    def values(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+        row = pick(run, policy=cells[0], task="all")
+        return row and [row[name] for name in SAID]
+
+    return values
+
+
+def drawn_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    row = pick(DIFFUSION["drawn"], policy=cells[0], task="all")
+    if row is None:
+        return None
+    tasks = [
+        pick(DIFFUSION["drawn"], policy=cells[0], task=t)
+        for t in ("shuffle", "pick", "count", "replace")
+    ]
+    return [
+        *(row[name] for name in ("accuracy", "low", "high", "passes", "positions", "ms")),
+        *(t["accuracy"] for t in tasks if t),
+    ]
+
+
+def by_task_row(run: Run, *policies: str) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
+    def values(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+        rows = [pick(run, task=cells[0], policy=policy) for policy in policies]
+        return [row["accuracy"] for row in rows if row] or None
+
+    return values
+
+
+def nth(*numbers: int) -> Callable[[Place], bool]:
+    return lambda place: place.nth in numbers
+
+
+METHODS = "| method | over plain, all tasks (95 %) | best workload | worst workload |"
+CATEGORIES = (
+    "| category | tasks | auto over plain, clock | best fixed recipe | auto over best, clock |"
+)
+CANVAS = "| method | right | passes | saved | points lost | ms | time saved | same text |"
+KINDS = (
+    "| tokens a pass | greedy, 4 nodes | greedy, 16 nodes | T = 0.7, 16 nodes | first guess right (16) | two deep | three deep "
+    "| a draft, in passes (16) | replayed, timed (4) | CPU seconds | weights |"
+)
+STEP = "| file | set | context | arithmetic | 1 | 2 | 4 | 8 | 16 | prompt of 512 | t(8) / t(1) |"
+
+TABLES = (
+    Table(
+        "README.md",
+        "| machine | a pass over eight rows | `auto` over plain | by workload |",
+        HEADLINE,
+        headline,
+    ),
+    Table(
+        "docs/measurements.md",
+        "| one request, greedy, int16, two cores | a pass over eight rows | `auto` over plain, all together | by workload |",
+        HEADLINE,
+        headline,
+    ),
+    Table("README.md", "| engine | tokens a second over Polydec's plain |", SPEED, besides),
+    Table(
+        "docs/measurements.md",
+        "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load |",
+        START,
+        start_row,
+    ),
+    Table("docs/speculation.md", METHODS, SPEED, speed_row(SPEED)),
+    Table("docs/speculation.md", CATEGORIES, AUTO, auto_row(AUTO)),
+    Table(
+        "docs/speculation.md",
+        "| fastest methods | greedy, batch 1 | greedy, penalty 1.1, batch 1 | T = 0.7, batch 1 | greedy, batch 8 "
+        "| greedy, penalty 1.1, batch 8 | T = 0.7, batch 8 |",
+        OVERVIEW,
+        overview_row,
+    ),
+    Table("docs/all-methods.md", METHODS, ALL_SPEED, speed_row(ALL_SPEED)),
+    Table("docs/all-methods.md", CATEGORIES, ALL_AUTO, auto_row(ALL_AUTO)),
+    Table("docs/trained-measured.md", KINDS, TRAINED, trained_row),
+    Table(
+        "docs/trained-measured.md",
+        "| | tokens a pass, times | greedy, 4 nodes | greedy, 16 nodes | T = 0.7, 4 nodes | T = 0.7, 16 nodes |",
+        TRAINED,
+        times_row,
+        label=2,
+    ),
+    Table(
+        "docs/trained-measured.md",
+        "| tokens a pass behind a prompt of | 32 tokens | 128 | 512 | 960 | kept behind 32 and 960 | ms a draft, 32 and 960 |",
+        CONTEXT,
+        context_row,
+    ),
+    Table(
+        "docs/scaling.md",
+        "| | a doubling of the tokens adds | a doubling of the layers | R² | error at points left out | beyond |",
+        SCALING,
+        scaling_row,
+    ),
+    Table(
+        "docs/search-measured.md",
+        "| method | accuracy | over greedy | chain | make | order | tokens written | of best of 8 "
+        "| of texts alone | texts judged |",
+        SEARCH,
+        search_row,
+    ),
+    Table(
+        "docs/caches.md", "| press | bits | bytes | perplexity | KL | same |", PRESSES, press_row
+    ),
+    Table("docs/native.md", STEP, PASSES, passes_row(PASSES), label=4, where=nth(0)),
+    Table("docs/native.md", STEP, PASSES_ZEN5, passes_row(PASSES_ZEN5), label=4, where=nth(1)),
+    Table(
+        "docs/native.md",
+        "| rows | 1 thread | 2 threads | 4 threads | 8 threads | 16 threads |",
+        THREADS,
+        threads_row,
+    ),
+    Table(
+        "docs/diffusion-measured.md",
+        "| task | 6 passes | 3 | 2 | 1 | threshold 0.9 (passes) |",
+        PARALLEL,
+        parallel_row,
+    ),
+    *(
+        Table(
+            "docs/diffusion-measured.md",
+            CANVAS,
+            DIFFUSION[name],
+            canvas_row(DIFFUSION[name]),
+            where=nth(i),
+        )
+        for i, name in enumerate(("policies", "long", "blocks", "blocks-long"))
+    ),
+    *(
+        Table(
+            "docs/diffusion-measured.md",
+            f"| task | one a pass | {policy} |",
+            DIFFUSION[name],
+            by_task_row(DIFFUSION[name], "one a pass", file),
+        )
+        for policy, name, file in (
+            ("fixed passes 1", "policies", "fixed passes 1"),
+            ("prefix cache", "long", "prefix cache"),
+            ("block-diffusion at 0.5", "blocks", "block-diffusion 0.5"),
+        )
+    ),
+    Table(
+        "docs/diffusion-measured.md",
+        "| method | right | passes | positions | ms | shuffle | pick | count | replace |",
+        DIFFUSION["drawn"],
+        drawn_row,
+    ),
+)
+
+
+# ---- sentences ----
+
+
+def alone() -> list[Row]:
+    return [r for r in HEADLINE.rows if r["together"] == "1"]
+
+
+def enumerated() -> list[str]:
+    rows = ENUMERATED.rows
+    return [
+        str(len(rows)),
+        str(sum(int(r["ways"]) for r in rows)),
+        told(1e16 * max(column(rows, "variation"))),
+    ]
+
+
+def clean() -> list[str]:
+    rows = CLEAN.rows
+    seeds = sorted(int(r["seeds"]) for r in rows)
+    assert not any(int(r["alarms"]) for r in rows)
+    seconds = told(sum(column(rows, "seconds")))
+    return [told(sum(seeds)), str(len(rows)), str(seeds[0]), str(seeds[-1]), seconds]
+
+
+def edits() -> list[str]:
+    fed, edited = column(EDITS.rows, "recompute_s"), column(EDITS.rows, "edited_s")
+    return [told(sum(fed)), told(sum(edited)), told(sum(fed) / sum(edited))]
+
+
+SENTENCES = (
+    Sentence(
+        "README.md",
+        "**{} to {} times** as many tokens a second on two CPU cores as by plain decoding",
+        HEADLINE,
+        lambda: ends(alone(), "over", "over"),
+    ),
+    Sentence(
+        "README.md",
+        "eight at once gain nothing ({} to {})",
+        HEADLINE,
+        lambda: ends([r for r in HEADLINE.rows if r["together"] == "8"], "over", "over"),
+    ),
+    Sentence(
+        "README.md",
+        "than llama.cpp's on a 1B model in Q4_K_M ([{} to {} of its time]",
+        PASSES,
+        lambda: [
+            row["to_llama_cpp"]
+            for run in (PASSES, PASSES_ZEN5)
+            if (
+                row := pick(
+                    run, file="r1b-Q4_K_M", set="AVX-512", context="64", side="step int16", rows="1"
+                )
+            )
+        ],
+    ),
+    Sentence(
+        "docs/verify.md",
+        "all {} methods that promise a law, all {} ways in which their draws can fall, "
+        "and a total variation of at most {}·10⁻¹⁶",
+        ENUMERATED,
+        enumerated,
+    ),
+    Sentence(
+        "docs/verify.md",
+        "in {} runs: {} methods on `zoo:tiny` and `zoo:diffusion`, {} or {} seeds each, {} s of a core",
+        CLEAN,
+        clean,
+    ),
+    Sentence("docs/caches.md", "| CPU seconds, sum | {} | {}: **{} times less**", EDITS, edits),
+    Sentence(
+        "docs/all-methods.md",
+        "wrote **{} times** as many tokens a second as plain decoding (greedy, one request at a time, two CPU cores)",
+        ALL_SPEED,
+        lambda: [
+            r["all"]
+            for r in ALL_SPEED.rows
+            if (r["section"], r["method"]) == ("One request at a time, greedy", "auto")
+        ],
+    ),
+)
+
+LEFT = {
+    "README.md": {},
+    "docs/measurements.md": {
+        "(it gave 1.09 on Zen 3, 1.36 to 1.43 on Zen 5)": "single runs of `polydec demo`, no file kept",
+    },
+}
+"""Of the pages of which every figure is asked for: what no file has, and why."""
+
+
+# ---- the list ----
+
+
+def runs() -> list[Run]:
+    return list(dict.fromkeys(entry.run for entry in (*TABLES, *SENTENCES)))
+
+
+def listing() -> str:
+    out = ["| file | command | machine | library at |", "|---|---|---|---|"]
+    for run in sorted(runs(), key=lambda run: run.file):
+        name = run.file.removeprefix("docs/")
+        copied = (
+            " (copied from the pages, as the run's own output was not kept)" if run.copied else ""
+        )
+        out.append(f"| [{name}]({name}){copied} | `{run.command}` | {run.machine} | {run.commit} |")
+    return "\n".join(out)
+
+
+def main() -> None:
+    page = ROOT / "docs" / "measurements.md"
+    before = page.read_text("utf-8")
+    head, rest = before.split(BEGIN)
+    after = f"{head}{BEGIN}\n{listing()}\n{END}{rest.split(END, 1)[1]}"
+    if "--check" in sys.argv:
+        sys.exit(after != before)
+    page.write_text(after, "utf-8")
+    for name in sorted({entry.page for entry in (*TABLES, *SENTENCES)}):
+        all_of, some = covered(name, TABLES, SENTENCES, ())
+        print(f"{name}: {some} of {all_of} figures")
+
+
+if __name__ == "__main__":
+    main()
