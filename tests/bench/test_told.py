@@ -3,8 +3,8 @@
 import pytest
 
 from polydec import generate, load
-from polydec.bench.told import Recorded, Round, replayed, seconds
-from polydec.core.trace import Passed
+from polydec.bench.told import Recorded, Round, Told, replayed
+from polydec.core.types import Vocab
 from polydec.families.ar.events import Proposed, Verified
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -61,12 +61,7 @@ def test_a_method_that_reads_more_than_tokens_is_refused(lm):
         replayed(one, "draft-and-verify", {})
 
 
-def test_seconds_by_the_clock_of_the_record():
-    passes = [
-        Passed(0, "m", i, s, n, n, 1) for i, (n, s) in enumerate([(1, 1.0), (1, 3.0), (3, 4.0)])
-    ]
-    rounds = [Round(5, 0, 0), Round(6, 1, 1), Round(8, 9, 0)]
-    assert seconds(rounds, passes, "m") == pytest.approx(2.0 + 3.0 + 4.0)
-    drafts = [*passes, Passed(0, "d", 9.0, 1.0, 2, 2, 1)]
-    assert seconds(rounds, drafts, "m") == pytest.approx(9.0 + 0.5 * 10)
-    assert seconds(rounds, passes, "another") is None
+def test_company_is_told_by_position():
+    law = Told((1, 2, 3, 4, 5, 6), Vocab(9, frozenset()), company=((2, 3), (4, 1)))
+    assert [law.open((1, 2)).peers, law.peers(0), law.peers(2), law.peers(3)] == [3, 1, 3, 1]
+    assert Told((1, 2), Vocab(9, frozenset())).peers(0) == 1

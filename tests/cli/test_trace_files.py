@@ -43,7 +43,7 @@ def test_a_trace_says_its_version_and_ends_with_its_passes(record):
         for x in record(*TINY, "--method", "token-recycling").read_text().split("\n")
         if x
     ]
-    assert lines[0]["event"] == "Opened" and lines[0]["trace"]["version"] == 4
+    assert lines[0]["event"] == "Opened" and lines[0]["trace"]["version"] == 5
     assert (
         lines[0]["method"]["name"] == "token-recycling" and lines[0]["trace"]["vocabulary"] == 4096
     )
@@ -135,8 +135,8 @@ def test_a_replay_under_its_own_setting_and_others(polydec, record):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"version": 5}, "reads traces up to 4"),
-        ({"version": "x"}, "reads traces up to 4"),
+        ({"version": 6}, "reads traces up to 5"),
+        ({"version": "x"}, "reads traces up to 5"),
         ({"method": None}, "does not say its method"),
         ({"vocabulary": 10**9}, "does not say its method"),
         ({"vocabulary": 3}, "no text of draft and verify"),
@@ -233,8 +233,15 @@ def test_requests_in_company_stand_on_one_time_line(polydec, tmp_path):
     assert not re.search(r"https?:|<script|@import|url\(", text)
     code, out, _ = polydec("trace", "show", at, "--json")
     assert code == 0 and len(json.loads(out)) == 16 and json.loads(out)["3.0"]["tokens"] == 12
-    code, _, err = polydec("trace", "replay", at)
-    assert code == 2 and "is of several requests" in err
+    code, out, _ = polydec("trace", "replay", at, "--json")
+    found = json.loads(out)
+    assert code == 0 and len(found["choices"]) == 16
+    assert found["total"]["equal"] and found["total"]["recorded"]["passes"] == sum(
+        r["recorded"]["passes"] for r in found["choices"]
+    )
+    assert found["choices"][3]["replayed"]["seconds"] is None  # its passes are others', too
+    code, out, _ = polydec("trace", "replay", at, "--set", "depth=1")
+    assert out.startswith("request 0, choice 0: 12 tokens") and "all together: 192 tokens" in out
 
 
 def test_a_trace_is_of_one_process_and_numbers_its_requests(polydec, tmp_path):
@@ -247,3 +254,70 @@ def test_a_trace_is_of_one_process_and_numbers_its_requests(polydec, tmp_path):
     )
     code, _, err = polydec("trace", "show", tmp_path / "bad.jsonl")
     assert code == 2 and "request is -1" in err
+
+
+def test_a_replay_tells_its_error_against_a_live_run(polydec, record, tmp_path):
+    at = record(*TINY, "--method", "prompt-lookup").rename(tmp_path / "recorded.jsonl")
+    live = record(*TINY, "--method", "suffix-automaton")
+    code, out, _ = polydec("trace", "replay", at, "--against", live, "--json")
+    row = json.loads(out)["choices"][0]
+    assert code == 0 and row["same_text"] and row["replayed"]["method"] == "suffix-automaton"
+    assert row["equal_live"] and row["replayed"]["passes"] == row["live"]["passes"]
+    assert row["live"]["tokens_per_second"] > 0 and row["replayed"]["tokens_per_second"] > 0
+    _, out, _ = polydec("trace", "replay", at, "--against", live)
+    assert "(replay: +0.0% tokens a pass; " in out and out.count("\n") == 1
+    code, _, err = polydec("trace", "replay", at, "--against", live, "--set", "depth=1")
+    assert code == 2 and "give no --method or --set" in err
+    other = record("--model", "zoo:tiny", "--raw", "x", "--max-tokens", "3", "--n", "2")
+    code, _, err = polydec("trace", "replay", at, "--against", other)
+    assert code == 2 and "its answers are others" in err
+
+
+def test_tokens_that_a_constraint_forces_are_told_and_shown(polydec, record, tmp_path):
+    at = record(*TINY[:4], "--method", "jump-forward", "--regex", "yes, it is (so|a day)")
+    lines = [json.loads(x) for x in at.read_text().split("\n") if x]
+    forced = [p for x in lines if x["event"] == "Forced" for p in x["position"]]
+    written = [x for x in lines if x["event"] == "Edited"]
+    assert forced and len(forced) < sum(len(x["tokens"]) for x in written) + 1
+    assert forced == sorted(set(forced)) and forced[0] >= len(lines[0]["prompt"])
+    code, out, _ = polydec("trace", "show", at)
+    assert code == 0 and f"{len(forced)} tokens forced" in out
+    assert polydec("trace", "html", at)[0] == 0
+    assert "forced" in (tmp_path / "run.html").read_text()
+    free = record(*TINY, "--method", "prompt-lookup")
+    assert '"Forced"' not in free.read_text()
+
+
+def test_what_a_canvas_puts_back_is_told_and_shown(polydec, record, tmp_path):
+    at = record("--model", "zoo:diffusion", "shuffle: 4271", "--method", "llada")
+    lines = [json.loads(x) for x in at.read_text().split("\n") if x]
+    back = [x for x in lines if x["event"] == "Remasked"]
+    filled = [x for x in lines if x["event"] == "Unmasked"]
+    assert len(back) >= len(filled) - 1  # the last pass puts nothing back
+    for was, then in zip(back, filled):
+        assert was["step"] == then["step"] and len(was["position"]) == then["left"]
+        assert not set(was["position"]) & set(then["position"])
+        assert all(0 <= c <= 1 for c in was["confidence"]) and any(was["piece"])
+    assert polydec("trace", "html", at)[0] == 0
+    assert 'title="put back, 0.' in (tmp_path / "run.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "Forced", "choice": 0, "position": ["x"]},
+        {
+            "event": "Remasked",
+            "choice": 0,
+            "step": 0,
+            "position": [1],
+            "confidence": [],
+            "piece": [],
+        },
+    ],
+    ids=["forced", "remasked"],
+)
+def test_new_events_of_other_kinds_are_refused(polydec, tmp_path, event):
+    (tmp_path / "bad.jsonl").write_text(json.dumps(event) + "\n")
+    code, _, err = polydec("trace", "show", tmp_path / "bad.jsonl")
+    assert code == 2 and "with fields of other kinds" in err

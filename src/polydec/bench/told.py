@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from polydec.core.law import one_hot
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler
-from polydec.core.trace import Event, Passed
+from polydec.core.trace import Event
 from polydec.core.types import Draft, Vocab, Want
 from polydec.drafting.costs import Costs
 from polydec.families.ar.events import Proposed, Verified
@@ -28,12 +28,15 @@ from polydec.methods.kit import Kit
 
 @dataclass(frozen=True)
 class Recorded:
-    """An answer that was written: its prompt, its tokens, the size of the vocabulary and the ids that end an answer."""
+    """An answer that was written: its prompt, its tokens, the size of the vocabulary and the ids that end an answer.
+
+    company: from which position on how many requests shared a pass, in order; nothing: it was alone."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     size: int
     ends: frozenset[int]
+    company: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Told:
     text: tuple[int, ...]
     vocab: Vocab
     layers: int = 0
+    company: tuple[tuple[int, int], ...] = ()
 
     def open(self, prompt: Sequence[int]) -> ToldSession:
         return ToldSession(self, len(prompt) - 1)
@@ -60,13 +64,18 @@ class Told:
         """The token behind position `at`."""
         return self.text[at + 1] if at + 1 < len(self.text) else self.text[-1]
 
+    def peers(self, at: int) -> int:
+        """How many requests shared the pass that wrote behind position `at`."""
+        before = bisect(self.company, at + 1, key=lambda since: since[0])
+        return max(1, self.company[before - 1][1]) if before else 1
+
 
 class ToldSession(Closed):
     """A place in the text. at: of the pending root. There is no session below it, so nothing is passed on."""
 
     @property
     def peers(self) -> int:
-        return 1
+        return self._law.peers(self._at)
 
     def __init__(self, law: Told, at: int) -> None:
         self._law, self._at = law, at
@@ -140,10 +149,12 @@ class ToldScores:
 
 @dataclass(frozen=True)
 class Remade:
-    """A run that was made again: its passes of the model, and how many passes of other models it took."""
+    """A run that was made again: its passes of the model, how many passes of other models it took, and seconds of all that
+    ran: the drafter and the loop around it."""
 
     rounds: list[Round]
     others: int
+    seconds: float
 
 
 def replayed(
@@ -169,7 +180,8 @@ def remade(
 
     draft: the draft model's law; costs: what the method was told of passes.
     Raises RequestError for a method that reads more."""
-    law = Told((*recorded.prompt, *recorded.tokens), Vocab(recorded.size, recorded.ends))
+    vocab = Vocab(recorded.size, recorded.ends)
+    law = Told((*recorded.prompt, *recorded.tokens), vocab, company=recorded.company)
     decoder, _ = registry.build(
         method, Kit(cast(Target, law), draft, measure=lambda: costs or Costs()), options
     )
@@ -185,6 +197,7 @@ def remade(
     request = Request(recorded.prompt, len(recorded.tokens), recorded.ends, ignore_eos=True)
     scheduler = Scheduler()
     task = scheduler.submit(answer_one(decoder, request, on=on))
+    begun = time.perf_counter()
     try:
         while scheduler.step() and task.error is None:
             pass
@@ -192,22 +205,5 @@ def remade(
         task.close()
     if task.error is not None:
         raise task.error
-    return Remade(rounds, sum(u.passes for u in task.usage.values()))
-
-
-def seconds(rounds: Sequence[Round], passes: Sequence[Passed], target: str) -> float | None:
-    """What these rounds take by the clock of a record: a pass of so many rows the median of those that were recorded, between
-    them a straight line; a drafted token what it took of other models. None where nothing of the target was recorded."""
-    rows = defaultdict[int, list[float]](list)
-    others = 0.0
-    for p in passes:
-        if p.model == target:
-            rows[p.positions].append(p.seconds)
-        else:
-            others += p.seconds
-    if not rows:
-        return None
-    at = sorted(rows)
-    took = np.interp([r.drafted + 1 for r in rounds], at, [float(np.median(rows[n])) for n in at])
-    fed = sum(n - 1 for n in at for _ in rows[n]) or 1
-    return float(took.sum()) + others / fed * sum(r.drafted for r in rounds)
+    took = time.perf_counter() - begun
+    return Remade(rounds, sum(u.passes for u in task.usage.values()), took)

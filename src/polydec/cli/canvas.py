@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.live import Live
@@ -13,18 +14,20 @@ from rich.table import Table
 from rich.text import Text
 
 from polydec.base.edge import printable
-from polydec.families.diffusion.events import Unmasked
+from polydec.families.diffusion.events import Remasked, Unmasked
 
 GAP = "·"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A position of the answer. piece: its text, None for a gap; sure: the model's probability of it; new: written just now."""
+    """A position of the answer. piece: its text, None for a gap; sure: the model's probability of it; new: written just now;
+    guess: of a gap what the model would have written there, and was not sure enough of."""
 
     piece: str | None = None
     sure: float = 0.0
     new: bool = False
+    guess: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,20 @@ class Frame:
         return [c for c in self.cells if c.new]
 
 
-def frames(prompt: int, passes: Sequence[Unmasked]) -> Iterator[Frame]:
-    """The canvas after every pass; prompt: positions before it."""
+def frames(
+    prompt: int, passes: Sequence[Unmasked], back: Mapping[int, Remasked] = MappingProxyType({})
+) -> Iterator[Frame]:
+    """The canvas after every pass; prompt: positions before it; back: by the number of a pass, from 0, what it put back."""
     length = (
         max((p + 1 for e in passes for p in (*e.position, e.block[1] - 1)), default=prompt) - prompt
     )
     cells = [Cell()] * max(length, 0)
-    for e in passes:
-        cells = [replace(c, new=False) for c in cells]
+    for n, e in enumerate(passes):
+        cells = [replace(c, new=False, guess=None) for c in cells]
+        if n in back:
+            for p, piece, sure in zip(back[n].position, back[n].piece, back[n].confidence):
+                if 0 <= p - prompt < length:
+                    cells[p - prompt] = Cell(None, sure, guess=piece)
         for p, piece, sure in zip(e.position, e.piece, e.confidence):
             cells[p - prompt] = Cell(piece, sure, True)
         yield Frame(e.step, e.fed[1] - e.fed[0], tuple(cells))
@@ -117,6 +126,9 @@ def cells(frame: Frame) -> str:
 
 
 def _cell(c: Cell) -> str:
+    if c.piece is None and c.guess is not None:
+        told = html.escape(printable(c.guess).replace("\n", "⏎") or "∎")
+        return f'<td class="g" title="put back, {c.sure:.3f}">{told}</td>'
     if c.piece is None:
         return f'<td class="g">{GAP}</td>'
     text = html.escape(printable(c.piece).replace("\n", "⏎") or "∎")

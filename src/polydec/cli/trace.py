@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polydec import api
 from polydec.base import files
 from polydec.base.edge import parse_object, printable, read_bytes, sentence, whole
 from polydec.base.errors import RequestError
@@ -35,10 +34,8 @@ from polydec.core.trace import (
 )
 from polydec.core.trace import replay as replay_edits
 from polydec.core.types import Edit
-from polydec.drafting.costs import Costs
-from polydec.families.ar.events import Proposed, Verified
-from polydec.families.diffusion.events import Unmasked
-from polydec.methods import registry
+from polydec.families.ar.events import Forced, Proposed, Verified
+from polydec.families.diffusion.events import Remasked, Unmasked
 
 MOST = 1 << 20
 """Requests of a trace."""
@@ -54,13 +51,14 @@ def trace() -> None:
 @dataclass
 class Round:
     """One pass: how many tokens were drafted (several for one position where the draft is a tree) and how deep, how many of
-    them were accepted, and the pieces of text that it wrote."""
+    them were accepted, the pieces of text that it wrote, and the numbers of those that the request's rules forced."""
 
     position: int
     drafted: int = 0
     depth: int = 0
     accepted: int = 0
     pieces: tuple[str, ...] = ()
+    forced: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -75,12 +73,15 @@ class Tree:
 
 @dataclass
 class Story:
-    """What a trace tells of one choice."""
+    """What a trace tells of one choice. head: what its opening says of the model and the request; back: what a canvas put back,
+    by the number of its pass."""
 
     method: str = ""
+    head: Mapping[str, Any] = field(default_factory=dict[str, Any])
     prompt: int = 0
     rounds: list[Round] = field(default_factory=list[Round])
     canvas: list[Unmasked] = field(default_factory=list[Unmasked])
+    back: dict[int, Remasked] = field(default_factory=dict[int, Remasked])
     trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
     passes: list[Passed] = field(default_factory=list[Passed])
     ids: tuple[int, ...] = ()
@@ -131,7 +132,7 @@ def show(
                         "prompt_tokens": s.prompt,
                         "tokens": s.tokens,
                         "finish_reason": s.finish,
-                        "rounds": [vars(r) for r in s.rounds],
+                        "rounds": [{**vars(r), "forced": sorted(r.forced)} for r in s.rounds],
                     }
                     for key, s in stories.items()
                 }
@@ -169,14 +170,14 @@ def html_(
     parts = [
         trace_page.Part(
             f"{_name(key, stories)}: {s.method}, {summary(s)}",
-            [(r.accepted, r.pieces) for r in s.rounds],
+            [(r.accepted, r.pieces, r.forced) for r in s.rounds],
             [
                 (s.rounds[at].position, t.parent, t.piece, t.path)
                 for at, t in s.trees.items()
                 if at < len(s.rounds)
             ],
             s.passes,
-            list(canvas.frames(s.prompt, s.canvas)) if s.canvas else [],
+            list(canvas.frames(s.prompt, s.canvas, s.back)) if s.canvas else [],
             search_tree.grown(s.branches, s.written),
         )
         for key, s in stories.items()
@@ -204,72 +205,24 @@ def replay(
     draft: Annotated[
         str | None, typer.Option(help="the draft model of a method that needs one, as for generate")
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="a trace of the same prompts under the other setting, run live: its setting is replayed, and the error told"
+        ),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """Make a recorded run again under other settings without its model: the drafter works, and what the model would say is
-    read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded."""
-    from polydec.bench.told import Recorded, replayed, seconds
-    from polydec.shapers.greedy import Greedy
-    from polydec.targets.shaped import Shaped
+    read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded; and with
+    --against what the replay says of another run against that run itself."""
+    from polydec.cli import trace_replay
 
-    stories, (mine, size, ends, costs) = read(file), _settings(file)
-    new = str(method or mine["name"])
-    changed = pairs("set", set_)
-    options = {**(mine["options"] if new == mine["name"] else {}), **changed}
-    registry.check_names(new, options)
-    law = None if draft is None else api.load(draft, draft=None).checkpoint.lm
-    small = None if law is None else Shaped(law, Greedy())
-    rows, name = list[dict[str, Any]](), str(heading(file).get("model"))
-    if _several(stories):
-        raise RequestError(
-            sentence(f"trace {str(file)!r} is of several requests: replay reads a trace of one")
-        )
-    for (_, choice), story in stories.items():
-        tokens = tuple(story.written)
-        if not tokens or story.canvas or max((*story.ids, *tokens)) >= size:
-            raise RequestError(
-                sentence(
-                    f"trace {str(file)!r}: choice {choice} is no text of draft and verify that can be replayed"
-                )
-            )
-        recorded = Recorded(story.ids, tokens, size, ends)
-        again = replayed(recorded, mine["name"], mine["options"], small, costs)
-        other = replayed(recorded, new, options, small, costs)
-        rows.append(
-            {
-                "choice": choice,
-                "tokens": len(tokens),
-                "recorded": {
-                    "passes": len(story.rounds),
-                    "tokens_per_pass": len(tokens) / len(story.rounds),
-                },
-                "made_again": {"passes": len(again), "tokens_per_pass": len(tokens) / len(again)},
-                "equal": [(r.position, r.drafted, r.accepted) for r in again]
-                == [(r.position, r.drafted, r.accepted) for r in story.rounds],
-                "replayed": {
-                    "method": new,
-                    "options": options,
-                    "passes": len(other),
-                    "tokens_per_pass": len(tokens) / len(other),
-                    "drafted": sum(r.drafted for r in other),
-                    "accepted": sum(r.accepted for r in other),
-                    "seconds": seconds(other, story.passes, name),
-                },
-            }
-        )
-    if json_:
-        emit(json.dumps({"file": str(file), "choices": rows}))
-        return
-    for r in rows:
-        took = r["replayed"]["seconds"]
-        error = r["made_again"]["tokens_per_pass"] / r["recorded"]["tokens_per_pass"] - 1
-        exact = "pass for pass" if r["equal"] else f"{error:+.1%} tokens a pass"
-        emit(
-            f"choice {r['choice']}: {r['tokens']} tokens; recorded {r['recorded']['tokens_per_pass']:.2f} tokens a pass, made "
-            f"again {r['made_again']['tokens_per_pass']:.2f} ({exact}); {new} would take {r['replayed']['passes']} passes, "
-            f"{r['replayed']['tokens_per_pass']:.2f} tokens a pass"
-            + (f", some {took:.2f} s" if took else "")
-        )
+    live = None if against is None else read(against)
+    found = trace_replay.made_again(
+        file, read(file), method, pairs("set", set_), draft, live=live, live_file=against
+    )
+    emit(json.dumps({"file": str(file), **found}) if json_ else trace_replay.told(found))
 
 
 def _canvases(stories: Mapping[Key, Story], file: Path, page: Path | None, delay: float) -> None:
@@ -298,7 +251,8 @@ def _canvases(stories: Mapping[Key, Story], file: Path, page: Path | None, delay
 
 
 def table(rounds: Sequence[Round]) -> Table:
-    """A line a round. The bar: # accepted, - drafted in vain; text: accepted drafts in green, the pass's own token plain."""
+    """A line a round. The bar: # accepted, - drafted in vain; text: accepted drafts in green, the pass's own token plain, what
+    was forced underlined."""
     out = Table(box=None, pad_edge=False)
     for column in ("round", "at", "drafted", "accepted"):
         out.add_column(column, justify="right", no_wrap=True)
@@ -310,7 +264,7 @@ def table(rounds: Sequence[Round]) -> Table:
         for i, piece in enumerate(r.pieces):
             text.append(
                 printable(piece).replace("\n", "⏎").replace("\t", "⇥"),
-                "green" if i < r.accepted else "",
+                ("green" if i < r.accepted else "") + (" underline" if i in r.forced else ""),
             )
         out.add_row(str(n), str(r.position), str(r.drafted or ""), str(r.accepted or ""), bar, text)
     return out
@@ -322,9 +276,10 @@ def summary(story: Story) -> str:
     drafts = [r for r in story.rounds if r.drafted]
     each = f"{story.tokens / len(story.rounds):.2f} tokens a pass" if story.rounds else "no pass"
     drafted, accepted = sum(r.drafted for r in drafts), sum(r.accepted for r in drafts)
+    forced = sum(len(r.forced) for r in story.rounds)
     return (
         f"{story.tokens} tokens in {len(story.rounds)} passes, {each}; {len(drafts)} with a draft: {accepted} of {drafted} "
-        "drafted tokens accepted"
+        "drafted tokens accepted" + (f"; {forced} tokens forced" if forced else "")
     )
 
 
@@ -348,25 +303,32 @@ def _name(key: Key, stories: Mapping[Key, Story], word: str = "choice ") -> str:
 def read(path: Path) -> dict[Key, Story]:
     """Of each choice what the file tells. Raises RequestError with one sentence where a line is no event, or there is none."""
     stories: dict[Key, Story] = {}
-    for request, event, method in _events(path):
+    for request, event, content in _events(path):
         story = stories.setdefault((request, event.choice), Story())
-        _tell(story, event, method)
+        if isinstance(event, Opened):
+            story.method, story.head = _method(content.get("method")), _heading(content)
+        _tell(story, event)
     if not stories:
         raise RequestError(sentence(f"trace {str(path)!r} holds no event"))
     return dict(sorted(stories.items()))
 
 
-def _tell(story: Story, event: Event, method: str) -> None:
+def _tell(story: Story, event: Event) -> None:
     match event:
         case Opened():
-            story.method, story.prompt, story.ids = method, len(event.prompt), event.prompt
+            story.prompt, story.ids = len(event.prompt), event.prompt
         case Passed():
             story.passes.append(event)
         case Proposed():
             story.trees[len(story.rounds)] = Tree(event.parent, event.token, event.piece)
             story.rounds.append(Round(event.position, len(event.token) - 1, _depth(event.parent)))
+        case Remasked():
+            story.back[len(story.canvas)] = event
         case Unmasked():
             story.canvas.append(event)
+        case Forced() if story.rounds:
+            last = story.rounds[-1]
+            last.forced = frozenset(p - last.position for p in event.position)
         case Verified():
             if not story.rounds or story.rounds[-1].pieces:
                 story.rounds.append(Round(event.position))
@@ -393,9 +355,8 @@ def _depth(parent: Sequence[int]) -> int:
     return max(deep, default=0)
 
 
-def _events(path: Path) -> Iterator[tuple[int, Event, str]]:
-    """Whose event it is, the event, and of an opening the method's name with its guarantee. A last line that an interruption
-    cut short is left out."""
+def _events(path: Path) -> Iterator[tuple[int, Event, Mapping[str, Any]]]:
+    """Whose event it is, the event, and its line. A last line that an interruption cut short is left out."""
     lines = read_bytes(path).split(b"\n")
     for n, line in enumerate(lines, 1):
         if not line.strip():
@@ -405,7 +366,7 @@ def _events(path: Path) -> Iterator[tuple[int, Event, str]]:
             content = parse_object(line, what)
             _known(content.get("trace"), what)
             request = whole("request", content.get("request", 0), 0, MOST)
-            yield request, _checked(from_json(content), what), _method(content.get("method"))
+            yield request, _checked(from_json(content), what), content
         except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise RequestError(
                 sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")
@@ -421,52 +382,12 @@ def _events(path: Path) -> Iterator[tuple[int, Event, str]]:
 def heading(path: Path) -> dict[str, Any]:
     """What the first line says of the model, the request and its method; nothing where the file is of version 1."""
     first = read_bytes(path).split(b"\n", 1)[0]
-    content = parse_object(first, f"line 1 of {str(path)!r}")
-    told = content.get("trace")
-    return {**told, "method": content.get("method")} if isinstance(told, dict) else {}  # pyright: ignore
+    return _heading(parse_object(first, f"line 1 of {str(path)!r}"))
 
 
-def _settings(path: Path) -> tuple[dict[str, Any], int, frozenset[int], Costs | None]:
-    """The method with its options, the size of the vocabulary, the ids that end an answer, and what the method was told of the
-    costs of passes, as the first line says them. Raises RequestError where it does not."""
-    head = heading(path)
-    was, size, ends = head.get("method"), head.get("vocabulary"), head.get("ends")
-    if (
-        not isinstance(was, dict)
-        or type(size) is not int
-        or not 0 < size <= 1 << 24
-        or not isinstance(ends, list)
-        or not all(type(x) is int for x in ends)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    ):
-        raise RequestError(
-            sentence(f"trace {str(path)!r} does not say its method and vocabulary: record it again")
-        )
-    options: Any = was.get("options")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    name = str(was.get("name"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-    return (
-        {"name": name, "options": dict(options) if isinstance(options, dict) else {}},  # pyright: ignore
-        size,
-        frozenset(int(x) for x in ends),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        _costs(head.get("costs"), path),
-    )
-
-
-def _costs(told: Any, path: Path) -> Costs | None:
-    """Costs of passes as a trace has them. Raises RequestError where they are none."""
-    if told is None:
-        return None
-    try:
-        return Costs(
-            **{
-                k: tuple(map(float, v)) if isinstance(v, list) else float(v)
-                for k, v in told.items()
-                if v is not None
-            }  # pyright: ignore
-        )
-    except (TypeError, ValueError, AttributeError) as error:
-        raise RequestError(
-            sentence(f"trace {str(path)!r}: its costs cannot be read ({error})")
-        ) from None
+def _heading(opening: Mapping[str, Any]) -> dict[str, Any]:
+    told = opening.get("trace")
+    return {**told, "method": opening.get("method")} if isinstance(told, dict) else {}  # pyright: ignore
 
 
 def _known(told: Any, what: str) -> None:
@@ -515,6 +436,13 @@ def _checked(event: Event, what: str) -> Event:
                 isinstance(p, str) for p in event.pieces
             )
             good = good and type(event.accepted) is int and 0 <= event.accepted <= 1 << 20
+        case Forced():
+            good &= ids(event.position)
+        case Remasked():
+            good &= ids(event.position) and type(event.step) is int
+            good = good and len(event.position) == len(event.confidence) == len(event.piece)
+            good = good and all(isinstance(p, str) for p in event.piece)
+            good = good and all(type(c) is float for c in event.confidence)
         case Unmasked():
             good &= (
                 all(map(ids, (event.position, event.block, event.fed)))

@@ -21,14 +21,16 @@ ROW, COLUMN = 24, 112
 
 Tree = tuple[int, tuple[int, ...], tuple[str, ...], tuple[int, ...]]
 """Position, parents, pieces, accepted nodes."""
+Written = tuple[int, Sequence[str], frozenset[int]]
+"""Of a pass: how many of its pieces were drafted, the pieces, and the numbers of those that the rules left no choice of."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One choice. rounds: of every pass how many of its pieces were drafted, and the pieces."""
+    """One choice. rounds: of every pass how many of its pieces were drafted, the pieces, and which of them were forced."""
 
     title: str
-    rounds: Sequence[tuple[int, Sequence[str]]]
+    rounds: Sequence[Written]
     trees: Sequence[Tree]
     passes: Sequence[Passed]
     frames: Sequence[Frame]
@@ -38,7 +40,7 @@ class Part:
 _STYLE = """
 .text{white-space:pre-wrap;overflow-wrap:anywhere;
 border:1px solid var(--line);border-radius:8px;padding:.8em}
-.d{background:var(--goodbg);border-radius:3px}.p{border-bottom:2px solid var(--line)}
+.d{background:var(--goodbg);border-radius:3px}.p{border-bottom:2px solid var(--line)}.f{color:var(--c);font-weight:600}
 svg text{font:12px ui-monospace,monospace;fill:var(--ink)}svg .no{fill:var(--soft)}svg .ok{fill:var(--good);font-weight:700}
 svg.search text.score{font-size:10px;fill:var(--soft)}
 svg path{fill:none;stroke:var(--line);stroke-width:1.5}svg path.ok{fill:none;stroke:var(--good);stroke-width:2.5}
@@ -132,6 +134,11 @@ def _company(lanes: Sequence[Lane]) -> str:
     )
 
 
+_FORCED = (
+    ' <b class="f">Coloured</b>: the rules of the request (a constraint, say) left no other token.'
+)
+
+
 def _shown(piece: str) -> str:
     return safe(piece).replace("\n", "⏎").replace("\t", "⇥")
 
@@ -151,16 +158,18 @@ def _part(part: Part) -> str:
     return "".join(out)
 
 
-def _text(rounds: Sequence[tuple[int, Sequence[str]]]) -> str:
-    """The answer; drafted tokens that were accepted are green, a pass's own token underlined."""
+def _text(rounds: Sequence[Written]) -> str:
+    """The answer; drafted tokens that were accepted are green, a pass's own token underlined, forced ones of another colour."""
     out = list[str]()
-    for n, (accepted, pieces) in enumerate(rounds, 1):
+    for n, (accepted, pieces, forced) in enumerate(rounds, 1):
         for i, piece in enumerate(pieces):
             kind, what = ("d", "a draft") if i < accepted else ("p", "the model's own")
+            if i in forced:
+                kind, what = f"{kind} f", f"{what}, forced"
             out.append(f'<span class="{kind}" title="pass {n}: {what}">{safe(piece)}</span>')
     return (
         '<h3>What was written</h3><p class="note">Green: drafted and accepted. Underlined: the token that a pass gave of '
-        "its own.</p>"
+        f"its own.{_FORCED if any(forced for *_, forced in rounds) else ''}</p>"
         f'<div class="text">{"".join(out)}</div>'
     )
 
@@ -258,6 +267,7 @@ def _canvas(frames: Sequence[Frame]) -> str:
         f"<tr><th>pass {f.step + 1}, {len(f.filled)} filled</th>{cells(f)}</tr>" for f in frames
     )
     return (
-        '<h3>The canvas</h3><p class="note">A row a pass. Greener where the model was surer; framed what the pass wrote.</p>'
+        '<h3>The canvas</h3><p class="note">A row a pass. Greener where the model was surer; framed what the pass wrote. '
+        "Grey: what the model would have put there, and was not sure enough of: the place stays open.</p>"
         f'<div class="wide"><table>{rows}</table></div>'
     )

@@ -60,6 +60,10 @@ class Guard(Protocol):
         """The log-probability, at most 0, that a law gives to all tokens together that may be written next."""
         ...
 
+    def single(self, states: Any, logp_V: Tensor) -> bool:
+        """Whether a single token may be written next, of those to which a law gives anything."""
+        ...
+
 
 @dataclass(frozen=True)
 class Request:

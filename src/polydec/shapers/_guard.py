@@ -55,6 +55,13 @@ class Guard:
 
     def kept(self, states: tuple[Any, ...], logp_V: Tensor) -> float:
         """The log-probability, at most 0, that a law gives to all tokens together that the rules leave of it."""
+        return min(0.0, float(self._left(states, logp_V).logsumexp(-1)))
+
+    def single(self, states: tuple[Any, ...], logp_V: Tensor) -> bool:
+        """Whether the rules leave a single token of a law."""
+        return int(self._left(states, logp_V).isfinite().sum()) == 1
+
+    def _left(self, states: tuple[Any, ...], logp_V: Tensor) -> Tensor:
         for (_, shaper), state in zip(self.rules, states, strict=True):
             logp_V = shaper.shape(state, logp_V)
-        return min(0.0, float(logp_V.logsumexp(-1)))
+        return logp_V

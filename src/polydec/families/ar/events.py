@@ -25,3 +25,11 @@ class Verified(Event):
     position: int
     path: tuple[int, ...]
     bonus: int
+
+
+@dataclass(frozen=True)
+class Forced(Event):
+    """Where the rules of the request (a constraint, say) left a single token. position: of each one that the round before
+    wrote."""
+
+    position: tuple[int, ...]

@@ -12,7 +12,7 @@ from polydec.core.request import Guard, Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript, logprobs
 from polydec.core.types import Exactness, Reads, Vocab, Words
-from polydec.families.ar.events import Proposed, Verified
+from polydec.families.ar.events import Forced, Proposed, Verified
 from polydec.families.ar.protocols import Drafter, Policy, Verifier
 from polydec.families.ar.stats import DraftCount
 from polydec.families.ar.walk import Round, Walk
@@ -77,6 +77,8 @@ async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript, words: Word
         count.see(r.draft, r.verdict, new)
         if guard is not None:
             count.mask(_kept(guard, before, r, new))
+            if into.told(Forced) and (forced := _forced(guard, before, r, new)):
+                into.on(Forced(choice, forced))
         if text.finish_reason is not None:
             walk.close()  # at once: what it holds is free for those that go on
             return text.result(count.stats)
@@ -90,3 +92,13 @@ def _kept(guard: Guard, states: Any, r: Round, count: int) -> list[float]:
         out.append(guard.kept(states, r.scores.base.row(node)))
         states = guard.step(states, x)
     return out
+
+
+def _forced(guard: Guard, states: Any, r: Round, count: int) -> tuple[int, ...]:
+    """Of the first tokens of a round the positions of those that the request's rules left no choice of."""
+    out = list[int]()
+    for i, (node, x) in enumerate(zip(r.nodes, r.tokens[:count], strict=False)):
+        if guard.single(states, r.scores.base.row(node)):
+            out.append(r.position + i)
+        states = guard.step(states, x)
+    return tuple(out)

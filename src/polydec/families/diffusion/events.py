@@ -20,3 +20,14 @@ class Unmasked(Event):
     confidence: tuple[float, ...]
     left: int
     piece: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Remasked(Event):
+    """What a pass guessed and put back: the gaps of the block that stay masked, of each the likeliest token as it reads by
+    itself ("" for an end), and how sure the model was of it. It stands before the `Unmasked` of the same pass."""
+
+    step: int
+    position: tuple[int, ...]
+    confidence: tuple[float, ...]
+    piece: tuple[str, ...]

@@ -16,7 +16,7 @@ from polydec.core.request import Request, Result, TokenLogprob
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript
 from polydec.core.types import Edit, Vocab
-from polydec.families.diffusion.events import Unmasked
+from polydec.families.diffusion.events import Remasked, Unmasked
 from polydec.families.diffusion.stats import DenoiseStats
 from polydec.families.diffusion.types import Canvas, Look, gaps
 
@@ -122,6 +122,8 @@ async def _filled(vocab: Vocab, spot: Spot, passes: Passes, text: Text, into: Tr
                 break
         stats = stats.seen(sum(len(s.edit.write) for s in taken), passed.fed, new, opened)
         new = 0
+        if into.told(Remasked) and (back := _remasked(vocab, text, taken[-1])).position:
+            into.on(back)
         if told:
             into.on(_together([_unmasked(vocab, text, step) for step in taken]))
     return text.result(stats)
@@ -151,11 +153,8 @@ def _noted(look: Look, edit: Edit, k: int) -> dict[int, TokenLogprob]:
 
 def _unmasked(vocab: Vocab, text: Text, step: Step) -> Unmasked:
     """What a trace is told of a step: of what was written the model's own probabilities."""
-    words, look, write = vocab.words, step.look, step.edit.write
-    pieces = tuple(
-        "" if words is None else (words.pieces[x] or b"").decode("utf-8", "replace")
-        for _, x in write
-    )
+    look, write = step.look, step.edit.write
+    pieces = tuple(_piece(vocab, x) for _, x in write)
     at, written = {r: i for i, r in enumerate(look.rows)}, {p for p, _ in write}
     sure = tuple(float(look.logp_RV[at[p], x].exp()) for p, x in write)
     left = sum(r not in written for r in gaps(look.canvas, look.block.start, look.block.stop))
@@ -169,6 +168,30 @@ def _unmasked(vocab: Vocab, text: Text, step: Step) -> Unmasked:
         left,
         pieces,
     )
+
+
+def _remasked(vocab: Vocab, text: Text, step: Step) -> Remasked:
+    """What a trace is told of the gaps that the last step of a pass left, of which the pass has a law."""
+    look, written = step.look, {p for p, _ in step.edit.write}
+    at = {r: i for i, r in enumerate(look.rows)}
+    left = [
+        p
+        for p in gaps(look.canvas, look.block.start, look.block.stop)
+        if p in at and p not in written
+    ]
+    best = [look.logp_RV[at[p]].max(-1) for p in left]
+    return Remasked(
+        text.choice or 0,
+        look.step,
+        tuple(left),
+        tuple(float(sure.exp()) for sure, _ in best),
+        tuple(_piece(vocab, int(token)) for _, token in best),
+    )
+
+
+def _piece(vocab: Vocab, token: int) -> str:
+    words = vocab.words
+    return "" if words is None else (words.pieces[token] or b"").decode("utf-8", "replace")
 
 
 def _together(events: Sequence[Unmasked]) -> Unmasked:
