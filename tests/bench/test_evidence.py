@@ -3,21 +3,23 @@
 import numpy as np
 import pytest
 
+from polydec import load
 from polydec.bench import sampled
 from polydec.bench.certificate import digest
 from polydec.bench.chance import beyond, critical, noncentral, two_sided
 from polydec.bench.forced import fate
 from polydec.bench.places import Place, Places
 from polydec.bench.sampled import ALARM, CELLS, Drawn, power, seeds_apart, spread_over
-from polydec.bench.shapes import is_tie, spread
+from polydec.bench.shapes import PLACES, WIDTHS, Gap, gap, spread
 from polydec.bench.valid import valid
 from polydec.constraints.any_of import AnyOf
 from polydec.constraints.json_schema import JsonSchema
 from polydec.constraints.lark import Lark
 from polydec.constraints.regex import Regex
 from polydec.constraints.span_of import SpanOf
+from polydec.core.scheduler import run
 from polydec.core.trace import Edited, Opened
-from polydec.core.types import Edit
+from polydec.core.types import Draft, Edit, Want
 
 
 def drawn(count, seed=0, draw=lambda rng, p_V: rng.choice(len(p_V), p=p_V), length=8, alike=False):
@@ -132,9 +134,36 @@ def test_samples_are_spread_over_seeds():
 
 
 def test_a_gap_within_the_noise_of_shapes_is_a_tie():
-    assert is_tie([3e-4, -1e-4, 2e-4]) and spread([3e-4, -1e-4]) == pytest.approx(4e-4)
-    assert not is_tie([0.3, 0.3001, 0.2999]) and is_tie([5e-6, 5e-6])
-    assert not is_tie([float("inf"), float("inf")])
+    assert Gap((3e-4, -1e-4, 2e-4)).tie and spread([3e-4, -1e-4]) == pytest.approx(4e-4)
+    assert not Gap((0.3, 0.3001, 0.2999)).tie and Gap((5e-6, 5e-6)).tie
+    assert not Gap((float("inf"), float("inf"))).tie
+
+
+def test_shapes_that_agree_by_chance_are_judged_by_the_places_before():
+    coarse = Gap((0.125, 0.125, 0.125), before=(0.0, 0.125, 0.0, 0.125))  # bfloat16's steps
+    assert coarse.noise == 0.0625 and coarse.tie
+    assert not Gap((0.125, 0.125, 0.125)).tie
+    assert not Gap((0.5, 0.5), before=(0.0, 0.125, 0.0, 0.125)).tie
+
+
+def test_a_gap_is_looked_at_where_it_is_and_before():
+    lm = load("zoo:tiny", dtype="float32")
+    target = lm.checkpoint.lm
+    ids = lm.ids("Once upon a time there was", raw=True)
+    for behind in ((), ids[:5]):
+        found = gap(target, ids, behind, 5, 6)
+        assert len(found.differences) == len(WIDTHS) + 1
+        assert len(found.before) == min(PLACES, len(ids) - 1 + len(behind))
+        assert found.noise == 0.0, "the compiled step's rows depend on nothing but the row"
+        first, second = run([_behind(target, (*ids, *behind))])[0]
+        assert set(found.differences) == {first - second}
+
+
+async def _behind(target, text):
+    """The log-probabilities of tokens 5 and 6 behind a text."""
+    session = target.open(text)
+    await session.prefill(Want())
+    return (await session.score(Draft.chain(text[-1]), Want())).logp(0, (5, 6))
 
 
 def test_places_of_tokens():

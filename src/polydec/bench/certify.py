@@ -9,7 +9,7 @@ from typing import Any
 from polydec.api import LM, Ask, Prompt, generate
 from polydec.bench.certificate import digest
 from polydec.bench.places import Places
-from polydec.bench.shapes import gaps, is_tie, spread, ungreedy
+from polydec.bench.shapes import gap, ungreedy
 from polydec.request.ask import plan
 from polydec.shapers.sampling import Sampling
 
@@ -64,8 +64,7 @@ def compare(
         return Comparison(False, len(plain), at, a, b, place=place, digest=digest(ours))
     made = plan(lm, Ask(prompt, method="plain", **common))
     decoder: Any = made.decoder
-    differences = gaps(ungreedy(decoder.target), made.request.prompt, plain[:at], a, b)
-    gap, noise = min(map(abs, differences)), spread(differences)
+    found = gap(ungreedy(decoder.target), made.request.prompt, plain[:at], a, b)
     return Comparison(
-        False, len(plain), at, a, b, gap, noise, is_tie(differences), place, digest(ours)
+        False, len(plain), at, a, b, found.size, found.noise, found.tie, place, digest(ours)
     )

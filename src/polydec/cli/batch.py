@@ -21,11 +21,11 @@ from polydec.base import files
 from polydec.base.edge import whole
 from polydec.base.errors import RequestError
 from polydec.cli import prompts
-from polydec.cli.company import Company
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags
 from polydec.cli.generate import note, trace
 from polydec.request.batching import Batching, chosen
+from polydec.request.company import Company
 from polydec.serve.settings import limits
 
 RUNNING = limits()["running"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -22,7 +20,8 @@ from polydec.cli.declared import shared
 from polydec.cli.flags import Flags, Steered
 from polydec.cli.shown import fit
 from polydec.core.scheduler import Pass
-from polydec.core.trace import VERSION, Event, Opened, Passed, ignore, to_json
+from polydec.core.trace import Event, Opened, ignore, to_json
+from polydec.request.company import header, passed
 
 if TYPE_CHECKING:
     from polydec.request.ask import Plan
@@ -134,34 +133,6 @@ def trace(path: Path) -> TextIO:
         raise RequestError(
             sentence(f"trace {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}")
         ) from None
-
-
-def header(lm: api.LM, ticket: api.Ticket) -> dict[str, Any]:
-    """What reads a trace must know of the model and the request; it stands beside each opening."""
-    vocab, request = lm.checkpoint.lm.vocab, ticket.plan.request
-    return {
-        "version": VERSION,
-        "model": lm.name,
-        "draft": None if lm.draft is None else lm.draft.name,
-        "kernel": lm.checkpoint.kernel,
-        "vocabulary": vocab.size,
-        "ends": sorted((frozenset[int]() if request.ignore_eos else vocab.eos) | request.stop_ids),
-        "max_tokens": request.max_tokens,
-        "costs": asdict(lm.costs)
-        if "costs" in vars(lm)
-        else None,  # what the method was told of passes
-    }
-
-
-def passed(lm: api.LM, passes: Sequence[Pass], begun: float | None = None) -> Iterator[Passed]:
-    """The passes of a request as events; they are of all its answers together, and stand under the first. begun: the moment
-    from which seconds count, None: the first of these passes."""
-    names = lm.names
-    begun = min((p.start for p in passes), default=0.0) if begun is None else begun
-    for p in passes:
-        yield Passed(
-            0, names.get(p.model, "?"), p.start - begun, p.seconds, p.positions, p.of, p.queries
-        )
 
 
 def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:

@@ -88,6 +88,13 @@ class ServeFlags:
             rich_help_panel=SERVER,
         ),
     ] = None
+    trace: Annotated[
+        Path | None,
+        Option(
+            help="write what happens to all requests to this file, with their tokens, for `polydec trace`",
+            rich_help_panel=SERVER,
+        ),
+    ] = None
     unknown_fields: str = _set("unknown_fields", SERVER)
     drain: float = _set("drain", SERVER)
     max_running: int = _limited("running")
@@ -125,6 +132,8 @@ def serve(flags: ServeFlags) -> None:
         raise RequestError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
     check(flags)
     registry.check_names(flags.method, {})
+    if flags.trace is not None and flags.replicas > 1:
+        raise RequestError("serve does not take --trace with --replicas: a trace is of one process")
     missing = [name for name in RAY_NEEDS if flags.replicas > 1 and find_spec(name) is None]
     if missing:
         raise RequestError(
@@ -145,6 +154,9 @@ def serve(flags: ServeFlags) -> None:
     trained = _trained(flags.with_ or [], names)
     loaders = _loaders(names, trained, load)
     if flags.replicas == 1:
+        from polydec.serve.traced import Trace
+
+        sock = listen(flags.host, flags.port)  # before a trace of another server is emptied
         app = create_app(
             loaders,
             limits=allowed,
@@ -153,8 +165,9 @@ def serve(flags: ServeFlags) -> None:
             local=local,
             lenient=lenient,
             origins=origins,
+            trace=None if flags.trace is None else Trace(flags.trace),
         )
-        run(app, listen(flags.host, flags.port), drain=flags.drain)
+        run(app, sock, drain=flags.drain)
         return
     each = flags.threads or max(1, (os.cpu_count() or 1) // flags.replicas)
     load = partial(load, loading={**flags.loading, "threads": each})

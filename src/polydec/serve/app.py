@@ -36,6 +36,7 @@ from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
 from polydec.serve.settings import Limits, Settings
 from polydec.serve.shapes import read_messages
+from polydec.serve.traced import Trace
 from polydec.serve.worker import LEFT, Answers, Worker
 from polydec.shapers.sampling import fields as sampling_fields
 
@@ -63,13 +64,15 @@ def create_app(
     local: bool = True,
     lenient: bool = False,
     origins: tuple[str, ...] = (),
+    trace: Trace | None = None,
 ) -> FastAPI:
     """The application. loaders: models by the names under which they are served; method: of requests that name none; local:
     without keys, answer only to this machine's names; lenient: fields that nobody knows are left out, and named in a header;
-    origins: of pages that may use it. `app.state.models` is what it works with."""
+    origins: of pages that may use it; trace: where to write what happens to requests. `app.state.models` is what it works
+    with."""
     registry.get(method)
     limits, metrics = limits or Limits(), Metrics()
-    models = Models(loaders, limits, metrics)
+    models = Models(loaders, limits, metrics, trace)
     readers = ThreadPoolExecutor(READERS, "read")
 
     @asynccontextmanager

@@ -16,6 +16,7 @@ from polydec.serve.errors import Refusal
 from polydec.serve.memory import settled
 from polydec.serve.metrics import Metrics
 from polydec.serve.settings import Limits
+from polydec.serve.traced import Trace
 from polydec.serve.worker import STOPPED, Worker
 
 log = logging.getLogger("polydec.serve")
@@ -23,14 +24,19 @@ log = logging.getLogger("polydec.serve")
 
 class Models:
     """loaders: how each is loaded, by its name; the first is the one that requests mean which name none. `failed` holds why a
-    model could not be loaded; `draining`: no new requests are taken."""
+    model could not be loaded; `draining`: no new requests are taken. trace: where to write what happens to requests."""
 
     def __init__(
-        self, loaders: Mapping[str, Callable[[], LM]], limits: Limits, metrics: Metrics
+        self,
+        loaders: Mapping[str, Callable[[], LM]],
+        limits: Limits,
+        metrics: Metrics,
+        trace: Trace | None = None,
     ) -> None:
         if not loaders:
             raise RequestError("a server needs a model")
         self.loaders, self.limits, self.metrics = dict(loaders), limits, metrics
+        self._trace = trace
         self.workers: dict[str, Worker] = {}
         self.failed: dict[str, str] = {}
         self.draining = False
@@ -48,7 +54,7 @@ class Models:
                 if not isinstance(error, (PolydecError, OSError)):
                     log.exception("model %s cannot be loaded", name)
             else:
-                self.workers[name] = Worker(name, model, self.limits, self.metrics)
+                self.workers[name] = Worker(name, model, self.limits, self.metrics, self._trace)
         settled()
 
     @property
@@ -108,6 +114,8 @@ class Models:
             worker.close()
         for worker in self.workers.values():
             await worker.closed()
+        if self._trace is not None:
+            self._trace.close()
 
 
 def _ready(loader: Callable[[], LM]) -> LM:

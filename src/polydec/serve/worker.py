@@ -30,6 +30,7 @@ from polydec.serve.metrics import Metrics
 from polydec.serve.reply import News
 from polydec.serve.settings import Limits
 from polydec.serve.steps import Steps
+from polydec.serve.traced import Trace, Watched
 
 log = logging.getLogger("polydec.serve")
 
@@ -69,6 +70,7 @@ class Job:
     finished: set[int] = field(default_factory=set[int])
     last: float | None = None  # when something was told
     passes: list[Pass] = field(default_factory=list[Pass])  # since then, where they are asked for
+    watched: Watched | None = None  # where the server writes a trace
 
 
 @dataclass(eq=False)
@@ -165,8 +167,11 @@ def _failure(job: Job, error: Exception | None, limits: Limits) -> Refusal:
 class Worker:
     """One model. `start` and `cancel` are called in the event loop's thread."""
 
-    def __init__(self, name: str, model: LM, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self, name: str, model: LM, limits: Limits, metrics: Metrics, trace: Trace | None = None
+    ) -> None:
         self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
+        self._trace = trace
         costs, alone = model.costs, ALONE * model.costs.budget(1)
         self.engine = Engine(
             model,
@@ -230,11 +235,7 @@ class Worker:
         try:
             for job in jobs:
                 if not job.cut:
-                    job.ticket = self.engine.submit(
-                        fitted(self.model, job.ask, self.limits),
-                        on=job.steps or ignore,
-                        passes=None if job.steps is None else job.passes,
-                    )
+                    self._submit(job)
         except BaseException:
             for job in jobs:
                 if job.ticket is not None:
@@ -244,6 +245,18 @@ class Worker:
         for job in jobs:
             if job.ticket is not None:
                 self._orders.put(lambda job=job: self._jobs.append(job))
+
+    def _submit(self, job: Job) -> None:
+        if self._trace is not None:
+            job.watched = self._trace.watch(self.model, job.steps)
+        observed = job.watched or job.steps
+        job.ticket = self.engine.submit(
+            fitted(self.model, job.ask, self.limits),
+            on=observed or ignore,
+            passes=None if observed is None else job.passes,
+        )
+        if job.watched is not None:
+            job.watched.begun(job.ticket)
 
     def _forget_unplanned(self, answers: Answers) -> None:
         """Those that were refused, or cancelled before they came to the engine."""
@@ -425,12 +438,20 @@ class Worker:
             )
             out.append(news if job.steps is None else replace(news, steps=job.steps.take(choice)))
         if out and job.passes:  # those of all answers, with the first that has news
-            out[0] = replace(out[0], passes=tuple(job.passes))
-            job.passes.clear()
+            if job.steps is not None:
+                out[0] = replace(out[0], passes=tuple(job.passes))
+            self._note(job)
         return [n if job.steps is None else replace(n, opened=ticket.watch.opened) for n in out]
+
+    def _note(self, job: Job) -> None:
+        """Its passes so far, in the trace where there is one."""
+        if job.watched is not None:
+            job.watched.passed(job.passes)
+        job.passes.clear()
 
     def _end(self, job: Job, ticket: Ticket, now: float) -> End:
         watch = ticket.watch
+        self._note(job)
         self.metrics.whole.labels(self.name).observe(now - job.arrived)
         if watch.opened:
             self.metrics.queue.labels(self.name).observe(watch.opened - job.arrived)

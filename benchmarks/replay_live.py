@@ -1,0 +1,153 @@
+"""How far is a replay from the run that it stands for? One setting is recorded; others are replayed from it, and run live.
+
+    POLYDEC_DATA=… python benchmarks/replay_live.py --csv docs/replay-live.csv
+
+Held-out prompts, one request at a time, greedy. On each prompt the recorded setting and all others take turns `--repeat` times.
+A row a setting: tokens a pass and tokens a second, as replayed and as run, over all prompts together, and their error; the load
+of the machine beside them, since seconds mean nothing on a busy one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from csv_rows import write_csv
+
+from polydec import api
+from polydec.bench.timed import Clock
+from polydec.bench.told import Recorded, Round, remade
+from polydec.core.scheduler import Pass
+from polydec.core.trace import Event
+from polydec.families.ar.events import Proposed, Verified
+from polydec.request.company import passed
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.train.data import data_root, held_out, read_rows
+
+Setting = tuple[str, Mapping[str, Any]]
+RECORDED: Setting = ("prompt-lookup", {})
+OTHERS: tuple[Setting, ...] = (
+    ("plain", {}),
+    ("prompt-lookup", {"depth": 3, "cost_aware": False}),
+    ("suffix-automaton", {}),
+    ("draft-model", {"depth": 2}),
+    ("auto", {}),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """An answer that was written live."""
+
+    record: Recorded
+    rounds: list[Round]
+    clock: Clock | None
+
+
+@dataclass
+class Sum:
+    """Of a setting, over prompts and turns."""
+
+    tokens: int = 0
+    replayed_passes: int = 0
+    passes: int = 0
+    replayed_seconds: float = 0.0
+    seconds: float = 0.0
+    same: list[bool] = field(default_factory=list[bool])
+
+
+def live(lm: api.LM, prompt: str, setting: Setting, tokens: int) -> Run:
+    """One answer, with its rounds and its clock."""
+    name, options = setting
+    rounds, passes, drafted = list[Round](), list[Pass](), 0
+
+    def on(event: Event) -> None:
+        nonlocal drafted
+        if isinstance(event, Proposed):
+            drafted = len(event.token) - 1
+        elif isinstance(event, Verified):
+            rounds.append(Round(event.position, drafted, len(event.path)))
+
+    engine = api.Engine(lm)
+    ask = api.Ask(prompt, method=name, options=dict(options), max_tokens=tokens)
+    ticket = engine.submit(ask, on=on, passes=passes)
+    while not ticket.done:
+        engine.step()
+    answer, request = ticket.completion(), ticket.plan.request
+    vocab = lm.checkpoint.lm.vocab
+    record = Recorded(request.prompt, answer.token_ids, vocab.size, vocab.eos)
+    return Run(record, rounds, Clock.of(rounds, list(passed(lm, passes)), lm.name))
+
+
+def measure(lm: api.LM, prompts: list[str], tokens: int, repeat: int) -> dict[str, Sum]:
+    """All settings on all prompts, in turns."""
+    draft, sums = Shaped(lm.small(), Greedy()), dict[str, Sum]()
+    for prompt in prompts:
+        for _ in range(repeat):
+            recorded = live(lm, prompt, RECORDED, tokens)
+            own = remade(recorded.record, *RECORDED, draft, lm.costs)
+            for setting in (RECORDED, *OTHERS):
+                ran = recorded if setting is RECORDED else live(lm, prompt, setting, tokens)
+                again = own
+                if setting is not RECORDED:
+                    again = remade(recorded.record, *setting, draft, lm.costs)
+                known = sums.setdefault(named(setting), Sum())
+                assert recorded.clock is not None and ran.clock is not None
+                known.tokens += len(ran.record.tokens)
+                known.replayed_passes += len(again.rounds)
+                known.passes += len(ran.rounds)
+                known.replayed_seconds += recorded.clock.predict(own, again, lm.costs)
+                known.seconds += ran.clock.seconds
+                known.same.append(again.rounds == ran.rounds)
+    return sums
+
+
+def named(setting: Setting) -> str:
+    name, options = setting
+    return " ".join([name, *(f"{k}={v}" for k, v in options.items())])
+
+
+def row(name: str, s: Sum, load: float) -> dict[str, Any]:
+    return {
+        "setting": name,
+        "runs": len(s.same),
+        "pass_for_pass": sum(s.same),
+        "tokens_a_pass": f"{s.tokens / s.passes:.3f}",
+        "replayed": f"{s.tokens / s.replayed_passes:.3f}",
+        "error": f"{100 * (s.passes / s.replayed_passes - 1):.1f}",
+        "tokens_a_second": f"{s.tokens / s.seconds:.1f}",
+        "replayed_a_second": f"{s.tokens / s.replayed_seconds:.1f}",
+        "error_a_second": f"{100 * (s.seconds / s.replayed_seconds - 1):.1f}",
+        "load": f"{load:.2f}",
+    }
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser()
+    ask.add_argument("--model", default="zoo:smollm2")
+    ask.add_argument("--prompts", type=int, default=12)
+    ask.add_argument("--tokens", type=int, default=96)
+    ask.add_argument("--repeat", type=int, default=2)
+    ask.add_argument("--csv")
+    asked = ask.parse_args()
+    lm = api.load(asked.model)
+    rows = read_rows(data_root() / "spec_bench" / "question.jsonl")
+    texts = [text for r in rows if held_out(text := r["turns"][0]) and len(text) < 2000]
+    prompts = texts[:: max(1, len(texts) // asked.prompts)][: asked.prompts]
+    live(lm, prompts[0], OTHERS[-1], 8)  # what passes cost is measured when somebody first asks
+    before = os.getloadavg()[0]
+    sums = measure(lm, prompts, asked.tokens, asked.repeat)
+    load = max(before, os.getloadavg()[0])
+    out = [row(name, s, load) for name, s in sums.items()]
+    for r in out:
+        print(r, flush=True)
+    if asked.csv:
+        write_csv(asked.csv, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What is written down of requests: what a reader must know of each, and the requests of one run in one trace, where each line
+says whose event it is and passes that several shared stand under each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from polydec.core.scheduler import Pass
+from polydec.core.trace import VERSION, Event, Opened, Passed, to_json
+from polydec.request.engine import Engine, Ticket
+from polydec.request.fields import Ask
+from polydec.request.loaded import LM
+
+
+class Company:
+    """Writes what happens to the requests of an engine. Requests are numbered from 0 in the order in which they are asked;
+    seconds count from the first pass of all."""
+
+    def __init__(self, lm: LM, into: TextIO) -> None:
+        self._lm, self._into = lm, into
+        self._passes = list[list[Pass]]()
+
+    def submit(self, engine: Engine, ask: Ask, line: int) -> Ticket:
+        """Ask the engine. line: of the input, which the opening names."""
+        number, passes, opening = len(self._passes), list[Pass](), dict[str, Any]()
+
+        def on(event: Event) -> None:
+            self._write(event, number, opening if isinstance(event, Opened) else {})
+
+        ticket = engine.submit(ask, on=on, passes=passes)
+        opening["method"] = ticket.method
+        opening["trace"] = {**header(self._lm, ticket), "line": line}
+        self._passes.append(passes)
+        return ticket
+
+    def close(self) -> None:
+        """Write the passes."""
+        begun = min((p.start for passes in self._passes for p in passes), default=0.0)
+        for number, passes in enumerate(self._passes):
+            for event in passed(self._lm, passes, begun):
+                self._write(event, number, {})
+
+    def _write(self, event: Event, number: int, more: dict[str, Any]) -> None:
+        self._into.write(json.dumps({**to_json(event), "request": number, **more}) + "\n")
+
+
+def header(lm: LM, ticket: Ticket) -> dict[str, Any]:
+    """What reads a trace must know of the model and the request; it stands beside each opening."""
+    vocab, request = lm.checkpoint.lm.vocab, ticket.plan.request
+    return {
+        "version": VERSION,
+        "model": lm.name,
+        "draft": None if lm.draft is None else lm.draft.name,
+        "kernel": lm.checkpoint.kernel,
+        "vocabulary": vocab.size,
+        "ends": sorted((frozenset[int]() if request.ignore_eos else vocab.eos) | request.stop_ids),
+        "max_tokens": request.max_tokens,
+        "costs": asdict(lm.costs)
+        if "costs" in vars(lm)
+        else None,  # what the method was told of passes
+    }
+
+
+def passed(lm: LM, passes: Sequence[Pass], begun: float | None = None) -> Iterator[Passed]:
+    """The passes of a request as events; they are of all its answers together, and stand under the first. begun: the moment
+    from which seconds count, None: the first of these passes."""
+    names = lm.names
+    begun = min((p.start for p in passes), default=0.0) if begun is None else begun
+    for p in passes:
+        yield Passed(
+            0, names.get(p.model, "?"), p.start - begun, p.seconds, p.positions, p.of, p.queries
+        )

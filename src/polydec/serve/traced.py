@@ -1,0 +1,107 @@
+"""What happens to the requests of a server, written to one trace as it happens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from threading import RLock
+from time import perf_counter
+from typing import Any
+
+from polydec.base.edge import sentence
+from polydec.base.errors import RequestError
+from polydec.core.scheduler import Pass
+from polydec.core.trace import Event, Opened, to_json
+from polydec.request.company import header, passed
+from polydec.request.engine import Ticket
+from polydec.request.loaded import LM
+from polydec.serve.steps import Steps
+
+MOST = 1 << 30
+"""Bytes of a trace: clients decide how much happens, and a disk is no smaller for it."""
+
+log = logging.getLogger("polydec.serve")
+
+
+class Trace:
+    """One file for all models. Requests are numbered from 0 in the order in which they are checked; seconds count from here.
+
+    Raises RequestError where the file cannot be written. Later, where the disk is full or `most` bytes are written, one line of
+    the log says so, and nothing more is written: no request suffers from that.
+    """
+
+    def __init__(self, path: Path, most: int = MOST) -> None:
+        try:
+            at = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._file = os.fdopen(at, "w", buffering=1, encoding="utf-8")
+        except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
+            why = getattr(error, "strerror", None) or error
+            raise RequestError(sentence(f"trace {str(path)!r} cannot be written: {why}")) from None
+        self.lock, self.begun = RLock(), perf_counter()
+        self._left, self._requests = most, 0
+
+    def watch(self, lm: LM, steps: Steps | None) -> Watched:
+        """What observes the next request. steps: who is told of its events as well."""
+        with self.lock:
+            self._requests += 1
+            return Watched(self, self._requests - 1, lm, steps)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """A line, while there is room."""
+        with self.lock:
+            if self._left <= 0:
+                return
+            text = json.dumps(line) + "\n"
+            self._left -= len(text)
+            try:
+                if self._left <= 0:
+                    raise OSError("it has reached its size")
+                self._file.write(text)
+            except OSError as error:
+                self._left = 0
+                log.error("the trace ends here: %s", error)
+
+    def close(self) -> None:
+        """Nothing is written behind this."""
+        with self.lock:
+            self._left = 0
+            self._file.close()
+
+
+class Watched:
+    """An observer of one request. Events wait until its ticket is there, whose method stands beside the opening."""
+
+    def __init__(self, trace: Trace, number: int, lm: LM, steps: Steps | None) -> None:
+        self._trace, self._number, self._lm, self._steps = trace, number, lm, steps
+        self._opening: dict[str, Any] | None = None
+        self._waiting = list[Event]()
+
+    def __call__(self, event: Event) -> None:
+        if self._steps is not None and isinstance(event, self._steps.kinds):
+            self._steps(event)
+        with self._trace.lock:
+            self._waiting.append(event)
+            self._write()
+
+    def begun(self, ticket: Ticket) -> None:
+        """The request was taken."""
+        with self._trace.lock:
+            self._opening = {"method": ticket.method, "trace": header(self._lm, ticket)}
+            self._write()
+
+    def passed(self, passes: Sequence[Pass]) -> None:
+        """It took part in these."""
+        with self._trace.lock:
+            self._waiting += passed(self._lm, passes, self._trace.begun)
+            self._write()
+
+    def _write(self) -> None:
+        if self._opening is None:
+            return
+        for event in self._waiting:
+            more = self._opening if isinstance(event, Opened) else {}
+            self._trace.write({**to_json(event), "request": self._number, **more})
+        self._waiting.clear()
