@@ -281,7 +281,7 @@ def test_tokens_that_a_constraint_forces_are_told_and_shown(polydec, record, tmp
     assert forced and len(forced) < sum(len(x["tokens"]) for x in written) + 1
     assert forced == sorted(set(forced)) and forced[0] >= len(lines[0]["prompt"])
     code, out, _ = polydec("trace", "show", at)
-    assert code == 0 and f"{len(forced)} tokens forced" in out
+    assert code == 0 and f"{len(forced)} forced by the rules" in out
     assert polydec("trace", "html", at)[0] == 0
     assert "forced" in (tmp_path / "run.html").read_text()
     free = record(*TINY, "--method", "prompt-lookup")
@@ -321,3 +321,34 @@ def test_new_events_of_other_kinds_are_refused(polydec, tmp_path, event):
     (tmp_path / "bad.jsonl").write_text(json.dumps(event) + "\n")
     code, _, err = polydec("trace", "show", tmp_path / "bad.jsonl")
     assert code == 2 and "with fields of other kinds" in err
+
+
+def test_a_page_says_what_was_asked_and_what_the_method_keeps(polydec, record, tmp_path):
+    at = record(*TINY, "--method", "prompt-lookup")
+    assert polydec("trace", "html", at)[0] == 0
+    page = (tmp_path / "run.html").read_text()
+    assert "What was asked" in page and "def mean(values):" in page.split("What was written")[0]
+    assert "prompt-lookup (keeps the model&#x27;s law)" in page
+    lines = at.read_text().split("\n")
+    first = json.loads(lines[0])
+    first["trace"]["text"] = "<script>" * 1000
+    at.write_text("\n".join([json.dumps(first), *lines[1:]]))
+    assert polydec("trace", "html", at)[0] == 0
+    page = (tmp_path / "run.html").read_text()
+    assert "<script" not in page and page.count("&lt;script&gt;") == 250  # 2,000 letters of it
+
+
+def test_a_search_says_how_many_texts_it_tried_and_begins_with_the_answer(
+    polydec, record, tmp_path
+):
+    at = record(*TINY[:4], "--max-tokens", "4", "--method", "beam", "--set", "width=2")
+    kinds = [json.loads(x)["event"] for x in at.read_text().split("\n") if x]
+    _, out, _ = polydec("trace", "show", at)
+    tried, gone = kinds.count("Branched"), kinds.count("Pruned")
+    assert f"{tried} texts tried, {gone} given up" in out and "drafted" not in out.splitlines()[-1]
+    assert polydec("trace", "html", at)[0] == 0
+    page = (tmp_path / "run.html").read_text()
+    rows = {kind: set() for kind in ("ok", "")}
+    for kind, y in re.findall(r'<text class="(ok|)" x="\d+" y="(\d+)"', page):
+        rows[kind].add(int(y))
+    assert rows["ok"] == {16}, "the answer is the first line"

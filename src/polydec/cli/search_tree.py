@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from polydec.cli.page import safe
 from polydec.core.trace import Branched, Event, Pruned, Scored, Tried
 
 NODES, LETTERS = 300, 26
 """Nodes that are drawn, and letters of one."""
-ROW, COLUMN, WIDTH = 34, 216, 7.3
-"""Pixels of a node, down and across, and of a letter."""
+ROW, GAP, WIDTH = 34, 40, 7.3
+"""Pixels of a node downwards, between two columns, and of a letter."""
 
 
 @dataclass
@@ -128,33 +129,43 @@ def drawn(root: Node) -> str:
     for i, p in enumerate(parent[1:], 1):
         kids[p].append(i)
     row, free, stack = [0] * len(nodes), 0, [0]
-    # the first child beside its parent, the others below; last of them what the answer went through
+    # the first child beside its parent, the others below; first of them what the answer went through
     while stack:
         i = stack.pop()
         row[i] = free
         free += not kids[i]
-        stack += sorted(kids[i], key=lambda k: (not nodes[k].chosen, -k))
+        stack += sorted(kids[i], key=lambda k: (nodes[k].chosen, -k))
+    column = _columns(nodes, depth)
     lines, words = list[str](), list[str]()
     for i, node in enumerate(nodes):
-        x, y = max(0, depth[i] - 1) * COLUMN + 84 * (depth[i] > 0), row[i] * ROW + 16
+        x, y = column[depth[i]], row[i] * ROW + 16
         kind = "ok" if node.chosen else "no" if node.pruned else ""
         words.append(_node(node, i, x, y, kind))
         if i:
             p = parent[i]
-            begin = 54 if p == 0 else (depth[p] - 1) * COLUMN + 88 + WIDTH * len(_label(nodes[p]))
+            begin = column[depth[p]] + 4 + WIDTH * len(_label(nodes[p]))
             fy, mark = row[p] * ROW + 12, ' class="ok"' if node.chosen else ""
-            turn = f"C{x - 16} {fy} {x - 16} {y - 4} {x - 4} {y - 4}"
-            lines.append(f'<path{mark} d="M{begin:.0f} {fy}H{x - 26}{turn}"/>')
-    wide, tall = max(depth) * COLUMN + 84, free * ROW + 12
+            turn = f"C{x - 16:.0f} {fy} {x - 16:.0f} {y - 4} {x - 4:.0f} {y - 4}"
+            lines.append(f'<path{mark} d="M{begin:.0f} {fy}H{x - 26:.0f}{turn}"/>')
+    wide, tall = column[-1], free * ROW + 12
     total = _count(root)
     more = f" The first {len(nodes)} of {total} parts." if total > len(nodes) else ""
     gone = sum(n.pruned for n in nodes)
     return (
-        f'<h3>The search: {total} parts of texts</h3><p class="note">Green is what the answer went through; grey and crossed '
-        f"out what was given up ({gone}). The small figure is what a text was ranked by there.{more}</p>"
+        f'<h3>The search: {total} parts of texts were tried</h3><p class="note">From left to right, beginning behind the '
+        f"prompt. Green is what became the answer; grey and crossed out what was given up ({gone}). The small figure is what a "
+        f"text was ranked by there: the higher, the better. ∎ is the end of a text.{more}</p>"
         f'<div class="wide"><svg class="search" width="{wide}" height="{tall}" role="img" aria-label="search tree">'
         f"{''.join(sorted(lines, key=lambda line: 'class' in line))}{''.join(words)}</svg></div>"
     )
+
+
+def _columns(nodes: Sequence[Node], depth: Sequence[int]) -> list[float]:
+    """Where each column begins, as wide as what stands in it, and where the last one ends."""
+    wide = [0.0] * (max(depth) + 1)
+    for node, d in zip(nodes, depth, strict=True):
+        wide[d] = max(wide[d], WIDTH * len(_label(node)))
+    return [0.0, *accumulate(w + GAP for w in wide)]
 
 
 def _rank(node: Node) -> tuple[bool, float]:
@@ -164,9 +175,11 @@ def _rank(node: Node) -> tuple[bool, float]:
 
 def _label(node: Node) -> str:
     """What is shown of a part: its beginning."""
+    if not node.tokens:
+        return "prompt"
     text = "".join(node.pieces)
     shown = text[:LETTERS] + ("…" if len(text) > LETTERS else "")
-    return shown.replace("\n", "⏎").replace("\t", "⇥") or "∅"
+    return shown.replace("\n", "⏎").replace("\t", "⇥") or "∎"
 
 
 def _node(node: Node, i: int, x: float, y: float, kind: str) -> str:
@@ -175,8 +188,9 @@ def _node(node: Node, i: int, x: float, y: float, kind: str) -> str:
     text, label = "".join(node.pieces), safe(_label(node))
     strike = ' text-decoration="line-through"' if kind == "no" else ""
     told = "" if node.score is None else f"{node.score:.3f}".rstrip("0").rstrip(".")
-    score = f'<text class="score" x="{x}" y="{y + 13}">{told}</text>' if told else ""
-    return f'<text class="{kind}" x="{x}" y="{y}" xml:space="preserve"{strike}>{label}<title>{safe(text)}</title></text>{score}'
+    score = f'<text class="score" x="{x:.0f}" y="{y + 13}">{told}</text>' if told else ""
+    at = f'x="{x:.0f}" y="{y}" xml:space="preserve"'
+    return f'<text class="{kind}" {at}{strike}>{label}<title>{safe(text)}</title></text>{score}'
 
 
 def _count(root: Node) -> int:

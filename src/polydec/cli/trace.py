@@ -39,6 +39,8 @@ from polydec.families.diffusion.events import Remasked, Unmasked
 
 MOST = 1 << 20
 """Requests of a trace."""
+KEEPS = {"law": "keeps the model's law", "greedy": "keeps the greedy text"}
+"""What a guarantee says, for those who do not know its name."""
 
 app = typer.Typer(help="Read traces that --trace wrote.", no_args_is_help=True)
 
@@ -179,6 +181,7 @@ def html_(
             s.passes,
             list(canvas.frames(s.prompt, s.canvas, s.back)) if s.canvas else [],
             search_tree.grown(s.branches, s.written),
+            asked=str(s.head.get("text") or ""),
         )
         for key, s in stories.items()
     ]
@@ -271,6 +274,11 @@ def table(rounds: Sequence[Round]) -> Table:
 
 
 def summary(story: Story) -> str:
+    if story.branches:
+        tried = sum(isinstance(e, Branched) for e in story.branches)
+        gone = sum(isinstance(e, Pruned) for e in story.branches)
+        passes = f" in {len(story.passes)} passes" if story.passes else ""
+        return f"{story.tokens} tokens{passes}; {tried} texts tried, {gone} given up"
     if story.canvas:
         return f"{story.tokens} tokens in {len(story.canvas)} passes, {story.tokens / len(story.canvas):.2f} tokens a pass"
     drafts = [r for r in story.rounds if r.drafted]
@@ -279,7 +287,7 @@ def summary(story: Story) -> str:
     forced = sum(len(r.forced) for r in story.rounds)
     return (
         f"{story.tokens} tokens in {len(story.rounds)} passes, {each}; {len(drafts)} with a draft: {accepted} of {drafted} "
-        "drafted tokens accepted" + (f"; {forced} tokens forced" if forced else "")
+        "drafted tokens accepted" + (f"; {forced} forced by the rules" if forced else "")
     )
 
 
@@ -297,6 +305,8 @@ def _name(key: Key, stories: Mapping[Key, Story], word: str = "choice ") -> str:
     request, choice = key
     if not _several(stories):
         return f"{word}{choice}"
+    if word and sum(r == request for r, _ in stories) == 1:
+        return f"request {request}"
     return f"request {request}, choice {choice}" if word else f"{request}.{choice}"
 
 
@@ -480,4 +490,5 @@ def _checked(event: Event, what: str) -> Event:
 def _method(described: Any) -> str:
     if not isinstance(described, dict):
         return "a method"
-    return f"{described.get('name')} ({described.get('guarantee')})"  # pyright: ignore[reportUnknownMemberType]
+    kept = str(described.get("guarantee"))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    return f"{described.get('name')} ({KEEPS.get(kept, kept)})"  # pyright: ignore[reportUnknownMemberType]

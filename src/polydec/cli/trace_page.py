@@ -14,6 +14,8 @@ from polydec.core.trace import Passed
 
 TREES, PASSES, LETTERS = 60, 2000, 14
 """Trees and passes that are drawn of a choice, and letters of a drafted token."""
+ASKED = 2000
+"""Letters of a prompt."""
 LANES, FOLDED = 64, 64
 """Requests that are drawn in company, and choices that are told of by themselves."""
 ROW, COLUMN = 24, 112
@@ -27,7 +29,8 @@ Written = tuple[int, Sequence[str], frozenset[int]]
 
 @dataclass(frozen=True)
 class Part:
-    """One choice. rounds: of every pass how many of its pieces were drafted, the pieces, and which of them were forced."""
+    """One choice. rounds: of every pass how many of its pieces were drafted, the pieces, and which of them were forced; asked:
+    the prompt's text."""
 
     title: str
     rounds: Sequence[Written]
@@ -35,6 +38,7 @@ class Part:
     passes: Sequence[Passed]
     frames: Sequence[Frame]
     search: Node | None = None
+    asked: str = ""
 
 
 _STYLE = """
@@ -145,6 +149,8 @@ def _shown(piece: str) -> str:
 
 def _part(part: Part) -> str:
     out = [f"<h2>{safe(part.title)}</h2>"]
+    if part.asked:
+        out.append(f'<h3>What was asked</h3><div class="text">{safe(part.asked, ASKED)}</div>')
     if part.frames:
         out.append(_canvas(part.frames))
     elif part.rounds:
@@ -216,7 +222,7 @@ def _trees(trees: Sequence[Tree]) -> str:
     more = f" The first {TREES} of {len(drawn)}." if len(drawn) > TREES else ""
     return (
         f'<h3>Drafts: {len(drawn)}</h3><p class="note">On the left the last token that stood; green is what the model '
-        f"accepted.{more}</p>"
+        f"accepted, ∎ is the end of the text.{more}</p>"
         f'<div class="trees">{figures}</div>'
     )
 
@@ -243,7 +249,7 @@ def _tree(n: int, tree: Tree) -> str:
         x, y = depth[i] * COLUMN, row[i] * ROW + 16
         kind = "ok" if i in taken else "no"
         shown = piece[i] if i < len(piece) else "·"
-        label = _shown(shown[:LETTERS] + ("…" if len(shown) > LETTERS else "")) or "∅"
+        label = _shown(shown[:LETTERS] + ("…" if len(shown) > LETTERS else "")) or "∎"
         words.append(f'<text class="{kind}" x="{x}" y="{y}" xml:space="preserve">{label}</text>')
         if i:
             p = parent[i]
@@ -268,6 +274,7 @@ def _canvas(frames: Sequence[Frame]) -> str:
     )
     return (
         '<h3>The canvas</h3><p class="note">A row a pass. Greener where the model was surer; framed what the pass wrote. '
-        "Grey: what the model would have put there, and was not sure enough of: the place stays open.</p>"
+        "Grey: what the model would have put there, and was not sure enough of: the place stays open. ∎ is the end of a "
+        "text, a dot a place that was not looked at.</p>"
         f'<div class="wide"><table>{rows}</table></div>'
     )

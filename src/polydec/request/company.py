@@ -14,6 +14,9 @@ from polydec.request.engine import Engine, Ticket
 from polydec.request.fields import Ask
 from polydec.request.loaded import LM
 
+LETTERS = 2000
+"""Of a prompt's text, for whoever looks at a trace; its ids are all there."""
+
 
 class Company:
     """Writes what happens to the requests of an engine. Requests are numbered from 0 in the order in which they are asked;
@@ -50,8 +53,10 @@ class Company:
 def header(lm: LM, ticket: Ticket) -> dict[str, Any]:
     """What reads a trace must know of the model and the request; it stands beside each opening."""
     vocab, request = lm.checkpoint.lm.vocab, ticket.plan.request
+    words = vocab.words
     return {
         "version": VERSION,
+        "text": None if words is None else words.decode(request.prompt)[:LETTERS],
         "model": lm.name,
         "draft": None if lm.draft is None else lm.draft.name,
         "kernel": lm.checkpoint.kernel,
