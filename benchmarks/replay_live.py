@@ -34,6 +34,7 @@ OTHERS: tuple[Setting, ...] = (
     ("plain", {}),
     ("prompt-lookup", {"depth": 3, "cost_aware": False}),
     ("suffix-automaton", {}),
+    ("copyspec", {}),
     ("draft-model", {"depth": 2}),
     ("auto", {}),
 )
@@ -94,7 +95,7 @@ def measure(lm: api.LM, prompts: list[str], tokens: int, repeat: int) -> dict[st
                 ran = recorded if setting is RECORDED else live(lm, prompt, setting, tokens)
                 again = own
                 if setting is not RECORDED:
-                    again = remade(recorded.record, *setting, draft, lm.costs)
+                    again = remade(recorded.record, *setting, draft, lm.costs, lm.artefacts)
                 known = sums.setdefault(named(setting), Sum())
                 assert recorded.clock is not None and ran.clock is not None
                 known.tokens += len(ran.record.tokens)

@@ -1,11 +1,13 @@
 """A record made again without its model: equal under its own setting, and as a live run under others."""
 
+import numpy as np
 import pytest
 
 from polydec import generate, load
-from polydec.bench.told import Recorded, Round, Told, replayed
+from polydec.bench.told import Recorded, Round, Told, remade, replayed
 from polydec.core.types import Vocab
 from polydec.families.ar.events import Proposed, Verified
+from polydec.learned.kinds.ngrams import LAST, NGrams, longer
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 
@@ -65,3 +67,20 @@ def test_company_is_told_by_position():
     law = Told((1, 2, 3, 4, 5, 6), Vocab(9, frozenset()), company=((2, 3), (4, 1)))
     assert [law.open((1, 2)).peers, law.peers(0), law.peers(2), law.peers(3)] == [3, 1, 3, 1]
     assert Told((1, 2), Vocab(9, frozenset())).peers(0) == 1
+
+
+def test_a_table_that_goes_with_the_model_drafts_in_a_replay():
+    vocab, text = Vocab(20, frozenset()), (5, 6, 7, 8) * 6
+    after = sorted((longer(0, x), y) for x, y in zip((5, 6, 7, 8), (6, 7, 8, 5)))
+    table = NGrams(
+        1,
+        vocab,
+        np.array([key for key, _ in after], np.uint64),
+        np.array([[y, LAST] for _, y in after]),
+        np.array([[255, 0]] * 4),
+    )
+    one = Recorded((5,), text[1:], 20, frozenset())
+    again = remade(one, "ngram-draft", {"cost_aware": False}, artefacts=(table,)).rounds
+    assert len(again) < len(one.tokens) / 2 and all(r.accepted == r.drafted for r in again[:-1])
+    with pytest.raises(ValueError, match="n-gram table"):
+        remade(one, "ngram-draft", {})

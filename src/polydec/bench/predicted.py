@@ -10,6 +10,7 @@ from polydec.bench.measure import Method
 from polydec.bench.told import Recorded, remade
 from polydec.core.protocols import Target
 from polydec.drafting.costs import Costs
+from polydec.methods.kit import Artefact
 
 COPIES = (
     Method("prompt-lookup", {}),
@@ -55,14 +56,19 @@ def plain(texts: Sequence[Recorded], costs: Costs) -> Prediction:
 
 
 def predict(
-    texts: Sequence[Recorded], method: Method, costs: Costs, draft: Target | None = None
+    texts: Sequence[Recorded],
+    method: Method,
+    costs: Costs,
+    draft: Target | None = None,
+    artefacts: Sequence[Artefact] = (),
 ) -> Prediction | None:
-    """One method; None where it reads more of the model than a record has, or needs what is not there."""
+    """One method; None where it reads more of the model than a record has, or needs what is not there. artefacts: what was
+    trained for the model."""
     count = passes = drafted = accepted = 0
     ms = 0.0
     for text in texts:
         try:
-            again = remade(text, method.name, method.options, draft, costs)
+            again = remade(text, method.name, method.options, draft, costs, artefacts)
         except PolydecError:
             return None
         ms += sum(costs.share(r.drafted + 1, 1, r.position) for r in again.rounds)

@@ -23,7 +23,7 @@ from polydec.core.types import Draft, Vocab, Want
 from polydec.drafting.costs import Costs
 from polydec.families.ar.events import Proposed, Verified
 from polydec.methods import registry
-from polydec.methods.kit import Kit
+from polydec.methods.kit import Artefact, Kit
 
 
 @dataclass(frozen=True)
@@ -174,16 +174,20 @@ def remade(
     options: Mapping[str, Any],
     draft: Target | None = None,
     costs: Costs | None = None,
+    artefacts: Sequence[Artefact] = (),
 ) -> Remade:
     """The passes that a method would have taken to write this answer, its drafter at work as it would be, the model's part told
     from the record. It is what happens wherever the text is the same and the drafter reads nothing of the model but its tokens.
 
-    draft: the draft model's law; costs: what the method was told of passes.
+    draft: the draft model's law; costs: what the method was told of passes; artefacts: what was trained for the model and
+    reads tokens alone, such as a table of n-grams.
     Raises RequestError for a method that reads more."""
     vocab = Vocab(recorded.size, recorded.ends)
     law = Told((*recorded.prompt, *recorded.tokens), vocab, company=recorded.company)
     decoder, _ = registry.build(
-        method, Kit(cast(Target, law), draft, measure=lambda: costs or Costs()), options
+        method,
+        Kit(cast(Target, law), draft, tuple(artefacts), measure=lambda: costs or Costs()),
+        options,
     )
     rounds, drafted = list[Round](), 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,11 @@ from polydec.bench.timed import Clock
 from polydec.bench.told import Recorded, Remade, Round, remade
 from polydec.core.protocols import Target
 from polydec.drafting.costs import Costs
+from polydec.formats import zoo
+from polydec.learned import artefacts
+from polydec.learned.kinds.ngrams import NGrams
 from polydec.methods import registry
+from polydec.methods.kit import Artefact
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 
@@ -33,13 +38,14 @@ class Setting:
 @dataclass(frozen=True)
 class Known:
     """What the opening of an answer says beside its prompt: the method, the size of the vocabulary, the ids that end an answer,
-    the model's name, and what the method was told of the costs of passes."""
+    the model's name, what the method was told of the costs of passes, and the model's own table of n-grams where it had one."""
 
     setting: Setting
     size: int
     ends: frozenset[int]
     model: str
     costs: Costs | None
+    tables: tuple[Artefact, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ def _answer(
     recorded = Recorded(story.ids, tokens, known.size, known.ends, _company(story, known.model))
 
     def again(how: Setting) -> Remade:
-        return remade(recorded, how.name, how.options, draft, known.costs)
+        return remade(recorded, how.name, how.options, draft, known.costs, known.tables)
 
     again(known.setting)  # the first run of a process also pays for what is imported then
     own, other = again(known.setting), again(setting)
@@ -248,7 +254,20 @@ def _known(story: Story, path: Path) -> Known:
         frozenset(int(x) for x in ends),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         str(head.get("model")),
         _costs(head.get("costs"), path),
+        _tables(str(head.get("model")), head.get("trained")),
     )
+
+
+@cache
+def _table(name: str) -> Artefact:
+    return artefacts.read(name)
+
+
+def _tables(model: str, trained: Any) -> tuple[Artefact, ...]:
+    """The table of n-grams that travels with the model, where the run had it."""
+    name = zoo.default_ngrams(model)
+    had = isinstance(trained, list) and NGrams.kind in trained
+    return (_table(name),) if had and name is not None else ()
 
 
 def _costs(told: Any, path: Path) -> Costs | None:

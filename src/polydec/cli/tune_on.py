@@ -125,7 +125,7 @@ def advise(
     guesses, left_out = list[Prediction](), list[str]()
     for method in (*predicted.COPIES, *(predicted.DRAFTED if draft is not None else ())):
         say(f"replaying {method.label}")
-        guess = predicted.predict(texts, method, costs, draft)
+        guess = predicted.predict(texts, method, costs, draft, lm.artefacts)
         if guess is None:
             left_out.append(method.label)
         else:

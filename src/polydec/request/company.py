@@ -60,6 +60,7 @@ def header(lm: LM, ticket: Ticket) -> dict[str, Any]:
         "model": lm.name,
         "draft": None if lm.draft is None else lm.draft.name,
         "kernel": lm.checkpoint.kernel,
+        "trained": [artefact.kind for artefact in lm.artefacts],
         "vocabulary": vocab.size,
         "ends": sorted((frozenset[int]() if request.ignore_eos else vocab.eos) | request.stop_ids),
         "max_tokens": request.max_tokens,
