@@ -12,7 +12,7 @@ import micro
 from polydec.bench import measure
 from polydec.cli.main import main
 from polydec.cli.page import Line, figure, ticks
-from polydec.request import profile
+from polydec.request import machine, profile
 
 ROWS = (
     {"prompt": "The <b>tall</b> baker", "category": "<i>a</i>", "answer": 7},
@@ -116,3 +116,41 @@ def test_figures_fit_what_they_show():
     depths = figure([Line("a", [(1, 0.5), (2, 0.25)], "red")], "x", "y", whole=True)
     assert ">2</text>" in depths and ">1.2</text>" not in depths
     assert "Nothing was measured" in figure([], "x", "y")
+
+
+def test_a_report_says_where_its_figures_are_doubtful(polydec, tmp_path, monkeypatch):
+    page, busy = tmp_path / "report.html", iter([5.5, 5.5])
+    monkeypatch.setattr(machine, "busy", lambda: next(busy))
+    code, out, err = polydec("--methods", "plain", "--html", page, "--json")
+    assert code == 0 and "warning: the machine is busy (load 5.5" in err
+    assert json.loads(out)["doubts"] == [
+        "the machine is busy (load 5.5 of its cores): figures are doubtful"
+    ]
+    assert "Mind:</b> the machine is busy (load 5.5" in page.read_text()
+
+    monkeypatch.setattr(machine, "busy", iter([0.0, 3.0]).__next__)
+    code, out, _ = polydec("--methods", "plain", "--html", page, "--json")
+    assert "became busy" in page.read_text() and len(json.loads(out)["doubts"]) == 1
+
+    monkeypatch.setattr(machine, "busy", lambda: 0.0)
+    code, out, _ = polydec("--methods", "plain", "--html", page, "--json")
+    assert json.loads(out)["doubts"] == [] and "Mind:" not in page.read_text()
+
+
+def test_a_report_of_a_run_that_was_stopped_says_so(polydec, tmp_path, monkeypatch):
+    page, ticks = tmp_path / "report.html", []
+    whole = measure.measure
+
+    def stopped(*args, keep, **more):
+        def kept(label, run):
+            keep(label, run)
+            ticks.append(label)
+            if len(ticks) == 2:
+                raise KeyboardInterrupt
+
+        return whole(*args, keep=kept, **more)
+
+    monkeypatch.setattr(measure, "measure", stopped)
+    monkeypatch.setattr(machine, "busy", lambda: 0.0)
+    code, _, _ = polydec("--methods", "prompt-lookup", "--html", page)
+    assert code == 130 and "it was stopped: only what was measured until then" in page.read_text()

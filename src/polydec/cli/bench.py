@@ -41,6 +41,10 @@ USUAL = {**registry.DEFAULTS, "ar": "prompt-lookup,token-recycling"}
 """By a model's family, what is held against it where nobody names methods."""
 
 
+BUSY = 0.2
+"""Load of a core from which on speeds are doubtful."""
+
+
 @shared
 def bench(
     flags: Flags,
@@ -139,16 +143,19 @@ def bench(
     for side in every:
         side.prepare(data, prompt_tokens, limit, questions)
     measured = bench_run.Found(bench_run.identity(every, _settings(flags)))
-    if machine.busy() > 0.2:
-        Console(stderr=True).print(
-            f"warning: the machine is busy (load {machine.busy():.1f} of its cores): "
-            "figures are doubtful",
-            style="yellow",
+    if (busy := machine.busy()) > BUSY:
+        measured.doubts.append(
+            f"the machine is busy (load {busy:.1f} of its cores): figures are doubtful"
         )
+        Console(stderr=True).print(f"warning: {measured.doubts[0]}", style="yellow")
     try:
         bench_run.measured(every, batches, repeat, record_, html is not None, measured)
     finally:  # also of what was measured before a failure or Ctrl-C
         measured.rows += measured.partly
+        if not measured.doubts and machine.busy() > BUSY:
+            measured.doubts.append("the machine became busy meanwhile: figures are doubtful")
+        if measured.partly:
+            measured.doubts.append("it was stopped: only what was measured until then stands here")
         if measured.rows:
             publish(measured, flags.json_, html, csv_)
 
@@ -314,12 +321,15 @@ def publish(measured: Found, as_json: bool, html: Path | None, table: Path | Non
         "kernel": "; ".join(dict.fromkeys(m["kernel"] for m in measured.identity["models"])),
         "versions": measured.identity["versions"],
         "command": command,
+        "doubts": measured.doubts,
         "rows": measured.rows,
     }
     if html is not None:
         from polydec.cli import bench_page
 
-        text = bench_page.page(measured.identity, measured.rows, measured.curves, command)
+        text = bench_page.page(
+            measured.identity, measured.rows, measured.curves, command, measured.doubts
+        )
         files.replace(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
     if table is not None:
         sheet = as_csv(measured.rows)

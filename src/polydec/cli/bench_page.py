@@ -34,6 +34,7 @@ td.l{white-space:normal;min-width:9em;overflow-wrap:anywhere}
 tr+tr td{border-top:1px solid var(--faint)}
 summary{cursor:pointer;font-weight:600;margin-top:2em}
 .lead{font-size:1.05em}
+.doubt{border-left:4px solid var(--b);padding:.2em .8em;margin:.8em 0}
 """
 )
 
@@ -43,13 +44,15 @@ def page(
     rows: Sequence[Row],
     curves: Mapping[str, Profile],
     command: str,
+    doubts: Sequence[str] = (),
 ) -> str:
-    """One HTML page."""
+    """One HTML page. doubts: why its figures are to be read with care."""
     cells = list(dict.fromkeys(_cell(r) for r in rows))
     methods = list(dict.fromkeys(r["method"] for r in rows))
     ink = {m: INKS[i % len(INKS)] for i, m in enumerate(methods)}
     models = ", ".join(dict.fromkeys(m["name"] for m in identity["models"]))
     body = [_head(identity, command)]
+    body += [f'<p class="doubt"><b>Mind:</b> {safe(doubt)}.</p>' for doubt in doubts]
     for at in cells:
         mine = [r for r in rows if _cell(r) == at]
         body.append(_of_cell(mine, ink, _title(at)))
@@ -282,7 +285,11 @@ def _passes(name: str, curve: Profile) -> str:
     ]
     first = curve.rows[1]
     eight = curve.rows.get(8)
-    cost = f" A pass over eight rows costs {eight / first:.1f} times one over one." if eight else ""
+    cost = (
+        f" A pass over eight rows costs {eight / first:.1f} times as much as one over a single row."
+        if eight
+        else ""
+    )
     return (
         f"<h2>What a pass of {safe(name)} costs here</h2>"
         f'<p class="note">A draft of m - 1 tokens needs a pass over m rows: it pays where it saves more than that costs.'

@@ -29,12 +29,14 @@ BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-m
 
 @dataclass
 class Found:
-    """What a bench has to tell. partly: rows of a cell that was left half-way; curves: by model what its passes cost."""
+    """What a bench has to tell. partly: rows of a cell that was left half-way; curves: by model what its passes cost; doubts:
+    why its figures are to be read with care."""
 
     identity: dict[str, Any]
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
     partly: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
     curves: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    doubts: list[str] = dataclasses.field(default_factory=list[str])
 
     @property
     def machine(self) -> str:
