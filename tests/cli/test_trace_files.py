@@ -302,6 +302,26 @@ def test_what_a_canvas_puts_back_is_told_and_shown(polydec, record, tmp_path):
     assert 'title="put back, 0.' in (tmp_path / "run.html").read_text()
 
 
+def edited(**more):
+    edit = {"write": [], "erase": [], "insert": []} | more
+    return {
+        "event": "Edited",
+        "choice": 0,
+        "edit": edit,
+        "tokens": [],
+        "pieces": [],
+        "accepted": 0,
+    }
+
+
+def test_an_edit_that_erases_nothing_is_refused(polydec, record):
+    at = record(*TINY[:4], "--max-tokens", "4", "--method", "plain")
+    at.write_text(at.read_text() + json.dumps(edited(erase=[9999])) + "\n")
+    for what in ("html", "replay"):
+        code, _, err = polydec("trace", what, at)
+        assert code == 2 and "erases a position that holds nothing" in err
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -314,8 +334,13 @@ def test_what_a_canvas_puts_back_is_told_and_shown(polydec, record, tmp_path):
             "confidence": [],
             "piece": [],
         },
+        edited(write=[[1]]),
+        edited(write=3.5),
+        edited(write=[[1 << 30, 5]]),
+        edited(erase=[-1]),
+        edited(insert=[["x", 1]]),
     ],
-    ids=["forced", "remasked"],
+    ids=["forced", "remasked", "pairs", "no list", "far", "erase", "text"],
 )
 def test_new_events_of_other_kinds_are_refused(polydec, tmp_path, event):
     (tmp_path / "bad.jsonl").write_text(json.dumps(event) + "\n")

@@ -39,6 +39,8 @@ from polydec.families.diffusion.events import Remasked, Unmasked
 
 MOST = 1 << 20
 """Requests of a trace."""
+LONGEST = 1 << 24
+"""Positions of a text: an edit far behind its end would fill memory with gaps."""
 KEEPS = {"law": "keeps the model's law", "greedy": "keeps the greedy text"}
 """What a guarantee says, for those who do not know its name."""
 
@@ -97,8 +99,11 @@ class Story:
 
     @property
     def written(self) -> list[int]:
-        """The tokens of the answer."""
-        return replay_edits(self.ids, self.edits)
+        """The tokens of the answer. Raises RequestError where an edit erases what was never there."""
+        try:
+            return replay_edits(self.ids, self.edits)
+        except IndexError:
+            raise RequestError("a trace erases a position that holds nothing") from None
 
 
 @app.command()
@@ -446,6 +451,7 @@ def _checked(event: Event, what: str) -> Event:
                 isinstance(p, str) for p in event.pieces
             )
             good = good and type(event.accepted) is int and 0 <= event.accepted <= 1 << 20
+            good = good and ids(event.tokens) and _is_edit(event.edit)
         case Forced():
             good &= ids(event.position)
         case Remasked():
@@ -485,6 +491,21 @@ def _checked(event: Event, what: str) -> Event:
     if not good:
         raise RequestError(f"{what}: an event {type(event).__name__} with fields of other kinds")
     return event
+
+
+def _is_edit(edit: Edit) -> bool:
+    """Whether it holds pairs of a position and a token, and positions, none of them out of all bounds."""
+    parts: tuple[object, ...] = (edit.write, edit.insert, edit.erase)
+    if not all(isinstance(part, tuple) for part in parts):
+        return False
+    pairs: list[Any] = [*edit.write, *edit.insert]
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):  # pyright: ignore
+        return False
+    positions: list[Any] = [*(pair[0] for pair in pairs), *edit.erase]
+    tokens: list[Any] = [pair[1] for pair in pairs]
+    return all(type(x) is int for x in (*positions, *tokens)) and all(
+        0 <= p < LONGEST for p in positions
+    )
 
 
 def _method(described: Any) -> str:
