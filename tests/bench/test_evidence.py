@@ -6,7 +6,7 @@ import pytest
 from polydec import load
 from polydec.bench import sampled
 from polydec.bench.certificate import digest
-from polydec.bench.chance import beyond, critical, noncentral, two_sided
+from polydec.bench.chance import as_often, beyond, critical, noncentral, two_sided
 from polydec.bench.forced import fate
 from polydec.bench.places import Place, Places
 from polydec.bench.sampled import ALARM, CELLS, Drawn, power, seeds_apart, spread_over
@@ -57,7 +57,7 @@ def test_a_token_knows_its_fate():
     assert f.entropy == pytest.approx(1.5 * np.log(2)) and f.surprise == pytest.approx(
         2 * np.log(2)
     )
-    assert f.variance == pytest.approx(0.25 * np.log(2) ** 2) and f.twin == pytest.approx(0.375)
+    assert f.variance == pytest.approx(0.25 * np.log(2) ** 2)
     assert fate(np.array([1.0, 0.0]), 1, 0.5).chance == 0.0
 
 
@@ -79,6 +79,31 @@ def test_other_laws_raise_one(draw, name):
     found = {t.name: t for t in sampled.tests(drawn(1600, draw=draw))}
     assert found[name].p < ALARM / 10
     assert "place 1 among the tokens of a pass" in found[name].where
+
+
+def test_a_bound_on_how_often_holds_for_few_and_rare_events():
+    rng = np.random.default_rng(3)
+    for q, events in ((0.001, 5), (0.02, 40), (0.5, 7), (0.9, 100)):
+        bounds = [as_often([(rng.random() < q, q) for _ in range(events)]) for _ in range(4000)]
+        for alpha in (0.2, 0.05, 0.005):
+            assert np.mean(np.array(bounds) <= alpha) <= alpha + 3 * (alpha / 4000) ** 0.5
+    assert as_often([]) == 1.0
+    assert as_often([(True, 0.001)]) > 0.01  # a normal tail would say 1e-218
+    assert as_often([(True, 0.3)] * 24) < 1e-6 and as_often([(False, 0.7)] * 24) < 1e-6
+    assert as_often([(True, 1.0)] * 50 + [(False, 0.0)] * 50) == pytest.approx(1.0)
+
+
+def test_a_rare_repetition_is_no_alarm_and_many_are():
+    def texts(tokens):
+        flat = np.full(1000, 1e-3)
+        return [
+            Drawn(0, 0, i, 0, x, Place(1, 1, False), fate(flat, x, 0.5), ())
+            for i, x in enumerate(tokens)
+        ]
+
+    assert sampled.twins(texts([5, 5, 7])).p > 1e-3
+    assert sampled.twins(texts([5] * 8)).p < ALARM
+    assert sampled.twins(texts(range(8))).p == pytest.approx(1.0, abs=0.2)
 
 
 def test_texts_that_share_their_randomness_are_twins():

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import erfc, sqrt
+from collections.abc import Callable, Sequence
+from math import erfc, exp, expm1, fsum, log, log1p, sqrt
 from statistics import NormalDist
 
 import torch
 
 NORMAL = NormalDist()
+STAKES = tuple(sign * stake for stake in (0.25, 0.5, 1.0, 2.0, 4.0) for sign in (-1.0, 1.0))
+"""Of bets, as powers of e: how much more, or less, often an event is thought to happen."""
 
 
 def two_sided(z: float) -> float:
     """The probability that a standard normal lies as far from 0."""
     return erfc(abs(z) / sqrt(2.0))
+
+
+def as_often(steps: Sequence[tuple[bool, float]]) -> float:
+    """A bound on the probability that events happen as much more or less often than their chances say. steps: of each event
+    whether it happened, and its chance, which was known before.
+
+    Whoever bets on them at fair odds has 1 / p times the money at the end with probability p at most, whatever the chances are
+    and however few the events (Ville 1939); here the mean of several stakes. No normal tail is supposed, which one rare event
+    would lie far out in.
+    """
+    gains = [sum(s * did - log1p(q * expm1(s)) for did, q in steps) for s in STAKES]
+    most = max(gains)
+    mean = most + log(fsum(exp(gain - most) for gain in gains) / len(gains))
+    return min(1.0, exp(-mean))
 
 
 def beyond(x: float, degrees: float) -> float:

@@ -25,9 +25,9 @@ class Fate:
     """One token under plain decoding's law behind the same text. chance: its probability; surprise, entropy and variance: minus
     its logarithm, and what the law expects of that; rank: where it stands among all tokens, the likeliest first, as a share of
     their weight (drawn evenly within the token's own weight, so that tokens drawn from the law have even ranks); best: minus
-    the logarithm of the likeliest token's probability; twin, triplet: the chance that two, or three, draws are one token. lean:
-    how much more a draft's law q favours the token (by min(1, q / p)) than it does draws of p, and lean_variance of that; both
-    0 where there is no draft. own: its log-probability under the model's own row, before any rule."""
+    the logarithm of the likeliest token's probability. lean: how much more a draft's law q favours the token (by min(1, q / p))
+    than it does draws of p, and lean_variance of that; both 0 where there is no draft. own: its log-probability under the
+    model's own row, before any rule."""
 
     chance: float
     surprise: float
@@ -35,8 +35,6 @@ class Fate:
     variance: float
     rank: float
     best: float
-    twin: float
-    triplet: float
     lean: float = 0.0
     lean_variance: float = 0.0
     own: float = float("nan")
@@ -59,8 +57,6 @@ def fate(p_V: Any, token: int, within: float, q_V: Any = None) -> Fate:
         float((live * (surprises - entropy) ** 2).sum()),
         min(1.0 - 1e-12, above + within * mine),
         float(-np.log(p.max())),
-        float((live**2).sum()),
-        float((live**3).sum()),
         *((0.0, 0.0) if q_V is None else _lean(p, np.asarray(q_V, dtype=np.float64), token)),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from polydec.api import LM, Ask, Engine, Prompt
 from polydec.bench.certificate import digest
-from polydec.bench.chance import NORMAL, beyond, noncentral, two_sided
+from polydec.bench.chance import NORMAL, as_often, beyond, noncentral, two_sided
 from polydec.bench.forced import Fate, fates, possible
 from polydec.bench.places import Place, Places
 from polydec.core.protocols import Target
@@ -255,26 +255,28 @@ def pairs(drawn: Sequence[Drawn]) -> Test:
 
 
 def twins(drawn: Sequence[Drawn]) -> Test:
-    """Whether texts that are the same so far go on alike more often than two draws do: streams that share randomness."""
+    """Whether texts that are the same so far go on alike more often than draws do: streams that share randomness.
+
+    Draws behind one text are looked at one after another: each repeats one of those before it with the chance that the law
+    gives to these together. So the test holds for a handful of texts as well, and for laws in which a repetition is rare.
+    """
     groups = defaultdict[tuple[int, tuple[int, ...]], list[Drawn]](list)
     for d in drawn:
         groups[d.prompt, d.before].append(d)
-    off = variance = 0.0
-    worst = (0.0, "")
+    steps, worst = list[tuple[bool, float]](), (0.0, "")
     for mine in groups.values():
-        k = len(mine)
-        if k < 2:
-            continue
-        counts = np.unique([d.token for d in mine], return_counts=True)[1]
-        same, of = float((counts * (counts - 1)).sum()) / 2, k * (k - 1) / 2
-        two, three = mine[0].fate.twin, mine[0].fate.triplet
-        more = same - of * two
-        off += more
-        variance += of * (two - two**2) + k * (k - 1) * (k - 2) * (three - two**2)
-        if abs(more) > worst[0]:
-            worst = abs(more), f"prompt {mine[0].prompt + 1}, token {mine[0].at}"
-    z = off / sqrt(variance) if variance > 1e-9 else 0.0
-    return Test("twins", two_sided(z), z, worst[1])
+        seen, off = dict[int, float](), 0.0
+        for d in mine:
+            chance = min(1.0, sum(seen.values()))
+            if seen:
+                steps.append((d.token in seen, chance))
+                off += (d.token in seen) - chance
+            seen[d.token] = d.fate.chance
+        if abs(off) > worst[0]:
+            worst = abs(off), f"prompt {mine[0].prompt + 1}, token {mine[0].at}"
+    variance = sum(q * (1.0 - q) for _, q in steps)
+    z = sum(did - q for did, q in steps) / sqrt(variance) if variance > 1e-9 else 0.0
+    return Test("twins", as_often(steps), z, worst[1])
 
 
 def _even(values: Sequence[int], count: int) -> float:
