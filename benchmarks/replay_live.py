@@ -133,9 +133,10 @@ def main() -> None:
     ask.add_argument("--prompts", type=int, default=12)
     ask.add_argument("--tokens", type=int, default=96)
     ask.add_argument("--repeat", type=int, default=2)
+    ask.add_argument("--threads", type=int)
     ask.add_argument("--csv")
     asked = ask.parse_args()
-    lm = api.load(asked.model)
+    lm = api.load(asked.model, threads=asked.threads)
     rows = read_rows(data_root() / "spec_bench" / "question.jsonl")
     texts = [text for r in rows if held_out(text := r["turns"][0]) and len(text) < 2000]
     prompts = texts[:: max(1, len(texts) // asked.prompts)][: asked.prompts]
