@@ -80,7 +80,9 @@ def live(lm: api.LM, prompt: str, setting: Setting, tokens: int) -> Run:
         engine.step()
     answer, request = ticket.completion(), ticket.plan.request
     vocab = lm.checkpoint.lm.vocab
-    record = Recorded(request.prompt, answer.token_ids, vocab.size, vocab.eos)
+    record = Recorded(
+        request.prompt, answer.token_ids, vocab.size, vocab.eos, limit=request.max_tokens
+    )
     return Run(record, rounds, Clock.of(rounds, list(passed(lm, passes)), lm.name))
 
 

@@ -61,6 +61,19 @@ def test_passes_that_were_never_run_cost_what_the_table_says_on_this_machine():
     assert many.predict(own, Remade(rounds(0), 0, 0.0), costs) == pytest.approx(2.0)
 
 
+def test_passes_of_a_draft_model_cost_what_they_cost_in_the_record_or_the_table():
+    ran = passes((1, 1.0), (1, 1.0), (1, 1.0), gap=0.9)
+    drafts = [Passed(0, "d", p.start + p.seconds, 0.25, 1, 1, 1) for p in ran[:2]]
+    clock = Clock.of(rounds(0, 0, 0), [*ran, *drafts], "m")
+    assert clock.between == pytest.approx(0.65) and clock.seconds == pytest.approx(4.8)
+    own = Remade(rounds(0), 2, 0.1)
+    again = Remade(rounds(0, 0), 4, 0.2)
+    assert clock.predict(own, again, None) == pytest.approx(2.0 + 4 * 0.25 + 0.65)
+    alone = Clock.of(rounds(0, 0, 0), ran, "m")
+    costs = Costs(rows_ms=(1.0, 1.5), draft_ms=500.0)
+    assert alone.predict(own, again, costs) == pytest.approx(2.0 + 4 * 0.5 + 0.9)
+
+
 @pytest.mark.parametrize(
     "ran",
     [

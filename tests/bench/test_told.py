@@ -1,5 +1,7 @@
 """A record made again without its model: equal under its own setting, and as a live run under others."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -84,3 +86,21 @@ def test_a_table_that_goes_with_the_model_drafts_in_a_replay():
     assert len(again) < len(one.tokens) / 2 and all(r.accepted == r.drafted for r in again[:-1])
     with pytest.raises(ValueError, match="n-gram table"):
         remade(one, "ngram-draft", {})
+
+
+def test_the_last_drafts_reach_as_far_as_they_did_in_the_record():
+    text = (5, 6, 7, 8) * 6
+    cut = Recorded(text[:8], text[8:], 20, frozenset(), limit=40)
+    ended = Recorded(text[:8], text[8:], 20, frozenset({8}), limit=40)
+    assert (cut.room, ended.room, Recorded((1,), (8,), 20, frozenset({8})).room) == (16, 40, 1)
+    one = Recorded((5, 6, 7, 9, 5, 6), (7, 9), 20, frozenset({9}), limit=40)
+    options = {"cost_aware": False, "depth": 4}
+    assert [r.drafted for r in replayed(one, "prompt-lookup", options)] == [2]
+    assert [r.drafted for r in replayed(replace(one, limit=0), "prompt-lookup", options)] == [1]
+
+
+def test_a_draft_model_s_passes_are_no_time_of_the_loop(lm):
+    _, one = live(lm, "plain", {})
+    draft = Shaped(lm.small(), Greedy())
+    again = remade(one, "draft-model", {"depth": 3}, draft, lm.costs)
+    assert again.others > len(again.rounds) > 0 and 0 <= again.seconds < 5

@@ -2,7 +2,8 @@
 
 A pass costs what passes of the record cost, another one what the table of costs says of it on a machine as quick as then.
 What stands between passes is what stood there in the record, and what this run's drafter needs more than the record's, which
-ran again just now.
+ran again just now. A pass of another model costs what it cost in the record, or what the table says: in a replay its weights
+lie in the processor's caches, where a larger model empties them.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ ENOUGH = 5
 
 @dataclass(frozen=True)
 class Clock:
-    """What a record says of time. passes: of the model, one a round, in order; rounds: what each of them was."""
+    """What a record says of time. passes: of the model, one a round, in order; rounds: what each of them was; others: passes of
+    other models between them."""
 
     passes: tuple[Passed, ...]
     rounds: tuple[Round, ...]
+    others: tuple[Passed, ...] = ()
 
     @staticmethod
     def of(rounds: Sequence[Round], passes: Sequence[Passed], target: str) -> Clock | None:
@@ -40,7 +43,8 @@ class Clock:
         last = mine[len(mine) - len(rounds) :]
         if not rounds or len(mine) < len(rounds) or any(p.queries != 1 for p in last):
             return None
-        return Clock(tuple(last), tuple(rounds))
+        others = (p for p in passes if p.model != target and p.start >= last[0].start)
+        return Clock(tuple(last), tuple(rounds), tuple(others))
 
     @property
     def seconds(self) -> float:
@@ -49,9 +53,15 @@ class Clock:
 
     @property
     def between(self) -> float:
-        """Seconds between two passes, in the middle: Python, sampling, drafts of other models."""
-        gaps = [b.start - a.start - a.seconds for a, b in pairwise(self.passes)]
-        return median(gaps) if gaps else 0.0
+        """Seconds between two passes, in the middle, without passes of other models: Python and sampling."""
+        gaps = [
+            b.start
+            - a.start
+            - a.seconds
+            - sum(p.seconds for p in self.others if a.start <= p.start < b.start)
+            for a, b in pairwise(self.passes)
+        ]
+        return max(0.0, median(gaps)) if gaps else 0.0
 
     def predict(self, own: Remade, other: Remade, costs: Costs | None) -> float:
         """Seconds of decoding of another run.
@@ -63,7 +73,14 @@ class Clock:
         if tuple(other.rounds) == self.rounds:  # the very passes that were recorded
             return max(0.0, self.seconds + drafting * (len(self.rounds) - 1))
         rest = max(0.0, self.between + drafting)
-        return self._passes(other.rounds, costs) + rest * (len(other.rounds) - 1)
+        drafts = other.others * self._draft(costs)
+        return self._passes(other.rounds, costs) + drafts + rest * (len(other.rounds) - 1)
+
+    def _draft(self, costs: Costs | None) -> float:
+        """Seconds of a pass of another model."""
+        if self.others:
+            return fmean(p.seconds for p in self.others)
+        return (Costs() if costs is None else costs).draft_ms / 1000
 
     def _passes(self, rounds: Sequence[Round], costs: Costs | None) -> float:
         if costs is None:

@@ -17,7 +17,7 @@ from polydec.core.delegating import Closed
 from polydec.core.law import one_hot
 from polydec.core.protocols import Target
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler
+from polydec.core.scheduler import Pass, Scheduler
 from polydec.core.trace import Event
 from polydec.core.types import Draft, Vocab, Want
 from polydec.drafting.costs import Costs
@@ -30,13 +30,21 @@ from polydec.methods.kit import Artefact, Kit
 class Recorded:
     """An answer that was written: its prompt, its tokens, the size of the vocabulary and the ids that end an answer.
 
-    company: from which position on how many requests shared a pass, in order; nothing: it was alone."""
+    company: from which position on how many requests shared a pass, in order; nothing: it was alone; limit: how many tokens
+    it might have had (0: as many as it has), which says how far its last drafts could reach."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     size: int
     ends: frozenset[int]
     company: tuple[tuple[int, int], ...] = ()
+    limit: int = 0
+
+    @property
+    def room(self) -> int:
+        """The limit of a run that is made again: a text that no token ended is cut where it was."""
+        ended = bool(self.tokens) and self.tokens[-1] in self.ends
+        return max(self.limit, len(self.tokens)) if ended else len(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -149,8 +157,8 @@ class ToldScores:
 
 @dataclass(frozen=True)
 class Remade:
-    """A run that was made again: its passes of the model, how many passes of other models it took, and seconds of all that
-    ran: the drafter and the loop around it."""
+    """A run that was made again: its passes of the model, how many passes of other models it took, and seconds of all else that
+    ran: a drafter without a model, and the loop around it."""
 
     rounds: list[Round]
     others: int
@@ -198,9 +206,10 @@ def remade(
         elif isinstance(event, Verified):
             rounds.append(Round(event.position, drafted, len(event.path)))
 
-    request = Request(recorded.prompt, len(recorded.tokens), recorded.ends, ignore_eos=True)
-    scheduler = Scheduler()
+    request = Request(recorded.prompt, recorded.room, recorded.ends, ignore_eos=True)
+    scheduler, passes = Scheduler(), list[Pass]()
     task = scheduler.submit(answer_one(decoder, request, on=on))
+    task.passes = passes
     begun = time.perf_counter()
     try:
         while scheduler.step() and task.error is None:
@@ -209,5 +218,5 @@ def remade(
         task.close()
     if task.error is not None:
         raise task.error
-    took = time.perf_counter() - begun
-    return Remade(rounds, sum(u.passes for u in task.usage.values()), took)
+    took = time.perf_counter() - begun - sum(p.seconds for p in passes)
+    return Remade(rounds, sum(u.passes for u in task.usage.values()), max(0.0, took))

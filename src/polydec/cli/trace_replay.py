@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from polydec.cli.trace import Key, Story
 
 
+LONGEST = 1 << 24
+"""Tokens that an answer might have had."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """A method as a trace names it."""
@@ -138,7 +142,15 @@ def _answer(
             )
         )
     rounds = _rounds(story)
-    recorded = Recorded(story.ids, tokens, known.size, known.ends, _company(story, known.model))
+    limit: Any = story.head.get("max_tokens")
+    recorded = Recorded(
+        story.ids,
+        tokens,
+        known.size,
+        known.ends,
+        _company(story, known.model),
+        limit if type(limit) is int and 0 <= limit <= LONGEST else 0,
+    )
 
     def again(how: Setting) -> Remade:
         return remade(recorded, how.name, how.options, draft, known.costs, known.tables)
