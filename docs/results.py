@@ -77,6 +77,12 @@ CLEAN = Run(
     "one core, whose kind was not noted",
     "6085c444",
 )
+REPLAY = Run(
+    "docs/replay-live.csv",
+    "python benchmarks/replay_live.py --prompts 8 --tokens 96 --repeat 2 --csv docs/replay-live.csv",
+    f"{ZEN4}, load 0.3 to 1.9",
+    "61098405",
+)
 COMMAND = Run(
     "docs/verify-command.csv", "python benchmarks/clean_command.py --seeds 20", CORE4, "058ac956"
 )
@@ -444,6 +450,12 @@ def by_task_row(run: Run, *policies: str) -> Callable[[Place, Sequence[str]], Se
     return values
 
 
+def replay_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    row = pick(REPLAY, setting=cells[0].partition(",")[0])
+    names = ("pass_for_pass", "runs", "tokens_a_pass", "error", "tokens_a_second", "error_a_second")
+    return row and [row[name] for name in names]
+
+
 def ties_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     model, dtype = cells[0].split(", ")
     rows = [r for r in TIES.rows if (r["model"], r["dtype"]) == (model, dtype)]
@@ -509,6 +521,12 @@ KINDS = (
 STEP = "| file | set | context | arithmetic | 1 | 2 | 4 | 8 | 16 | prompt of 512 | t(8) / t(1) |"
 
 TABLES = (
+    Table(
+        "docs/command-line.md",
+        "| setting | pass for pass | tokens a pass: live, error | tokens a second: live, error |",
+        REPLAY,
+        replay_row,
+    ),
     Table("docs/trained.md", "| | `zoo:tiny` | `zoo:smollm2` |", TRAINED, short_trained_row),
     Table(
         "docs/caches.md",

@@ -26,8 +26,8 @@ ENOUGH = 5
 
 @dataclass(frozen=True)
 class Clock:
-    """What a record says of time. passes: of the model, one a round, in order; rounds: what each of them was; others: passes of
-    other models between them."""
+    """What a record says of time, behind its first round, whose pass fed the end of the prompt as well. passes: of the model,
+    one a round, in order; rounds: what each of them was; others: passes of other models between them."""
 
     passes: tuple[Passed, ...]
     rounds: tuple[Round, ...]
@@ -40,15 +40,15 @@ class Clock:
         passes: of all models; target: the name of the one that was decoded. Passes that fed the prompt come before the others.
         """
         mine = [p for p in passes if p.model == target]
-        last = mine[len(mine) - len(rounds) :]
-        if not rounds or len(mine) < len(rounds) or any(p.queries != 1 for p in last):
+        last = mine[len(mine) - len(rounds) + 1 :] if len(rounds) > 1 else []
+        if not last or len(mine) < len(rounds) or any(p.queries != 1 for p in last):
             return None
         others = (p for p in passes if p.model != target and p.start >= last[0].start)
-        return Clock(tuple(last), tuple(rounds), tuple(others))
+        return Clock(tuple(last), tuple(rounds[1:]), tuple(others))
 
     @property
     def seconds(self) -> float:
-        """From the first round's pass to the end of the last."""
+        """From the second round's pass to the end of the last."""
         return self.passes[-1].start + self.passes[-1].seconds - self.passes[0].start
 
     @property
@@ -69,12 +69,13 @@ class Clock:
         own: the recorded setting, made again; other: the run in question, made again on the same machine; costs: what passes
         cost, as the record has them, None: nobody knows, and a pass of more rows than were recorded counts as the largest.
         """
+        behind = other.rounds[1:]
         drafting = other.seconds / len(other.rounds) - own.seconds / len(own.rounds)
-        if tuple(other.rounds) == self.rounds:  # the very passes that were recorded
+        if tuple(behind) == self.rounds:  # the very passes that were recorded
             return max(0.0, self.seconds + drafting * (len(self.rounds) - 1))
         rest = max(0.0, self.between + drafting)
         drafts = other.others * self._draft(costs)
-        return self._passes(other.rounds, costs) + drafts + rest * (len(other.rounds) - 1)
+        return self._passes(behind, costs) + drafts + rest * max(0, len(behind) - 1)
 
     def _draft(self, costs: Costs | None) -> float:
         """Seconds of a pass of another model."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from polydec.base.errors import RequestError
 from polydec.cli import canvas, search_tree, trace_page
 from polydec.cli.flags import pairs
 from polydec.cli.shown import emit, emit_drawn
+from polydec.cli.story import Key, Round, Story, Tree
 from polydec.core.trace import (
     VERSION,
     Branched,
@@ -32,7 +33,6 @@ from polydec.core.trace import (
     Tried,
     from_json,
 )
-from polydec.core.trace import replay as replay_edits
 from polydec.core.types import Edit
 from polydec.families.ar.events import Forced, Proposed, Verified
 from polydec.families.diffusion.events import Remasked, Unmasked
@@ -50,60 +50,6 @@ app = typer.Typer(help="Read traces that --trace wrote.", no_args_is_help=True)
 @app.callback()
 def trace() -> None:
     """Read traces that `polydec generate --trace FILE` or `polydec batch IN OUT --trace FILE` wrote."""
-
-
-@dataclass
-class Round:
-    """One pass: how many tokens were drafted (several for one position where the draft is a tree) and how deep, how many of
-    them were accepted, the pieces of text that it wrote, and the numbers of those that the request's rules forced."""
-
-    position: int
-    drafted: int = 0
-    depth: int = 0
-    accepted: int = 0
-    pieces: tuple[str, ...] = ()
-    forced: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class Tree:
-    """A draft as it was fed, and the nodes of it that were accepted."""
-
-    parent: tuple[int, ...]
-    token: tuple[int, ...]
-    piece: tuple[str, ...]
-    path: tuple[int, ...] = ()
-
-
-@dataclass
-class Story:
-    """What a trace tells of one choice. head: what its opening says of the model and the request; back: what a canvas put back,
-    by the number of its pass."""
-
-    method: str = ""
-    head: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    prompt: int = 0
-    rounds: list[Round] = field(default_factory=list[Round])
-    canvas: list[Unmasked] = field(default_factory=list[Unmasked])
-    back: dict[int, Remasked] = field(default_factory=dict[int, Remasked])
-    trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
-    passes: list[Passed] = field(default_factory=list[Passed])
-    ids: tuple[int, ...] = ()
-    edits: list[Edit] = field(default_factory=list[Edit])
-    branches: list[Event] = field(default_factory=list[Event])
-    finish: str = "not finished"
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(r.pieces) for r in self.rounds)
-
-    @property
-    def written(self) -> list[int]:
-        """The tokens of the answer. Raises RequestError where an edit erases what was never there."""
-        try:
-            return replay_edits(self.ids, self.edits)
-        except IndexError:
-            raise RequestError("a trace erases a position that holds nothing") from None
 
 
 @app.command()
@@ -294,10 +240,6 @@ def summary(story: Story) -> str:
         f"{story.tokens} tokens in {len(story.rounds)} passes, {each}; {len(drafts)} with a draft: {accepted} of {drafted} "
         "drafted tokens accepted" + (f"; {forced} forced by the rules" if forced else "")
     )
-
-
-Key = tuple[int, int]
-"""Of a story: the request, from 0 in the order in which they were asked, and its choice."""
 
 
 def _several(stories: Mapping[Key, Story]) -> bool:

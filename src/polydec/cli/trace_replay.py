@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polydec import api
 from polydec.base.edge import printable, sentence
 from polydec.base.errors import RequestError
 from polydec.bench.timed import Clock
 from polydec.bench.told import Recorded, Remade, Round, remade
+from polydec.cli.story import Key, Story
 from polydec.core.protocols import Target
 from polydec.drafting.costs import Costs
 from polydec.formats import zoo
@@ -22,10 +23,6 @@ from polydec.methods import registry
 from polydec.methods.kit import Artefact
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
-
-if TYPE_CHECKING:
-    from polydec.cli.trace import Key, Story
-
 
 LONGEST = 1 << 24
 """Tokens that an answer might have had."""
@@ -54,17 +51,30 @@ class Known:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of a run, or of several together. seconds: of decoding, None where nobody knows."""
+    """Of a run, or of several together. seconds: of decoding behind the first pass, None where nobody knows; timed: the tokens
+    that were written in these."""
 
     tokens: int
     passes: int
     seconds: float | None
+    timed: int
+
+    @staticmethod
+    def of(tokens: Sequence[int], rounds: Sequence[Round], seconds: float | None) -> Figures:
+        """Of one answer."""
+        first = rounds[0].accepted + 1 if rounds else 0
+        return Figures(len(tokens), len(rounds), seconds, max(0, len(tokens) - first))
 
     def __add__(self, other: Figures) -> Figures:
         seconds = None
         if self.seconds is not None and other.seconds is not None:
             seconds = self.seconds + other.seconds
-        return Figures(self.tokens + other.tokens, self.passes + other.passes, seconds)
+        return Figures(
+            self.tokens + other.tokens,
+            self.passes + other.passes,
+            seconds,
+            self.timed + other.timed,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, with what follows from it."""
@@ -72,7 +82,7 @@ class Figures:
             "passes": self.passes,
             "tokens_per_pass": self.tokens / self.passes,
             "seconds": self.seconds,
-            "tokens_per_second": self.tokens / self.seconds if self.seconds else None,
+            "tokens_per_second": self.timed / self.seconds if self.seconds else None,
         }
 
 
@@ -160,11 +170,11 @@ def _answer(
     clock = Clock.of(rounds, story.passes, known.model)
     predicted = None if clock is None else clock.predict(own, other, known.costs)
     figures = {
-        "recorded": Figures(len(tokens), len(rounds), clock and clock.seconds),
-        "made_again": Figures(
-            len(tokens), len(own.rounds), clock and clock.predict(own, own, known.costs)
+        "recorded": Figures.of(tokens, rounds, clock and clock.seconds),
+        "made_again": Figures.of(
+            tokens, own.rounds, clock and clock.predict(own, own, known.costs)
         ),
-        "replayed": Figures(len(tokens), len(other.rounds), predicted),
+        "replayed": Figures.of(tokens, other.rounds, predicted),
     }
     row: dict[str, Any] = {
         "request": request,
@@ -176,7 +186,7 @@ def _answer(
         ran = _rounds(live)
         time = Clock.of(ran, live.passes, known.model)
         written = tuple(live.written)
-        figures["live"] = Figures(len(written), len(ran), time and time.seconds)
+        figures["live"] = Figures.of(written, ran, time and time.seconds)
         row |= {"same_text": written == tokens, "equal_live": other.rounds == ran}
     row |= {name: each.to_json() for name, each in figures.items()}
     row["replayed"] |= {

@@ -1,0 +1,70 @@
+"""What a trace tells of one answer, gathered from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.core.trace import Event, Passed
+from polydec.core.trace import replay as replay_edits
+from polydec.core.types import Edit
+from polydec.families.diffusion.events import Remasked, Unmasked
+
+Key = tuple[int, int]
+"""Of a story: the request, from 0 in the order in which they were asked, and its choice."""
+
+
+@dataclass
+class Round:
+    """One pass: how many tokens were drafted (several for one position where the draft is a tree) and how deep, how many of
+    them were accepted, the pieces of text that it wrote, and the numbers of those that the request's rules forced."""
+
+    position: int
+    drafted: int = 0
+    depth: int = 0
+    accepted: int = 0
+    pieces: tuple[str, ...] = ()
+    forced: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A draft as it was fed, and the nodes of it that were accepted."""
+
+    parent: tuple[int, ...]
+    token: tuple[int, ...]
+    piece: tuple[str, ...]
+    path: tuple[int, ...] = ()
+
+
+@dataclass
+class Story:
+    """What a trace tells of one choice. head: what its opening says of the model and the request; back: what a canvas put back,
+    by the number of its pass."""
+
+    method: str = ""
+    head: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    prompt: int = 0
+    rounds: list[Round] = field(default_factory=list[Round])
+    canvas: list[Unmasked] = field(default_factory=list[Unmasked])
+    back: dict[int, Remasked] = field(default_factory=dict[int, Remasked])
+    trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
+    passes: list[Passed] = field(default_factory=list[Passed])
+    ids: tuple[int, ...] = ()
+    edits: list[Edit] = field(default_factory=list[Edit])
+    branches: list[Event] = field(default_factory=list[Event])
+    finish: str = "not finished"
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(r.pieces) for r in self.rounds)
+
+    @property
+    def written(self) -> list[int]:
+        """The tokens of the answer. Raises RequestError where an edit erases what was never there."""
+        try:
+            return replay_edits(self.ids, self.edits)
+        except IndexError:
+            raise RequestError("a trace erases a position that holds nothing") from None
