@@ -80,7 +80,7 @@ CLEAN = Run(
 REPLAY = Run(
     "docs/replay-live.csv",
     "python benchmarks/replay_live.py --prompts 8 --tokens 96 --repeat 2 --csv docs/replay-live.csv",
-    f"{ZEN4}, load 0.3 to 1.9",
+    f"{ZEN4}, load below 2",
     "61098405",
 )
 COMMAND = Run(
