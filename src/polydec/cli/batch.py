@@ -25,7 +25,6 @@ from polydec.cli.declared import shared
 from polydec.cli.flags import Flags
 from polydec.cli.generate import note, trace
 from polydec.request.batching import Batching, chosen
-from polydec.request.company import Company
 from polydec.serve.settings import limits
 
 RUNNING = limits()["running"]
@@ -127,6 +126,7 @@ def batch(
 @contextmanager
 def _watched(lm: api.LM, into: Path | None) -> Iterator[Any]:
     """How requests are asked: where a trace is wanted, by one who writes down what happens to them."""
+    from polydec.request.company import Company
     from polydec.serve.batch import alone
 
     if into is None:

@@ -21,7 +21,6 @@ from polydec.cli.flags import Flags, Steered
 from polydec.cli.shown import fit
 from polydec.core.scheduler import Pass
 from polydec.core.trace import Event, Opened, ignore, to_json
-from polydec.request.company import header, passed
 
 if TYPE_CHECKING:
     from polydec.request.ask import Plan
@@ -75,6 +74,8 @@ def generate(
             max_tokens=flags.max_tokens,
             raw=flags.raw,
         )
+    from polydec.request.company import header, passed  # behind the checks: it loads torch
+
     engine = api.Engine(lm)
 
     def on(event: Event) -> None:  # the request's method and guarantee stand beside its opening
