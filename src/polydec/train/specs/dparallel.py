@@ -9,6 +9,7 @@ from polydec.base.options import AtLeast, keep_ranges
 from polydec.train.specs.command import Command
 from polydec.train.specs.fields import (
     AnswersAStep,
+    Lora,
     OfCanvas,
     Rate,
     Resumed,
@@ -38,9 +39,7 @@ class DParallelSpec:
         "positions of the block that is learned, later ones being hidden, as published (0: the whole answer)",
     ] = 0
     half: Annotated[bool, "half of it is masked, as published, in place of any share"] = False
-    lora: Annotated[
-        int, AtLeast(0), "rank of adapters that are trained in place of all weights (0: none)"
-    ] = 0
+    lora: Lora = 0
     rows: AnswersAStep = 32
     steps: Steps = 2000
     rate: Rate = 5e-4

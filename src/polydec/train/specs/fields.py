@@ -33,3 +33,6 @@ AdamRate = Annotated[float, "highest learning rate of AdamW"]
 MuonRate = Annotated[float, "highest learning rate of Muon, for the layers (0: AdamW)"]
 Varied = Annotated[bool, "lists of 3 to 9 digits and letters, and made-up names"]
 Seed = Annotated[int, "names the randomness"]
+Lora = Annotated[
+    int, AtLeast(0), "rank of adapters that are trained in place of all weights (0: none)"
+]
