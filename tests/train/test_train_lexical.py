@@ -98,7 +98,7 @@ def test_both_the_next_tokens_and_those_of_spans_are_learned(base):
     none = torch.zeros(1, 6, dtype=torch.bool)
     plain = float(units_loss(units, rows, none).detach())
     nats = tuned.surprise(
-        made.network, [Sample((5,), (6, 7, 8, 9, 10))], lambda rows: units.states(rows.token_BT)[0]
+        made.network, [Sample((5, 6), (7, 8, 9, 10))], lambda rows: units.states(rows.token_BT)[0]
     )
     assert plain == pytest.approx(nats, abs=1e-4)
     units_loss(units, rows, none).backward()

@@ -140,11 +140,11 @@ def taught(rows: Rows, sure_BT: Tensor, pads: int) -> list[Tensor]:
 
 
 def units_loss(units: Units, rows: Rows, sure_BT: Tensor) -> Tensor:
-    """Cross-entropy of the next tokens, so that the model stays one that writes token by token, and of all pads' tokens."""
+    """Cross-entropy of the answer's next tokens, so that the model stays one that writes token by token, and of all pads'."""
     x_BTH, *pads = units.states(rows.token_BT)
-    known_BT = rows.known_BT
-    logits = units.network.logits(x_BTH[known_BT])
-    total = F.cross_entropy(logits, rows.token_BT.roll(-1, 1)[known_BT])
+    writes_BT = rows.writes_BT
+    logits = units.network.logits(x_BTH[writes_BT])
+    total = F.cross_entropy(logits, rows.token_BT.roll(-1, 1)[writes_BT])
     wheres = taught(rows, sure_BT, len(pads))
     count = sum(int(where_BT.sum()) for where_BT in wheres)
     for j, (pad_BTH, where_BT) in enumerate(zip(pads, wheres, strict=True), 1):
