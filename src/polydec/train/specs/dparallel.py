@@ -11,6 +11,7 @@ from polydec.train.specs.fields import (
     AnswersAStep,
     Lora,
     OfCanvas,
+    OwnPrompts,
     Rate,
     Resumed,
     Seed,
@@ -23,14 +24,15 @@ from polydec.train.tasks import SHIPPED
 
 @dataclass(frozen=True)
 class DParallelSpec:
-    """What `train_dparallel` makes. target: a directory (or zoo:NAME) of a model that sees its whole canvas."""
+    """What `train_dparallel` makes. target: of the Llama skeleton, a model that sees its whole canvas."""
 
     out: Resumed
-    target: Annotated[str, "a masked-diffusion model of ours, which is begun with"] = (
-        "zoo:diffusion"
-    )
+    target: Annotated[
+        str, "a masked-diffusion model, which is begun with: a name like --model's"
+    ] = "zoo:diffusion"
     tasks: Tasks = SHIPPED
-    each: Annotated[int, AtLeast(1), "answers of each task"] = 1000
+    data: OwnPrompts = None
+    each: Annotated[int, AtLeast(1), "answers of each task, or kind of prompt"] = 1000
     max_tokens: OfCanvas = 13
     beta: Annotated[float, AtLeast(0), "weight of the entropy (0: its own answers only)"] = 2.0
     block: Annotated[

@@ -16,6 +16,10 @@ Data = Annotated[
     "your own text: .txt, .jsonl (text, prompt, question and answer, turns, messages), a folder of these or of a data set "
     "(Arrow, Parquet); or `sample`, which travels along (default: POLYDEC_DATA, else ../shared/data, else sample)",
 ]
+OwnPrompts = Annotated[
+    str | None,
+    "your own text, whose prompts are answered in place of tasks: .txt, .jsonl or a folder, as for the other commands",
+]
 Samples = Annotated[str | None, "JSON lines of samples (default: the target writes them)"]
 Each = Annotated[int, AtLeast(1), "prompts of each kind that the target answers"]
 Longest = Annotated[int, AtLeast(1), "of an answer"]
