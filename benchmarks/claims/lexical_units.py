@@ -3,8 +3,8 @@
 zoo:reasoner answers problems that it may learn from, greedily; a copy of it is tuned on these answers and their spans, by
 adapters (`polydec train lexical-units`), once for each seed. Then held-out problems are answered greedily: by the model as it
 was, by the tuned one token by token, and by lexical units at each confidence, and verified. An answer counts where the checker
-accepts every step of it. Differences of accuracy to the model as it was are paired over problems, of all seeds together, with
-95 % bootstrap intervals.
+accepts every step of it. Differences of accuracy to the model as it was are paired over problems, the mean of all seeds, with
+95 % bootstrap intervals over problems.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ def main() -> None:
     percent = 100 * sum(alone.right) / len(asked)
     print(json.dumps({"as it was": round(percent, 1), "problems": len(asked)}))
     for name, of in rows.items():
-        paired = [a - b for each in of for a, b in zip(each.right, alone.right, strict=True)]
+        by_problem = np.mean([each.right for each in of], 0) - np.asarray(alone.right, float)
         row = {
             "how": name,
             "tokens a pass": [round(each.tokens / each.passes, 3) for each in of],
             "solved": [round(100 * sum(each.right) / len(asked), 1) for each in of],
-            "over the model as it was": interval(paired),
+            "over the model as it was": interval(by_problem.tolist()),
         }
         print(json.dumps(row), flush=True)
 
