@@ -9,11 +9,17 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafting.costs import Costs
-from polydec.drafting.widths import BATCHES, expected_tokens, likeliest_paths, widths_by_batch
+from polydec.drafting.widths import (
+    BATCHES,
+    expected_tokens,
+    likeliest_paths,
+    read_widths,
+    widths_by_batch,
+)
 from polydec.families.ar.types import Budget
 from polydec.methods import registry
 from polydec.methods.kit import Kit
-from polydec.policies.batch_width import BatchWidth, InUse, read_widths
+from polydec.policies.batch_width import BatchWidth, InUse
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.examples import artefacts
@@ -43,7 +49,7 @@ def test_the_paths_are_the_likeliest():
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_table_is_the_best_of_all_widths_at_every_batch(machine):
-    """Brute force over the tokens that a batch writes a millisecond; where drafts are free, a larger batch never gets wider ones."""
+    """Brute force over the tokens that a batch writes a millisecond; where drafts are free, wider batches have no wider ones."""
     costs, written = MACHINES[machine], expected_tokens(RATES, 12)
     table = widths_by_batch(written, costs, lambda batch: 2.0 / batch, 64)
     policy = BatchWidth(table)

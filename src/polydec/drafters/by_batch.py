@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Want
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.policies.batch_width import BatchWidth, InUse
+
+
+class Widths(Protocol):
+    """How wide drafts are by the batch: see policies/batch_width.py. A state says what is in use, None: nothing yet."""
+
+    def seen(self, state: Any, sequences: int, /) -> Any: ...
+    def budget(self, state: Any, /) -> Budget: ...
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class ByBatch:
     """
 
     drafter: Drafter
-    policy: BatchWidth
+    policy: Widths
 
     def open(self, prompt: Sequence[int], session: Session) -> ByBatchGuess:
         return ByBatchGuess(self.policy, session, self.drafter.open(prompt, session))
@@ -33,10 +40,10 @@ class ByBatch:
 class ByBatchGuess:
     """session: the target's own; inner: who guesses; state: of the policy, None before the first round."""
 
-    policy: BatchWidth
+    policy: Widths
     session: Session
     inner: Guess
-    state: InUse | None = None
+    state: Any = None
 
     @property
     def want(self) -> Want:

@@ -32,6 +32,9 @@ class FromProbes:
     (drafting/state_trees.py), and who grows it, in the place of `tree`; none: always the same tree. Where the budget cuts such
     a tree, its probes are chosen as without.
 
+    sure: what the target itself, before any shaping, must have given to the root for anything to be drafted behind it (lexical
+    units), at least 0.
+
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at rows 1, and in the first round.
     Source: parallel prompt decoding (Chen et al., 2024); Hidden Transfer (Wu et al., 2024).

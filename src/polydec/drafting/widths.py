@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
+from polydec.base.errors import RequestError
 from polydec.drafting.costs import Costs
 
 Path = tuple[int, ...]
@@ -55,3 +56,37 @@ def widths_by_batch(
         if not out or out[-1][1] != width:
             out.append((batch, width))
     return tuple(out)
+
+
+def read_widths(text: str) -> tuple[tuple[int, int], ...]:
+    """A table as a request names it: "1:16,4:8,16:0". Raises RequestError for any other form."""
+    out = list[tuple[int, int]]()
+    for part in text.split(","):
+        batch, colon, width = part.strip().partition(":")
+        if not (colon and batch.isdecimal() and width.isdecimal() and len(part) < 16):
+            raise RequestError(
+                f"widths is {text!r:.60}: it must name tokens of a draft by sequences at once, such as 1:16,4:8,16:0"
+            )
+        out.append((int(batch), int(width)))
+    return tuple(out)
+
+
+def widths_for(
+    text: str,
+    rates: Sequence[Sequence[float]],
+    share: float,
+    costs: Costs,
+    nodes: int,
+    depth: int,
+) -> tuple[tuple[int, int], ...]:
+    """The table that `text` names, or where it is empty the one that pays by these costs: of trees of at most so many nodes and
+    levels, whose levels below all that have rates go as the last one; share: passes of the target that a level costs. Raises
+    RequestError for a text of another form."""
+    if text:
+        return read_widths(text)
+    levels = (*rates, *[rates[-1]] * depth)[:depth]
+
+    def draft_ms(sequences: int) -> float:
+        return depth * share * costs.share(1, sequences)
+
+    return widths_by_batch(expected_tokens(levels, nodes), costs, draft_ms)

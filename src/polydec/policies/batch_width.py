@@ -70,16 +70,3 @@ class BatchWidth:
     def budget(self, state: InUse) -> Budget:
         """The most that is drafted then."""
         return Budget(self.depth if state.width else 0, state.width)
-
-
-def read_widths(text: str) -> tuple[tuple[int, int], ...]:
-    """A table as a request names it: "1:16,4:8,16:0". Raises RequestError for any other form."""
-    out = list[tuple[int, int]]()
-    for part in text.split(","):
-        batch, colon, width = part.strip().partition(":")
-        if not (colon and batch.isdecimal() and width.isdecimal() and len(part) < 16):
-            raise RequestError(
-                f"widths is {text!r:.60}: it must name tokens of a draft by sequences at once, such as 1:16,4:8,16:0"
-            )
-        out.append((int(batch), int(width)))
-    return tuple(out)

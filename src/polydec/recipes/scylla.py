@@ -48,25 +48,16 @@ def build(
 ) -> Decoder:
     from polydec.drafters.by_batch import ByBatch
     from polydec.drafters.eagle import FromEagle
-    from polydec.drafting.widths import expected_tokens, widths_by_batch
+    from polydec.drafting.widths import widths_for
     from polydec.families.ar.speculative import Speculative
     from polydec.learned.kinds.eagle import Eagle
-    from polydec.policies.batch_width import BatchWidth, read_widths
+    from polydec.policies.batch_width import BatchWidth
     from polydec.policies.fixed import Fixed
     from polydec.trees.best_first import BestFirst
     from polydec.verifiers.match import Match
 
-    eagle, costs = kit.need(Eagle), kit.costs
-
-    def draft_ms(sequences: int) -> float:
-        """Of all levels of a draft what falls to each sequence."""
-        return depth * eagle.share * costs.share(1, sequences)
-
-    if widths:
-        table = read_widths(widths)
-    else:
-        rates = (*eagle.rates, *[eagle.rates[-1]] * depth)[:depth]
-        table = widths_by_batch(expected_tokens(rates, nodes), costs, draft_ms)
+    eagle = kit.need(Eagle)
+    table = widths_for(widths, eagle.rates, eagle.share, kit.costs, nodes, depth)
     policy = BatchWidth(table, depth, patience)
     drafter = ByBatch(FromEagle(eagle, BestFirst(width), prompt), policy)
     return Speculative(kit.target, drafter, Match(), Fixed(depth, policy.most))
