@@ -1,5 +1,6 @@
 """Soft probes: tokens never see them, they stand behind what was accepted, and those least likely to be asked go first."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab, Want
+from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.drafters.probes import FromProbes, LevelLaws, allotted
 from polydec.families.ar.types import Budget, Verdict
 from polydec.learned.kinds import probes
@@ -208,7 +209,7 @@ def test_behind_a_token_that_the_target_was_not_sure_of_nothing_is_drafted():
         for _ in range(6):
             draft = await guess.propose(text[-1], len(text), Budget(4, 8), Rng.of(0))
             proposed = len(draft) - sum(draft.probe)
-            scores = await session.score(draft, guess.want)
+            scores = await session.score(draft, replace(guess.want, law=Reads.ROW))
             verdict = Verdict((), scores.argmax(0))  # the draft is never right
             session.commit(verdict.committed(draft))
             guess.learn(draft, scores, verdict)

@@ -49,7 +49,7 @@ def test_the_paths_are_the_likeliest():
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_table_is_the_best_of_all_widths_at_every_batch(machine):
-    """Brute force over the tokens that a batch writes a millisecond; where drafts are free, wider batches have no wider ones."""
+    """Brute force over the tokens that a batch writes a millisecond; free drafts never widen with the batch."""
     costs, written = MACHINES[machine], expected_tokens(RATES, 12)
     table = widths_by_batch(written, costs, lambda batch: 2.0 / batch, 64)
     policy = BatchWidth(table)
