@@ -21,13 +21,14 @@ from typing import Any
 
 import torch
 from csv_rows import write_csv
-from studies.scaling import LEAST, Point, best_width, beyond, fit, full, slope
+from studies.scaling import LEAST, Point, beyond, fit, full, slope
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
 from polydec.drafters.model import FromModel
+from polydec.drafting.widths import best_width
 from polydec.families.ar.speculative import Speculative
 from polydec.methods import registry
 from polydec.methods.kit import Kit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log2
 from typing import Any
@@ -120,12 +120,6 @@ def full(accepted: float, depth: int) -> bool:
     """Whether so many accepted tokens, and the one behind them, are near the most that drafts of this depth can bring: there no
     law can go on growing."""
     return accepted + 1 > FULL * (depth + 1)
-
-
-def best_width(written: Mapping[int, float], cost: Callable[[int], float]) -> int:
-    """Of drafts of several widths the one that writes most tokens a second, the narrowest of equals. written: tokens a pass at
-    each width; cost: seconds of a round at a width, the draft's own included, above 0."""
-    return max(sorted(written), key=lambda width: written[width] / cost(width))
 
 
 def slope(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:

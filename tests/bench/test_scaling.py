@@ -5,7 +5,9 @@ from itertools import product
 from math import log2
 
 import pytest
-from studies.scaling import Point, across, along, best_width, beyond, fit, full, slope
+from studies.scaling import Point, across, along, beyond, fit, full, slope
+
+from polydec.drafting.widths import best_width
 
 GRID = list(product((1, 2, 4, 8, 16), (1, 2, 4)))
 

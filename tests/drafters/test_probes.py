@@ -1,14 +1,18 @@
 """Soft probes: tokens never see them, they stand behind what was accepted, and those least likely to be asked go first."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 import torch
 
 import micro
+from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab, Want
+from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.drafters.probes import FromProbes, LevelLaws, allotted
 from polydec.families.ar.types import Budget, Verdict
 from polydec.learned.kinds import probes
@@ -191,3 +195,33 @@ def test_trust_takes_what_is_drafted_and_verified_does_not():
     assert said["lexical-unit-decoding-verified0.2"].token_ids == plain
     loose = said["lexical-unit-decoding0.2"]
     assert loose.token_ids != plain and loose.stats.passes < 24
+
+
+def test_behind_a_token_that_the_target_was_not_sure_of_nothing_is_drafted():
+    """The first token of a span counts too: it is the target's own, and its probability before any shaping is asked."""
+    model = toy(5, 4, eos=-1)
+    law, (prompt, *_) = Shaped(model, Greedy()), probes.examples(model.vocab, 4, 4)
+
+    async def drafted(sure):
+        session, text = law.open((0, 1)), [0, 1]
+        guess = FromProbes(prompt, SurePrefix(0.0), 8, sure=sure).open(text, session)
+        out = []
+        for _ in range(6):
+            draft = await guess.propose(text[-1], len(text), Budget(4, 8), Rng.of(0))
+            proposed = len(draft) - sum(draft.probe)
+            scores = await session.score(draft, replace(guess.want, law=Reads.ROW))
+            verdict = Verdict((), scores.argmax(0))  # the draft is never right
+            session.commit(verdict.committed(draft))
+            guess.learn(draft, scores, verdict)
+            chance = float(model.network.weight[text[-2], text[-1]].softmax(0)[verdict.bonus])
+            out.append((proposed, chance))
+            text.append(verdict.bonus)
+        return out
+
+    loose, strict = run([drafted(0.0)])[0], run([drafted(0.5)])[0]
+    assert all(proposed > 1 for proposed, _ in loose[1:])
+    assert {chance >= 0.5 for _, chance in strict} == {True, False}  # both are met
+    for (_, chance), (proposed, _) in pairwise(strict):
+        assert (proposed > 1) == (chance >= 0.5)
+    with pytest.raises(RequestError, match="sure is -1"):
+        FromProbes(prompt, SurePrefix(0.0), sure=-1)

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+import micro
 from polydec import Engine, load
+from polydec.base.errors import RequestError
 from polydec.core.scheduler import run
 from polydec.families.diffusion.types import entropy
 from polydec.learned.kinds import filter as filters
@@ -571,6 +573,53 @@ def test_adapters_are_trained_and_saved_as_one_model(tmp_path, trained):
     )
     finite = a > float("-inf")
     assert not torch.allclose(a[finite], b[finite], atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """A masked-diffusion checkpoint that no training of ours wrote, and text of one's own with prompts for it."""
+    path = tmp_path_factory.mktemp("elsewhere")
+    model = micro.masked(path / "masked", str(micro.write(path / "causal")))
+    data = path / "own.jsonl"
+    data.write_text("".join(f'{{"prompt": "Where is fox {i}?"}}\n' for i in range(20)))
+    return model, data
+
+
+def test_any_checkpoint_learns_from_any_text(elsewhere, tmp_path):
+    """Its own answers to one's own prompts; tokenizer and chat template go along."""
+    model, data = elsewhere
+    more = {"each": 20, "max_tokens": 6, "steps": 4, "rows": 4, "rate": 1e-2}
+    spec = DParallelSpec(str(tmp_path / "out"), model, data=str(data), **more)
+    result = train_dparallel(spec)
+    assert 8 <= result["answers"] <= 18  # of ten prompts seven are learned from
+    made, old = (load(name, draft=None) for name in (spec.out, model))
+    assert made.ids("Where is fox 3?") == old.ids("Where is fox 3?")
+    assert made.checkpoint.lm.mask == old.checkpoint.lm.mask
+    canvas = (*made.ids("Where is fox 3?"), *(None,) * 6)
+    rows = [i for i, x in enumerate(canvas) if x is None]
+    after, before = (
+        run([lm.checkpoint.lm.open(len(canvas)).score(canvas, rows, range(len(canvas)))])[0]
+        for lm in (made, old)
+    )
+    finite = after > float("-inf")
+    assert not torch.allclose(after[finite], before[finite], atol=1e-2)
+    with pytest.raises(RequestError, match="leaves room for 250 tokens"):
+        train_dparallel(replace(spec, out=str(tmp_path / "no"), max_tokens=250))
+
+
+def test_a_filter_learns_from_any_text(elsewhere, tmp_path):
+    model, data = elsewhere
+    spec = FilterSpec(
+        str(tmp_path / "f"),
+        model,
+        each=20,
+        max_tokens=4,
+        block=4,
+        hidden=4,
+        steps=4,
+        data=str(data),
+    )
+    assert train_filter(spec)["pairs"] > 0
 
 
 def test_what_stands_behind_a_canvas_changes_nothing_in_its_loss(trained):

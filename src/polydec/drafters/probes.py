@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import exp
 
 from torch import Tensor
 
@@ -31,6 +32,9 @@ class FromProbes:
     (drafting/state_trees.py), and who grows it, in the place of `tree`; none: always the same tree. Where the budget cuts such
     a tree, its probes are chosen as without.
 
+    sure: what the target itself, before any shaping, must have given to the root for anything to be drafted behind it (lexical
+    units), at least 0.
+
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at rows 1, and in the first round.
     Source: parallel prompt decoding (Chen et al., 2024); Hidden Transfer (Wu et al., 2024).
@@ -40,10 +44,13 @@ class FromProbes:
     tree: Tree
     rows: int = 24
     by_state: tuple[tuple[StateTree, Tree], ...] = ()
+    sure: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.rows <= 1024:
             raise RequestError(f"rows is {self.rows}: it must lie in 1 to 1024")
+        if not self.sure >= 0:
+            raise RequestError(f"sure is {self.sure}: it must be at least 0")
 
     def open(self, prompt: Sequence[int], session: Session) -> ProbesGuess:
         return ProbesGuess(self, session)
@@ -60,7 +67,9 @@ class ProbesGuess:
 
     @property
     def want(self) -> Want:
-        return Want(law=Reads.NOTHING, hidden=True)
+        return Want(
+            law=Reads.NOTHING, base=Reads.ROW if self.config.sure else Reads.NOTHING, hidden=True
+        )
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         if budget.depth < 1:
@@ -119,6 +128,10 @@ class ProbesGuess:
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         state_NH, copies = states_behind(draft, scores, verdict), self.config.probes.copies
+        if state_NH is not None and self.config.sure:
+            last = verdict.path[-1] if verdict.path else 0
+            chance = exp(scores.base.logp(last, (verdict.bonus,))[0])
+            state_NH = state_NH if chance >= self.config.sure else None
         self.state_LEH = (
             None if state_NH is None else state_NH.unflatten(0, (copies, -1)).transpose(0, 1)
         )

@@ -14,7 +14,7 @@ from polydec.base.errors import FileError
 from polydec.formats import edge, fields
 from polydec.formats.tensor_files import SafeTensors, unpickled
 
-CONFIG = "adapter_config.json"
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 NOT_PLAIN = (
     "use_dora",
@@ -87,11 +87,11 @@ def read(path: Path) -> Adapter:
 
 
 def _tensors(path: Path) -> Mapping[str, Tensor]:
-    if (path / "adapter_model.safetensors").is_file():
-        return SafeTensors([path / "adapter_model.safetensors"])
+    if (path / WEIGHTS).is_file():
+        return SafeTensors([path / WEIGHTS])
     if (path / "adapter_model.bin").is_file():
         return unpickled(path / "adapter_model.bin")
-    raise FileError(f"{path} has an {CONFIG}, but no adapter_model.safetensors beside it")
+    raise FileError(f"{path} has an {CONFIG}, but no {WEIGHTS} beside it")
 
 
 class Adapted(Mapping[str, Tensor]):

@@ -294,12 +294,13 @@ class StepRewardFields(Strict):
 
 
 class LayerFields(Strict):
-    """What a config says of a layer that reads states."""
+    """What a config says of a layer that reads states. layers: one behind another, each of these sizes."""
 
     heads: Annotated[int, Field(ge=1, le=1 << 12)]
     kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
     inner: Annotated[int, Field(ge=1, le=1 << 20)]
     theta: Annotated[float, Field(gt=1, le=1e12)]
+    layers: Annotated[int, Field(ge=1, le=64)] = 1
 
 
 class OnStates(Strict):

@@ -33,7 +33,9 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    confidence: Annotated[float, AtLeast(0), "probability that each guessed token needs"] = 0.9,
+    confidence: Annotated[
+        float, AtLeast(0), "probability that each token of a span needs, the model's own too"
+    ] = 0.9,
     rows: Annotated[int, Within(1, 256), "tokens and pads fed beside the last token"] = 8,
 ) -> Decoder:
     from polydec.drafters.probes import FromProbes
@@ -44,5 +46,5 @@ def build(
     from polydec.verifiers.trust import Trust
 
     probes = kit.need(Probes, NEED.which)
-    drafter = FromProbes(probes, SurePrefix(confidence, repeats=False), rows)
+    drafter = FromProbes(probes, SurePrefix(confidence, repeats=False), rows, sure=confidence)
     return Speculative(kit.target, drafter, Trust(), Fixed(2 * len(probes), rows))

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from polydec.models import sources
 from polydec.request.loading import load
-from polydec.train.diffusion import DiffusionSpec, begun, save
-from polydec.train.envelope import STATE, Course, carry_out, identity
+from polydec.train.envelope import STATE, Course, carry_out, digest, identity
 from polydec.train.filter import FilterSpec, answers, asked
 from polydec.train.loop import arithmetic, precision
 from polydec.train.lora import adapt, merge
-from polydec.train.network import Llama
+from polydec.train.network import Llama, bidirectional, from_weights
 from polydec.train.schedule import Schedule
 from polydec.train.specs.dparallel import DParallelSpec
 from polydec.train.target import of_one_canvas
@@ -45,17 +45,19 @@ def _course(spec: DParallelSpec) -> Course:
         spec.max_tokens,
         seed=spec.seed,
         varied=spec.varied,
+        data=spec.data,
     )
     prompts = asked(lm, asking)
     own = [
         (len(p), [x or 0 for x in canvas])
         for p, canvas in zip(prompts, answers(lm.checkpoint.lm, prompts, asking), strict=True)
     ]
-    student = begun(
-        DiffusionSpec("", spec.tasks, start=spec.target, shortest=16, length=lm.network.context)
+    source, mask = sources.open_source(spec.target), lm.checkpoint.lm.mask
+    network = (
+        bidirectional(from_weights(source.config, source.weights)).requires_grad_(True).train()
     )
     if spec.lora:
-        adapt(student.network, spec.lora, spec.seed)
+        adapt(network, spec.lora, spec.seed)
     end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), arithmetic(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -68,11 +70,11 @@ def _course(spec: DParallelSpec) -> Course:
         part_BT, later_BT = parts(answer_BT, spec.block, rng)
         with precision(bf16):
             return certain_loss(
-                student.network,
+                network,
                 token_BT,
                 canvas_BT,
                 part_BT,
-                student.mask,
+                mask,
                 rng,
                 spec.beta,
                 later_BT,
@@ -80,20 +82,18 @@ def _course(spec: DParallelSpec) -> Course:
             ), token_BT.numel()
 
     def kept(out: Path, result: Mapping[str, Any]) -> None:
-        merge(student.network)
-        save(out, student, kind)
+        merge(network)
+        config = {k: v for k, v in source.config.items() if k != "polydec_base"}
+        half = {name: t.half() for name, t in network.state_dict().items()}
+        sources.save(
+            out, {**config, "torch_dtype": "float16"}, half, source.text, source.generation
+        )
 
-    kind = {
-        "polydec_causal": False,
-        "polydec_mask": student.mask,
-        "polydec_shifted": False,
-        "polydec_block": 0,
-    }
     return Course(
-        student.network,
+        network,
         loss,
         Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),
-        identity(spec, bf16=bf16),
+        identity(spec, bf16=bf16, answers=digest(*(torch.tensor(row) for _, row in own))),
         kept,
         lambda: {"answers": len(own)},
     )

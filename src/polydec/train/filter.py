@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from polydec.base.errors import RequestError
 from polydec.core.scheduler import run
 from polydec.families.diffusion.protocols import Denoiser
 from polydec.families.diffusion.types import Canvas
@@ -17,6 +18,8 @@ from polydec.learned.kinds import filter as filters
 from polydec.methods.kit import family_of
 from polydec.request.loaded import LM
 from polydec.request.loading import load
+from polydec.train import selfplay
+from polydec.train.data import training_data
 from polydec.train.envelope import Course, carry_out, digest, identity
 from polydec.train.schedule import Schedule
 from polydec.train.specs.filter import FilterSpec
@@ -82,7 +85,18 @@ class _Net(torch.nn.Module):
 
 
 def asked(lm: LM, spec: FilterSpec) -> list[tuple[int, ...]]:
-    """Prompts of the tasks, in turn; none of a question that is held out."""
+    """Prompts of the tasks, in turn, or of one's own text; none of a question that is held out. Raises RequestError where no
+    prompt of one's own leaves room for its answer."""
+    if spec.data is not None:
+        own = selfplay.prompts(training_data(spec.data), spec.each, seed=spec.seed)
+        ids = [lm.ids(user) for _, user in own]
+        fitting = [x for x in ids if len(x) + spec.max_tokens <= lm.network.context]
+        if not fitting:
+            raise RequestError(
+                f"data is {spec.data!r:.100}: no prompt in it leaves room for {spec.max_tokens} tokens in "
+                f"a context of {lm.network.context}"
+            )
+        return fitting
     of = variety(spec.varied)
     return [
         lm.ids(make(name, spec.seed, i, of=of).question)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any, cast
+
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+
+from polydec.base.files import replace
+from polydec.formats import adapters
 
 
 class Low(nn.Module):
@@ -35,3 +43,30 @@ def merge(network: nn.Module) -> None:
         if parametrize.is_parametrized(part, "weight"):
             parametrize.remove_parametrizations(part, "weight")
     network.requires_grad_(True)
+
+
+def save(path: Path, network: nn.Module, base: str) -> None:
+    """Write the adapters of a network into a directory, as PEFT does. base: a name of the checkpoint that they change."""
+    tensors, names, rank = dict[str, Tensor](), set[str](), 0
+    for name, part in network.named_modules():
+        if not parametrize.is_parametrized(part, "weight"):
+            continue
+        low = cast(Any, part).parametrizations.weight[0]
+        rank = low.down.shape[0]
+        names.add(name.rpartition(".")[2])
+        tensors[adapters.PREFIX + name + adapters.DOWN] = low.down.detach().contiguous()
+        tensors[adapters.PREFIX + name + adapters.UP] = low.up.detach().contiguous()
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": rank,  # the product is added as it is
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted(names),
+    }
+    path.mkdir(parents=True, exist_ok=True)
+    replace(path / adapters.WEIGHTS, lambda at: save_file(tensors, at, {"format": "pt"}))
+    text = json.dumps(config, indent=2) + "\n"
+    replace(path / adapters.CONFIG, lambda at: Path(at).write_text(text, encoding="utf-8"))

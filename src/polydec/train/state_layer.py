@@ -13,10 +13,14 @@ from polydec.formats.fields import PublishedFields
 from polydec.learned.kinds.narrow import NarrowLayer
 from polydec.learned.published import PublishedLayer
 from polydec.learned.state_layer import EPS, StateLayer, shapes
+from polydec.learned.state_stack import StateStack
 from polydec.train.network import Shape, rotate
 
 Past = list[tuple[Tensor, Tensor]]
 """Keys and values [B, heads, T, head] of the entries so far: those of the text, then of each level of drafted ones."""
+
+Pasts = list[tuple[tuple[Tensor, Tensor], ...]]
+"""The same of several layers: of each level one pair a layer."""
 
 
 class Block(nn.Module):
@@ -75,6 +79,35 @@ class Block(nn.Module):
         )
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
         return x[..., -H:] + mlp(w, n)
+
+
+class Stack(nn.Module):
+    """Several layers one behind another, each with entries of its own in the past."""
+
+    beside = 0
+
+    def __init__(self, target: Shape, seed: int, layers: int) -> None:
+        super().__init__()
+        self.wide = target.width
+        self.blocks = nn.ModuleList(Block(target, seed + i) for i in range(layers))
+
+    @property
+    def layer(self) -> StateStack:
+        """What it is now."""
+        return StateStack([block.layer for block in self.blocks])  # pyright: ignore[reportArgumentType]
+
+    def forward(
+        self, x_BTS: Tensor, past: Pasts | None = None, at_T: Tensor | None = None
+    ) -> Tensor:
+        """See `Block.forward`; of each level the past has the keys and values of every layer."""
+        past = [] if past is None else past
+        x, made = x_BTS, list[tuple[Tensor, Tensor]]()
+        for i, block in enumerate(self.blocks):
+            own = [level[i] for level in past]
+            x = block(x, own, at_T)
+            made.append(own[-1])
+        past.append(tuple(made))
+        return x
 
 
 class NarrowBlock(nn.Module):

@@ -15,7 +15,7 @@ from polydec.core.types import Vocab
 from polydec.learned.state_layer import EPS, even
 from polydec.models.sources import open_source
 from polydec.train.network import Llama
-from polydec.train.state_layer import Block, NarrowBlock, Past, PublishedBlock
+from polydec.train.state_layer import Block, NarrowBlock, PublishedBlock, Stack
 
 Rates = Sequence[Sequence[float]]
 Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
@@ -26,7 +26,7 @@ Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
 class Shown:
     """What a student reads of its target. tokens: the most frequent ones of the text, for a head of its own; levels: tokens
     guessed; seed; begin: tensors that it may begin with, by the names of `Kind.begins`; None: there are none; copies: of each
-    probe."""
+    probe; layers: of the drafter."""
 
     target: Llama
     vocab: Vocab
@@ -35,6 +35,7 @@ class Shown:
     seed: int
     begin: Mapping[str, Tensor] | None = None
     copies: int = 1
+    layers: int = 1
 
     def embed(self, token: Tensor) -> Tensor:
         return self.target.model.embed_tokens(token)
@@ -71,7 +72,7 @@ class Student(nn.Module):
         self,
         shown: Shown,
         tensors: Sequence[Tensor],
-        block: Block | NarrowBlock | PublishedBlock | None,
+        block: Block | Stack | NarrowBlock | PublishedBlock | None,
         make: Make,
     ) -> None:
         super().__init__()
@@ -158,7 +159,7 @@ class LayerStudent(Student):
         """Of each level the states guessed [B, N, H], their logits, and the N positions behind which they were guessed: all of
         them at the first level, every so many below it."""
         (B, T, _), entry_BTD = entry_BTD.shape, self.entry(entry_BTD)
-        model, past, true = self.model(), Past(), entry_BTD.flatten(0, 1)
+        model, past, true = self.model(), list[Any](), entry_BTD.flatten(0, 1)
         above, at_T, slots = entry_BTD, torch.arange(T), 1
         assert self.block is not None
         for k in range(self.shown.levels):

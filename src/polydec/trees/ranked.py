@@ -10,10 +10,9 @@ from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafting.tree_builder import TreeBuilder
+from polydec.drafting.widths import Path, likeliest_paths
 from polydec.families.ar.types import Budget
 from polydec.trees._line import likeliest
-
-Path = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,7 @@ class Ranked:
         have the last ones (None: as many as have rates)."""
         if levels is not None:
             rates = (*rates, *[rates[-1]] * levels)[:levels]
-        paths, tips = list[Path](), {(r,): rate for r, rate in enumerate(rates[0])}
-        while tips and len(paths) < nodes:
-            path = max(
-                tips, key=tips.__getitem__
-            )  # a path is never right more often than its beginnings
-            value, below = tips.pop(path), rates[len(path)] if len(path) < len(rates) else ()
-            paths.append(path)
-            tips |= {(*path, r): value * rate for r, rate in enumerate(below)}
+        paths = [path for path, _ in likeliest_paths(rates, nodes)]
         return Ranked(tuple(sorted(paths, key=lambda p: (len(p), p))))
 
     async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:

@@ -1,4 +1,4 @@
-"""A one-layer network on a target's last hidden states: of a state and the token behind it the next state (EAGLE)."""
+"""A small network on a target's last hidden states: of a state and the token behind it the next state (EAGLE)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
 from polydec.formats.fields import EagleFields
-from polydec.learned import artefact, state_layer
+from polydec.learned import artefact, state_layer, state_stack
 from polydec.learned.state_layer import StateLayer, even
+from polydec.learned.state_stack import StateStack
 from polydec.nets.query import Network
 
 KIND = artefact.Kind("eagle", "eagle", "eagle.safetensors", "eagle")
 
 
 class Layer(Protocol):
-    """A layer that reads H numbers a position."""
+    """A layer that reads H numbers a position, or several one behind another."""
 
     @property
     def width(self) -> int:
@@ -113,7 +114,7 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle, ...]:
 def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any]) -> None:
     """Write eagle.safetensors and config.json into the directory `path`; about: what else the config says.
     Raises FileError for one that came in the published form."""
-    if not isinstance(eagle.layer, StateLayer):
+    if not isinstance(eagle.layer, StateLayer | StateStack):
         raise FileError("a published EAGLE drafter is written by `polydec export`")
     artefact.save(
         path,
@@ -137,7 +138,7 @@ def load(path: str | Path) -> Eagle:
         fuse_H2 = artefact.tensor(t, KIND, "fuse.weight", (c.width, 2 * c.width)).float()
         return Eagle(
             fuse_H2,
-            state_layer.read(c.layer, t, KIND, c.width),
+            state_stack.read(c.layer, t, KIND, c.width),
             artefact.vocab_of(c),
             c.rates,
             c.share,

@@ -13,7 +13,7 @@ from polydec.drafters.eagle import FromEagle
 from polydec.learned import published_eagle1
 from polydec.learned.kinds import eagle
 from polydec.learned.kinds.eagle import Eagle
-from polydec.train.state_layer import Block, PublishedBlock
+from polydec.train.state_layer import Block, PublishedBlock, Stack
 from polydec.train.students import UNROLLED, Kind, LayerStudent, Rates, Shown, Student
 
 
@@ -38,6 +38,8 @@ def make_eagle(published: bool) -> Callable[[Shown], Student]:
             PublishedBlock(s, shown.seed, published_eagle1.layout)
             if published
             else Block(s, shown.seed)
+            if shown.layers == 1
+            else Stack(s, shown.seed, shown.layers)
         )
         student = LayerStudent(
             shown, [torch.cat([scale * torch.eye(s.width), torch.eye(s.width)], 1)], block, make
@@ -49,7 +51,7 @@ def make_eagle(published: bool) -> Callable[[Shown], Student]:
 
 
 KINDS = {
-    "eagle": Kind(make_eagle(False), FromEagle, eagle.save, 1, 1.0, takes=UNROLLED),
+    "eagle": Kind(make_eagle(False), FromEagle, eagle.save, 1, 1.0, takes=UNROLLED | {"layers"}),
     "eagle-published": Kind(
         make_eagle(True), FromEagle, published_eagle1.save, 1, 10.0, takes=UNROLLED
     ),

@@ -9,7 +9,9 @@ from polydec.base.options import AtLeast, keep_ranges
 from polydec.train.specs.command import Command
 from polydec.train.specs.fields import (
     AnswersAStep,
+    Lora,
     OfCanvas,
+    OwnPrompts,
     Rate,
     Resumed,
     Seed,
@@ -22,14 +24,15 @@ from polydec.train.tasks import SHIPPED
 
 @dataclass(frozen=True)
 class DParallelSpec:
-    """What `train_dparallel` makes. target: a directory (or zoo:NAME) of a model that sees its whole canvas."""
+    """What `train_dparallel` makes. target: of the Llama skeleton, a model that sees its whole canvas."""
 
     out: Resumed
-    target: Annotated[str, "a masked-diffusion model of ours, which is begun with"] = (
-        "zoo:diffusion"
-    )
+    target: Annotated[
+        str, "a masked-diffusion model, which is begun with: a name like --model's"
+    ] = "zoo:diffusion"
     tasks: Tasks = SHIPPED
-    each: Annotated[int, AtLeast(1), "answers of each task"] = 1000
+    data: OwnPrompts = None
+    each: Annotated[int, AtLeast(1), "answers of each task, or kind of prompt"] = 1000
     max_tokens: OfCanvas = 13
     beta: Annotated[float, AtLeast(0), "weight of the entropy (0: its own answers only)"] = 2.0
     block: Annotated[
@@ -38,9 +41,7 @@ class DParallelSpec:
         "positions of the block that is learned, later ones being hidden, as published (0: the whole answer)",
     ] = 0
     half: Annotated[bool, "half of it is masked, as published, in place of any share"] = False
-    lora: Annotated[
-        int, AtLeast(0), "rank of adapters that are trained in place of all weights (0: none)"
-    ] = 0
+    lora: Lora = 0
     rows: AnswersAStep = 32
     steps: Steps = 2000
     rate: Rate = 5e-4

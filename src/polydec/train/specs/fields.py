@@ -16,6 +16,10 @@ Data = Annotated[
     "your own text: .txt, .jsonl (text, prompt, question and answer, turns, messages), a folder of these or of a data set "
     "(Arrow, Parquet); or `sample`, which travels along (default: POLYDEC_DATA, else ../shared/data, else sample)",
 ]
+OwnPrompts = Annotated[
+    str | None,
+    "your own text, whose prompts are answered in place of tasks: .txt, .jsonl or a folder, as for the other commands",
+]
 Samples = Annotated[str | None, "JSON lines of samples (default: the target writes them)"]
 Each = Annotated[int, AtLeast(1), "prompts of each kind that the target answers"]
 Longest = Annotated[int, AtLeast(1), "of an answer"]
@@ -33,3 +37,6 @@ AdamRate = Annotated[float, "highest learning rate of AdamW"]
 MuonRate = Annotated[float, "highest learning rate of Muon, for the layers (0: AdamW)"]
 Varied = Annotated[bool, "lists of 3 to 9 digits and letters, and made-up names"]
 Seed = Annotated[int, "names the randomness"]
+Lora = Annotated[
+    int, AtLeast(0), "rank of adapters that are trained in place of all weights (0: none)"
+]

@@ -8,7 +8,7 @@ from typing import Annotated
 from polydec.base.errors import RequestError
 from polydec.base.options import Above, AtLeast, PythonOnly, keep_ranges
 from polydec.train.specs.command import Command
-from polydec.train.specs.fields import OfCanvas, Out, Seed, Steps, Tasks, Varied
+from polydec.train.specs.fields import OfCanvas, Out, OwnPrompts, Seed, Steps, Tasks, Varied
 from polydec.train.tasks import SHIPPED, TASKS, make
 
 
@@ -23,7 +23,7 @@ class FilterSpec:
     out: Out
     target: Annotated[str, "a masked-diffusion model: a name like --model's"] = "zoo:diffusion"
     tasks: Tasks = SHIPPED
-    each: Annotated[int, AtLeast(1), "answers of each task"] = 250
+    each: Annotated[int, AtLeast(1), "answers of each task, or kind of prompt"] = 250
     max_tokens: OfCanvas = 13
     block: Annotated[
         int, AtLeast(1), "positions of a block: of the filter, and of learn2pd then"
@@ -33,6 +33,7 @@ class FilterSpec:
     rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 3e-3
     seed: Seed = 0
     varied: Varied = False
+    data: OwnPrompts = None
     written: Annotated[bool, "it reads the model's confidence in written tokens, too"] = False
 
     def __post_init__(self) -> None:
