@@ -3,8 +3,8 @@
     POLYDEC_DATA=../shared/data python benchmarks/classify.py docs/classify.csv
 
 Twelve intents of CLINC150 (every twelfth by name), four examples of each, three drawings of them. Examples are texts whose
-SHA-1 mod 10 is below 7, tests are others (`tuning`: of the former, too; nothing is written then). zoo:smollm2, twelve prompts: each
-alone, and fifteen sets of four. A row a way: the mean accuracy over prompts and drawings, and the standard deviation over
+SHA-1 mod 10 is below 7, tests are others (`tuning`: of the former, too; nothing is written then). zoo:smollm2, twelve prompts:
+each alone, and fifteen sets of four. A row a way: the mean accuracy over prompts and drawings, and the standard deviation over
 prompts (over sets), its mean over drawings.
 """
 
