@@ -48,6 +48,9 @@ WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("gear-l", {"bits": 2}),
     ("quantised", {"bits": 4, "group": 0}),
     ("gear", {"bits": 4, "group": 0, "rank": 2}),
+    ("expected-attention", {}),
+    ("keydiff", {}),
+    ("tova", {}),
 )
 """In the order in which they are measured."""
 

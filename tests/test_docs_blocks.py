@@ -123,7 +123,7 @@ SWAPPED = {
 
 NEEDS_MODEL = (
     *("generate", "chat", "verify", "bench", "tune", "batch", "detect", "explain", "serve"),
-    *("embed", "demo"),
+    *("embed", "classify", "demo"),
 )
 """Commands whose model is zoo:smollm2 where none is named."""
 

@@ -13,7 +13,7 @@ from mutants import MUTANTS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "polydec"
-MORE = ("mutants_more",)
+MORE = ("mutants_more", "mutants_reuse")
 """Tables beside the first one."""
 
 

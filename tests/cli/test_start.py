@@ -70,6 +70,8 @@ RUN = "import sys; sys.argv = ['polydec', *{!r}]\nfrom polydec.cli.main import m
         ["doctor", "--help"],
         ["embed", "--help"],
         ["embed", "--pool", "most", "x"],
+        ["classify", "--help"],
+        ["classify", "x", "--label", "a", "--label", "b", "--set", "width=0"],
         ["trace", "--help"],
         ["trace", "show", "--help"],
     ],

@@ -162,6 +162,24 @@ def test_a_rewind_over_the_edit_makes_the_law_exact_again():
     torch.testing.assert_close(torch.stack(list(seen)), visit(lm(layers=2), new))
 
 
+def test_a_rewind_to_where_edited_entries_begin_leaves_none():
+    target, new = lm(layers=2), edited(TEXT, EDITS["insert"])
+    visit(target.reusing("", True), TEXT)
+    session = target.reusing("", True).open(new)
+    go(session.prefill(SILENT))
+    session.rewind(len(new) - 1 - session.ledger.edited)
+    assert session.ledger.edited is None
+    session.close()
+    assert target.texts.take("").edited is None
+
+
+def test_edited_entries_begin_where_the_first_part_does():
+    target, new = lm(layers=2), edited(TEXT, EDITS["several"])
+    visit(target.reusing("", True), TEXT)
+    visit(target.reusing("", True), new)
+    assert target.texts.take("").edited == 40 + len(NEW) + AGAIN
+
+
 def test_chunks_do_not_change_an_edited_law():
     new = edited(TEXT, [(40, 40, NEW * 4), (200, 201, NEW)])
     seen = list[torch.Tensor]()
@@ -218,6 +236,23 @@ def test_parts_stand_in_both_texts_in_order(seed):
         assert max((stop - first for _, first, stop in found), default=0) == longest
 
 
+def test_parts_that_changed_places_are_not_both_taken():
+    a, b, c = (tuple(range(k, k + 2 * LEAST)) for k in (0, 100, 200))
+    parts = runs((*a, *b, *c), (*a, *c, *b), len(a))
+    assert parts == [(2 * LEAST, 4 * LEAST, 6 * LEAST)]
+
+
+def test_a_part_that_is_short_beside_what_is_new_is_fed():
+    a, b, new = tuple(range(2 * LEAST)), tuple(range(100, 100 + LEAST)), tuple(range(500, 600))
+    assert runs((*a, *b), (*a, *new[: LEAST // 2], *b), len(a))
+    assert runs((*a, *b), (*a, *new[: LEAST // 2 + 1], *b), len(a)) == []
+
+
+def test_what_stands_twice_in_the_old_text_finds_no_place():
+    a, b = tuple(range(2 * LEAST)), tuple(range(100, 100 + 2 * LEAST))
+    assert runs((*a, 90, *b, 91, *b), (*a, 92, *b), len(a)) == []
+
+
 def test_repeated_text_costs_no_more_than_other_text():
     assert runs((1,) * 4000, (2, *(1,) * 4000), 0) == []
 
@@ -264,6 +299,9 @@ def test_rows_of_the_whole_prompt_are_refused_before_a_pass():
     session = target.reusing("", True).open(edited(TEXT, EDITS["insert"]))
     with pytest.raises(RequestError, match="reads rows of the whole prompt"):
         go(session.prefill(Want(prompt=True)))
+    go(session.prefill(SILENT))
+    with pytest.raises(RequestError, match="reads rows of the whole prompt"):
+        go(session.prefill(Want(prompt=True)))
 
 
 def test_what_was_taken_is_counted():
@@ -271,3 +309,5 @@ def test_what_was_taken_is_counted():
     told.took(10, (reuse.Graft(12, None, 11, 50),), None)
     assert (told.positions, told.turned, told.approximate) == (49, 39, True)
     assert told.told["name"] == "edited"
+    told.took(10, (), 8)
+    assert told.approximate, "of what an earlier edit left behind"

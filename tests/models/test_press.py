@@ -19,7 +19,15 @@ from polydec.models.lm import LM
 from polydec.nets.cache import nbytes
 from polydec.nets.transformer import Transformer
 from polydec.policies.fixed import Fixed
-from polydec.presses._chosen import Hitters, Watched, Window
+from polydec.presses._chosen import (
+    Apart,
+    Best,
+    Expected,
+    Hitters,
+    LastSeen,
+    Watched,
+    Window,
+)
 from polydec.presses._integers import rounded
 from polydec.presses._quantised import Quantised, directions
 from polydec.testing.check_target import check_target
@@ -42,7 +50,10 @@ def presses(block):
         "2 bits": Quantised("a", block, 2, 2),
         "gear": Quantised("a", block, 2, 0, 1, 0.3),
         "window": Window("a", block, 1),
-        "watched": Watched("a", block, few, few, 1),
+        "watched": Best("a", block, few, 1, Watched(few)),
+        "apart": Best("a", block, few, 0, Apart()),
+        "expected": Best("a", block, few, 1, Expected()),
+        "last seen": LastSeen("a", block, block + 1),
         "hitters": Hitters("a", block, block + 1),
     }
 
@@ -175,7 +186,9 @@ def test_limiting_cases_are_exact_and_others_are_not():
     assert exactly(Quantised("a", 4, 2, 0, rank=4)), "full rank"
     assert exactly(Quantised("a", 16, 2, 0, rank=8)), "full rank: heads have 8 dimensions"
     assert exactly(Quantised("a", 4, 2, 0, outliers=1.0))
-    assert exactly(Watched("a", 4, 4, 2, 0))
+    for rule in (Watched(2), Apart(), Expected()):
+        assert exactly(Best("a", 4, 4, 0, rule))
+    assert exactly(LastSeen("a", 4, 60))
     assert exactly(Hitters("a", 4, 60))
     for press in presses(64).values():
         assert exactly(press), "no block is packed yet"
@@ -190,6 +203,37 @@ def test_rank_0_without_outliers_is_the_base_quantiser():
         Quantised("a", 32, 2, 8, 0, 0.01),
     ):
         assert torch.equal(filled(press, [kv]), filled(base, [kv]))
+
+
+def test_expected_attention_is_its_definition():
+    """Attention to keys of queries that are drawn with mean and covariance of the block behind, over those of other keys."""
+    dice = torch.Generator().manual_seed(0)
+    kv, behind = torch.randn(2, 2, 6, 4, generator=dice), torch.randn(5, 2, 6, 4, generator=dice)
+    got = Expected().worth(kv, behind)
+    for h in range(2):
+        chance = torch.zeros(6)
+        for query in behind[2:, h].double():
+            key, cov = kv[0, h].double(), torch.cov(query.T, correction=0)
+            score = key @ query.mean(0) + ((key @ cov) * key).sum(-1) / 2
+            chance += score.softmax(-1).float() / 3
+        torch.testing.assert_close(got[h], chance * kv[1, h].norm(dim=-1))
+
+
+def test_keys_apart_from_the_others_stay():
+    kv = torch.zeros(2, 1, 4, 3)
+    kv[0, 0] = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 0.0, 5.0], [9.0, 0.0, 0.0]])
+    kept = Best("a", 4, 2, 0, Apart()).pack(1, kv, None, None).kv[0, 0]
+    assert torch.equal(kept, kv[0, 0, [1, 2]])
+
+
+def test_what_the_last_token_sees_stays_in_all_heads():
+    kv, behind = torch.zeros(2, 2, 4, 2), torch.zeros(3, 2, 4, 2)
+    kv[0, 0, 1, 0] = kv[0, 1, 3, 0] = kv[1, :, 2] = 5.0
+    behind[2, :, -1, 0], behind[2, :, 0, 1] = 3.0, 9.0
+    kept = LastSeen("a", 4, 2).pack(0, kv, behind, None)
+    assert torch.equal(kept.kv, kv[..., [1, 3], :])
+    far = LastSeen("a", 4, 2).pack(1, kv - 1.0, behind, kept)
+    assert torch.equal(far.kv, kept.kv), "who was kept competes with the new block"
 
 
 def blocks(count, size, head, seed=0):

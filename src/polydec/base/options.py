@@ -195,6 +195,10 @@ class Names:
     """Words in one text, which commas part. As(Names) reads a tuple[str, ...] so, where a text alone would be one entry."""
 
 
+class Passage:
+    """A text in which lines may break, where a str is one word or line. As(Passage) reads a str so."""
+
+
 @dataclass(frozen=True)
 class PythonOnly:
     """Marks a field that is set from Python and has no flag on the command line."""
@@ -213,7 +217,7 @@ REQUIRED = inspect.Parameter.empty
 class Option:
     """One parameter that a user sets.
 
-    type: int, float, bool, str, tuple[int, ...], tuple[float, ...], tuple[str, ...], Names, Mapping[int, float] or
+    type: int, float, bool, str, tuple[int, ...], tuple[float, ...], tuple[str, ...], Names, Passage, Mapping[int, float] or
     Mapping[str, Any], or one of these with None; object: a value of several forms, which somebody else looks at; default: of
     that type; help: one line without a full stop; limits: all of them hold for a value (for each entry of a tuple, each value
     of a mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood as well;
@@ -239,7 +243,8 @@ class Option:
     @property
     def kind(self) -> type:
         """The type without None and without what it holds: int, float, bool, str, tuple or collections.abc.Mapping."""
-        return tuple if self.form is Names else get_origin(self.form) or self.form
+        alike: dict[Any, type] = {Names: tuple, Passage: str}
+        return alike.get(self.form) or get_origin(self.form) or self.form
 
     @property
     def optional(self) -> bool:
@@ -400,7 +405,8 @@ def _whole_declaration(out: Option) -> Option:
     if out.form not in _READ:
         raise TypeError(
             f"option {out.name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
-            "tuple[float, ...], tuple[str, ...], Names, Mapping[int, float], Mapping[str, Any], or one of these with None"
+            "tuple[float, ...], tuple[str, ...], Names, Passage, Mapping[int, float], Mapping[str, Any], "
+            "or one of these with None"
         )
     try:
         out.convert(out.default)
@@ -525,6 +531,13 @@ def _word(value: Any) -> str:
     return value
 
 
+def _passage(value: Any) -> str:
+    if not isinstance(value, str):
+        raise RequestError
+    _word(value.replace("\n", " ").replace("\t", " "))
+    return value
+
+
 def _list_of(read_one: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
     """How a tuple of numbers is read. A text within a list is no number."""
 
@@ -616,6 +629,7 @@ _SPOKEN: dict[Any, str] = {
     tuple[float, ...]: "numbers such as 10,8,6",
     tuple[str, ...]: f"texts of 1 to {LETTERS} characters",
     Names: "words such as this,that",
+    Passage: f"a text of at most {LETTERS} characters",
     Mapping[int, float]: "numbers by token id such as 5:1.5,7:-2",
     Mapping[str, Any]: "values by name",
     object: "",
@@ -629,6 +643,7 @@ _READ: dict[Any, Callable[[Any], Any]] = {
     tuple[float, ...]: _list_of(_number),
     tuple[str, ...]: _texts,
     Names: _names,
+    Passage: _passage,
     Mapping[int, float]: _by_token,
     Mapping[str, Any]: _by_name,
     object: _itself,
@@ -644,6 +659,7 @@ _SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string", **each}}]
     },
     Names: lambda each: {"type": "array", "items": {"type": "string", **each}},
+    Passage: lambda each: {"type": "string", **each},
     Mapping[str, Any]: lambda each: {"type": "object"},
     object: lambda each: {},
     Mapping[int, float]: lambda each: {

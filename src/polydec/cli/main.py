@@ -25,6 +25,7 @@ COMMANDS = {
     "serve": "Serve models over HTTP: OpenAI's API under /v1, a page at /.",
     "batch": "Answer a file of requests.",
     "embed": "Print a vector of each text, a JSON object a line.",
+    "classify": "Sort texts into classes, a JSON object a line.",
     "explain": "Say what `polydec generate` would do with these flags.",
     "methods": "List every method: what it is, promises, needs, options, source.",
     "steerings": "List every way to steer (`polydec generate --steer NAME`).",

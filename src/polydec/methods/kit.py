@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
-from polydec.base.errors import MissingError, PolydecError
+from polydec.base.errors import MissingError, PolydecError, RequestError
 from polydec.core.protocols import Shaper, Target
 from polydec.drafting.costs import Costs
 
@@ -70,7 +70,8 @@ class Kit:
     that the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may
     take together, None: it is not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
     place of `small` when a method first asks for it, as loading one takes a while; source: what the model reads beside the
-    text (an encoder's input), none where it reads nothing."""
+    text (an encoder's input), none where it reads nothing; whole_prompt: whether rows of all the prompt's tokens can be asked
+    for: not where an earlier text's cache stands behind an edit."""
 
     target: Target
     small: Target | None = None
@@ -84,6 +85,18 @@ class Kit:
     read: list[Artefact] = field(default_factory=list[Artefact])
     later: Callable[[], Target | None] | None = None
     source: tuple[int, ...] = ()
+    whole_prompt: bool = True
+
+    def read_prompt(
+        self, method: str, reads: bool = True, unless: str = "take method auto or plain"
+    ) -> None:
+        """Called by a recipe that asks for rows of all the prompt's tokens (reads); unless: what to do that it does not. Raises
+        RequestError where there are none."""
+        if reads and not self.whole_prompt:
+            raise RequestError(
+                f"reuse is 'edited': method {method} reads rows of the whole prompt, which is not fed again; {unless}, "
+                "or reuse 'prefix'"
+            )
 
     def seen(self, drafter: Drafter) -> Drafter:
         """A drafter that copies, to which the text begins with what the model reads beside it."""

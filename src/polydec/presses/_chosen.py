@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool1d
+from torch.nn.functional import avg_pool1d, normalize
 
 POOL = 5  # neighbours whose attention an entry shares (SnapKV)
 
@@ -69,10 +70,20 @@ class Window:
         side_by_side(blocks, into)
 
 
+class Rule(Protocol):
+    """What an entry is worth. asks: whether that depends on the block behind (see Packing)."""
+
+    @property
+    def asks(self) -> bool: ...
+    def worth(self, kv: Tensor, behind: Tensor | None) -> Tensor:
+        """Of a block's entries in each head, [kv heads, entries], not negative; arguments as those of Packing.pack."""
+        ...
+
+
 @dataclass(frozen=True)
-class Watched:
-    """Of each block, and in each head, the entries that the last `watch` tokens of the next block attend to most; of the first
-    block the first `sinks` tokens as well.
+class Best:
+    """Of each block, and in each head, the entries that a rule finds worth most; of the first block the first `sinks` tokens as
+    well.
 
     Exact: approximate: the law is another one, which every lossless method keeps.
     Reduces to: the cache as it is where all entries of a block are kept.
@@ -81,21 +92,94 @@ class Watched:
     called: str
     block: int
     kept: int
-    watch: int
     sinks: int
-    asks, lasting = True, True
+    rule: Rule
+    lasting = True
     rounding = None
+
+    @property
+    def asks(self) -> bool:
+        return self.rule.asks
 
     def size(self, k: int) -> int:
         return min(self.kept, self.block)
 
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> Chosen:
+        worth = self.rule.worth(kv, behind)
+        if k == 0:
+            worth[:, : self.sinks] = inf
+        return Chosen(taken(kv, worth.topk(self.size(k), -1).indices.sort(-1).values))
+
+    def fill(self, blocks: Sequence[Chosen], into: Tensor) -> None:
+        side_by_side(blocks, into)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What the last `watch` tokens of the block behind attend to most, smoothed over neighbours (SnapKV)."""
+
+    watch: int
+    asks = True
+
+    def worth(self, kv: Tensor, behind: Tensor | None) -> Tensor:
         assert behind is not None
         mass = attention(behind[2:, :, -self.watch :], kv[0]).sum((0, 2))
-        mass = avg_pool1d(mass, POOL, 1, POOL // 2)
-        if k == 0:
-            mass[:, : self.sinks] = inf
-        return Chosen(taken(kv, mass.topk(self.size(k), -1).indices.sort(-1).values))
+        return avg_pool1d(mass, POOL, 1, POOL // 2)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Keys that point elsewhere than the block's others (KeyDiff)."""
+
+    asks = False
+
+    def worth(self, kv: Tensor, behind: Tensor | None) -> Tensor:
+        key = normalize(kv[0].float(), dim=-1)
+        return 1.0 - (key @ normalize(key.mean(-2), dim=-1)[..., None])[..., 0]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Attention that a query is expected to give, as if queries were normal with mean and covariance of the block behind, times
+    the length of what it would read (Expected Attention)."""
+
+    asks = True
+
+    def worth(self, kv: Tensor, behind: Tensor | None) -> Tensor:
+        assert behind is not None
+        query, key = behind[2:].float(), kv[0].float()
+        mean = query.mean(-2, keepdim=True)
+        spread = (query - mean) @ key.mT / sqrt(query.shape[-2])  # its square's sum: k' cov k
+        score = (mean @ key.mT)[..., 0, :] + spread.square().sum(-2) / 2
+        chance = torch.softmax(score, -1).mean(0)
+        return chance * torch.linalg.vector_norm(kv[1].float(), dim=-1)
+
+
+@dataclass(frozen=True)
+class LastSeen:
+    """Of all that is older than one to two blocks the `kept` entries that the last token of the block behind attends to most,
+    the same ones in all heads; who is let go does not come back (TOVA, a block at a time).
+
+    Exact: approximate: the law is another one, which every lossless method keeps.
+    Reduces to: the cache as it is where no text is longer than `kept` and two blocks.
+    """
+
+    called: str
+    block: int
+    kept: int
+    asks, lasting = True, False
+    rounding = None
+
+    def size(self, k: int) -> int:
+        return min(self.kept, (k + 1) * self.block)
+
+    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Chosen | None) -> Chosen:
+        assert behind is not None
+        known = kv if before is None else torch.cat([before.kv, kv], -2)
+        weights = attention(behind[2:, :, -1:], torch.cat([known[0], behind[0]], -2))
+        mass = weights[..., : known.shape[-2]].sum((0, 1, 2))
+        index = mass.topk(self.size(k)).indices.sort().values
+        return Chosen(known[..., index, :].clone())
 
     def fill(self, blocks: Sequence[Chosen], into: Tensor) -> None:
         side_by_side(blocks, into)

@@ -31,6 +31,6 @@ def build(
     sinks: Annotated[int, Within(0, 4096), "first tokens of the text that stay in any case"] = 4,
     block: Annotated[int, Within(16, 4096), "entries that are packed at once"] = 64,
 ) -> Press:
-    from polydec.presses._chosen import Watched
+    from polydec.presses._chosen import Best, Watched
 
-    return Watched("snapkv", block, kept, watch, sinks)
+    return Best("snapkv", block, kept, sinks, Watched(watch))

@@ -47,6 +47,7 @@ def build(
     from polydec.trees.ranked import Ranked
     from polydec.verifiers.match import Match
 
+    kit.read_prompt(CARD.name, prompt, "set prompt=false")
     chimera = kit.need(Chimera)
     drafter = FromEagle(chimera, Ranked.of(chimera.rates, nodes), prompt)
     drafter = worth_its_cost(drafter, chimera.share, kit.costs) if cost_aware else drafter

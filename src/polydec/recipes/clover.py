@@ -58,6 +58,7 @@ def build(
     from polydec.trees.nucleus import Nucleus
     from polydec.verifiers.match import Match
 
+    kit.read_prompt(CARD.name, prompt, "set prompt=false")
     clover = kit.need(Clover)
     drafter = FromHeads(clover, BestFirst(width) if nucleus is None else Nucleus(nucleus), prompt)
     drafter = worth_its_cost(drafter, clover.share, kit.costs) if cost_aware else drafter

@@ -38,4 +38,5 @@ def build(
     from polydec.families.search.contrastive_search import ContrastiveSearch
     from polydec.targets.searched import searched
 
+    kit.read_prompt(CARD.name)
     return ContrastiveSearch(searched(kit.target), candidates, penalty)

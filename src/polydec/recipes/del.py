@@ -47,6 +47,7 @@ def build(
     from polydec.trees.chain import Chain
     from polydec.verifiers.exact import Exact
 
+    kit.read_prompt(CARD.name, bool(prompt), "set prompt=0")
     drafter = DynamicExit(
         Chain(), kit.target.layers, every, depth, omega, prompt, head, by_length, by_confidence
     )

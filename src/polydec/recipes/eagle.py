@@ -49,6 +49,7 @@ def build(
     from polydec.trees.ranked import Ranked
     from polydec.verifiers.match import Match
 
+    kit.read_prompt(CARD.name, prompt, "set prompt=false")
     eagle = kit.need(Eagle)
     drafter = FromEagle(eagle, Ranked.of(eagle.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter

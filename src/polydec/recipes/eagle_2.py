@@ -52,6 +52,7 @@ def build(
     from polydec.trees.best_first import BestFirst
     from polydec.verifiers.match import Match
 
+    kit.read_prompt(CARD.name, prompt, "set prompt=false")
     eagle = kit.need(Eagle)
     drafter = FromEagle(eagle, BestFirst(width), prompt)
     drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter

@@ -48,6 +48,7 @@ def build(
     from polydec.trees.ranked import Ranked
     from polydec.verifiers.match import Match
 
+    kit.read_prompt(CARD.name, prompt, "set prompt=false")
     falcon = kit.need(Falcon)
     drafter = FromFalcon(falcon, Ranked.of(falcon.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, falcon.share, kit.costs) if cost_aware else drafter

@@ -47,6 +47,7 @@ def build(
     from polydec.trees.ranked import Ranked
     from polydec.verifiers.match import Match
 
+    kit.read_prompt(CARD.name)
     heads = kit.need(Heads, NEED.which)
     drafter = FromHeads(heads, Ranked.of(heads.rates, nodes))
     drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter

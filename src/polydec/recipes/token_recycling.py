@@ -60,6 +60,7 @@ def build(
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 
+    kit.read_prompt(CARD.name, recycle_prefill, "set recycle_prefill=false")
     drafter = Recycling(
         k,
         nodes,

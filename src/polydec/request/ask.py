@@ -298,6 +298,7 @@ def plan(
         point.lm.context,
         read,
         source,
+        reuse is None or not reuse.edited,
     )
     decoder = build.decoder(measure or (lambda: bare.costs))
     if request.prompt_logprobs is not None:
@@ -383,6 +384,7 @@ class Build:
     context: int | None = None
     read: list[Artefact] = field(default_factory=list[Artefact])
     source: tuple[int, ...] = ()
+    whole_prompt: bool = True
 
     def decoder(self, measure: Callable[[], Costs]) -> Decoder:
         asked: list[bool] = []
@@ -407,6 +409,7 @@ class Build:
             read=self.read,
             later=self.draft,
             source=self.source,
+            whole_prompt=self.whole_prompt,
         )
         return registry.build(self.method, kit, self.options)[0]
 

@@ -133,9 +133,15 @@ async def vectors(model: Loaded, texts: Sequence[Prepared], how: Reading) -> Ten
     whatever else the scheduler has."""
     lm, states = model.checkpoint.lm, list[Tensor]()
     for group in grouped(texts):
-        states += await gather(*(_vector(lm, text, how) for text in group))
-    rows = torch.stack(states).float()
+        read = await gather(*(_vector(lm, text, how) for text in group))
+        states.append(torch.stack(read).float())  # a copy: a row alone would keep all of its pass
+    rows = torch.cat(states)
     return normalize(rows, dim=-1) if how.normalised else rows
+
+
+async def last_state(lm: Any, text: Prepared) -> Tensor:
+    """The state of a text's last token behind all layers, before the final norm, [H]."""
+    return (await _plainly(lm, text, Reading(), lm.network.layers))[-1]
 
 
 async def _vector(lm: Any, text: Prepared, how: Reading) -> Tensor:

@@ -33,6 +33,7 @@ from polydec.targets.softened import Softened
 from polydec.text import tool_prompt
 
 if TYPE_CHECKING:
+    from polydec.request.classifier import Classifier
     from polydec.request.embedding import Texts
 
 TORCH_THREADS = torch.get_num_threads()
@@ -152,6 +153,31 @@ class LM:
         from polydec.request.reading import Reading
 
         return embed(self, texts, Reading(**how))
+
+    def classifier(
+        self,
+        examples: Sequence[tuple[str, str]] = (),
+        labels: Sequence[str] = (),
+        prompts: Sequence[str] | None = None,
+        **how: Any,
+    ) -> Classifier:
+        """What sorts texts into classes: `classify(texts)` gives a `Decision` for each (Multi-Prompting Decoder).
+
+        examples: texts with the names of their classes, at least one of each class, or none at all; labels: the classes, in the
+        order in which the examples name them where it is left out; prompts: what stands around a `{text}`, 1 to 64 of them,
+        four of polydec's own where it is left out; how: the fields of `Deciding` (request/deciding.py). Raises RequestError for
+        what cannot be honoured, TypeError for an unknown field.
+        """
+        from polydec.request.classifier import Example, classifier
+        from polydec.request.deciding import PROMPTS, Deciding
+
+        return classifier(
+            self,
+            [Example(*pair) for pair in examples],
+            labels,
+            PROMPTS if prompts is None else prompts,
+            Deciding(**how),
+        )
 
     def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
         """Raise RequestError with one sentence where this model cannot be decoded by a method with these options."""

@@ -8,7 +8,17 @@ from types import MappingProxyType
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, Note, OneOf, Option, read, settle, shown
+from polydec.base.options import (
+    As,
+    AtLeast,
+    Note,
+    OneOf,
+    Option,
+    Passage,
+    read,
+    settle,
+    shown,
+)
 
 TEXT, PLACE = "{text}", "{placeholder}"
 
@@ -27,6 +37,7 @@ class Reading:
     normalised: Annotated[bool, "scale vectors to length 1"] = True
     template: Annotated[
         str | None,
+        As(Passage | None),
         Note("none: the text alone"),
         "what stands around a {text}, such as a task, and the {placeholder} of prepending",
     ] = None

@@ -1,0 +1,85 @@
+"""polydec classify: texts sorted into classes by a language model, from a few examples or none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polydec import api
+from polydec.base.edge import check, parse_object, whole_text
+from polydec.base.errors import RequestError
+from polydec.base.record import Record
+from polydec.cli import prompts
+from polydec.cli.flags import pairs
+from polydec.cli.shown import emit
+from polydec.request import deciding
+from polydec.request.loading import declared as loading
+
+LOADING = loading()
+FIELDS = "; ".join(f"{o.name}: {o.help} ({o.legal})" for o in deciding.declared().values())
+
+
+class _Line(Record):
+    """A row of a file of examples; CLINC150 calls the class its intent."""
+
+    text: str
+    label: str | None = None
+    intent: str | None = None
+
+
+def classify(
+    texts: Annotated[list[str] | None, typer.Argument(help="texts, a class for each")] = None,
+    file: Annotated[Path | None, typer.Option(help="a text a line of this file")] = None,
+    examples: Annotated[
+        Path | None, typer.Option(help="JSON lines with `text` and `label` (or `intent`)")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="a class, several times; none: those of the examples")
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(help="what stands around a {text}, several times; none: ours"),
+    ] = None,
+    model: Annotated[str, typer.Option(help=LOADING["name"].help)] = LOADING["name"].default,
+    dtype: Annotated[str, typer.Option(help=LOADING["dtype"].help)] = LOADING["dtype"].default,
+    set_: Annotated[list[str] | None, typer.Option("--set", help=FIELDS)] = None,
+) -> None:
+    """Sort texts into classes, a JSON object a line: its `label`, and the `chances` of all classes."""
+    options, declared = pairs("set", set_), deciding.declared()
+    if unknown := options.keys() - declared.keys():
+        raise RequestError(f"--set {min(unknown)}: it must be one of {', '.join(declared)}")
+    how = deciding.Deciding(**{name: declared[name].convert(x) for name, x in options.items()})
+    asked = deciding.checked(tuple(prompt or deciding.PROMPTS))
+    lines = list(texts or ())
+    if file is not None:
+        lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]
+    if not lines:
+        raise RequestError("there is no text: give at least one text, or a file of them (--file)")
+    known = [] if examples is None else read(examples)
+    if not known and not label:
+        raise RequestError("there is no class: name classes (--label), or give --examples")
+    lm = api.load(model, draft=None, ngrams=None, dtype=dtype)
+    sorter = lm.classifier(known, label or (), asked, **vars(how))
+    for text, decision in zip(lines, sorter.classify(lines), strict=True):
+        emit(json.dumps({"text": text, **asdict(decision)}))
+
+
+def read(path: Path) -> list[tuple[str, str]]:
+    """The texts of a file with their classes. Raises RequestError with one sentence that names the line where one is wrong."""
+    out = list[tuple[str, str]]()
+    for i, line in enumerate(prompts.read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        what = f"line {i} of {str(path)!r}"
+        row = check(_Line, parse_object(line, what), what)
+        label = row.intent if row.label is None else row.label
+        if label is None:
+            raise RequestError(f"{what} has no class: it must have `label` or `intent`")
+        out.append((whole_text(row.text, what), whole_text(label, what)))
+    if not out:
+        raise RequestError(f"file {str(path)!r} holds no example")
+    return out

@@ -1,0 +1,85 @@
+"""Prototypes of classes: the states that several prompts give are matched to those of each class by optimal transport.
+
+Source: "Multi-Prompting Decoder helps better language understanding" (2024); costs, sizes and regularisation are ours. One
+prompt and one prototype are DecT's matching by cosine (Cui et al., "Decoder tuning", 2023), without its radius.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log, sqrt
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from polydec.nets.transport import plan
+from polydec.request.deciding import Deciding
+
+TOGETHER = 64
+"""Examples of a step."""
+PATIENCE = 5
+"""Epochs in a row without a lower loss that end the training."""
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """matrix [width, H]; of_class [C, M, width]; sharpness: a number, by its logarithm."""
+
+    matrix: Tensor
+    of_class: Tensor
+    log_sharpness: Tensor
+    softness: float
+    rounds: int
+
+    def features(self, state_NPH: Tensor) -> Tensor:
+        """Of length 1, [N, P, width]."""
+        return normalize(state_NPH @ self.matrix.T, dim=-1)
+
+    def scores(self, state_NPH: Tensor) -> Tensor:
+        """How near each text is to each class, [N, C]: minus the transported cost, times the sharpness."""
+        feature_NPW, prototype_CMW = self.features(state_NPH), normalize(self.of_class, dim=-1)
+        cost_NCPM = 1.0 - torch.einsum("npw,cmw->ncpm", feature_NPW, prototype_CMW)
+        moved_NCPM = plan(cost_NCPM, self.softness, self.rounds)
+        return -(moved_NCPM * cost_NCPM).sum((-1, -2)) * self.log_sharpness.exp()
+
+
+def begun(state_NPH: Tensor, label_N: Tensor, classes: int, how: Deciding) -> Prototypes:
+    """Before training: a random matrix; prototype m of a class is the mean feature that prompt m gives of its examples, prompts
+    taken in turn."""
+    prompts, width = state_NPH.shape[1:]
+    dice = torch.Generator().manual_seed(how.seed)
+    matrix = torch.randn(how.width, width, generator=dice) / sqrt(width)
+    empty = torch.empty(0)
+    made = Prototypes(matrix, empty, torch.tensor(log(how.sharpness)), how.softness, how.rounds)
+    feature_NPW = made.features(state_NPH)
+    mean_CPW = torch.stack([feature_NPW[label_N == c].mean(0) for c in range(classes)])
+    turn = [m % prompts for m in range(how.prototypes or prompts)]
+    return replace(made, of_class=normalize(mean_CPW[:, turn], dim=-1))
+
+
+def fitted(
+    state_NPH: Tensor, label_N: Tensor, beside_NC: Tensor, how: Deciding
+) -> tuple[Prototypes, list[float]]:
+    """Trained on examples, and the loss of each epoch. beside_NC: what is added to the scores. Every class has an example."""
+    made = begun(state_NPH, label_N, beside_NC.shape[1], how)
+    learned = [made.matrix, made.of_class, made.log_sharpness]
+    for tensor in learned:
+        tensor.requires_grad_(True)
+    adam, losses = torch.optim.Adam(learned, lr=how.rate), list[float]()
+    dice = torch.Generator().manual_seed(how.seed)
+    for _ in range(how.epochs):
+        total = 0.0
+        for index in torch.randperm(len(label_N), generator=dice).split(TOGETHER):
+            score_NC = made.scores(state_NPH[index]) + beside_NC[index]
+            loss = cross_entropy(score_NC, label_N[index])
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            total += float(loss.detach()) * len(index)
+        losses.append(total / len(label_N))
+        if len(losses) > PATIENCE and min(losses[-PATIENCE:]) >= min(losses[:-PATIENCE]):
+            break
+    matrix, of_class, sharpness = (tensor.detach() for tensor in learned)
+    trained = replace(made, matrix=matrix, of_class=of_class, log_sharpness=sharpness)
+    return trained, losses
