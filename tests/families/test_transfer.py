@@ -97,7 +97,8 @@ def test_the_law_of_drawn_tokens_is_that_of_all_draws():
         if ended(target, text, 2):
             return [(1.0, count(said(target, text)))]
         return [
-            (math.exp(p), count(said(target, (*text, x)))) for x, p in enumerate(row(baseline, text))
+            (math.exp(p), count(said(target, (*text, x))))
+            for x, p in enumerate(row(baseline, text))
         ]
 
     def go_on(text, p):
