@@ -4,6 +4,79 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "a trained tree is credited with what copies would have brought",
+        "drafters/cost_aware.py",
+        "ledger.tree.observe(plain.step, len(verdict.path) - came)",
+        "ledger.tree.observe(plain.step, len(verdict.path))",
+        "tests/drafters/test_cost_aware.py::test_a_tree_that_names_what_is_there_anyway_brings_nothing",
+    ),
+    Mutant(
+        "nobody looks at what a trained tree has brought",
+        "drafters/cost_aware.py",
+        "ledger.tree.observe(plain.step, len(verdict.path) - came)",
+        "pass",
+        "tests/drafters/test_cost_aware.py::test_a_trained_tree_that_is_wrong_is_soon_left_alone",
+    ),
+    Mutant(
+        "one bad stretch of a trained tree is for good",
+        "drafters/priced_tree.py",
+        """        self.counts.right[step] *= FADE
+        self.counts.tried[step] *= FADE
+""",
+        """        self.counts.right[step] *= FADE
+""",
+        "tests/drafters/test_cost_aware.py::test_a_class_of_steps_in_which_a_tree_brought_nothing_is_tried_again",
+    ),
+    Mutant(
+        "a trained tree brings the same however often it is right",
+        "drafters/priced_tree.py",
+        "return BRINGS[step] * self.right / RIGHT",
+        "return BRINGS[step]",
+        "tests/drafters/test_cost_aware.py::test_what_a_tree_brings_follows_how_often_it_is_right",
+    ),
+    Mutant(
+        "a trained tree is asked although its costs leave it out",
+        "drafters/priced_tree.py",
+        "return tree if asked or tree.ever_pays(one_row, costs.share(2) - one_row) else None",
+        "return tree",
+        "tests/drafters/test_cost_aware.py::test_what_a_tree_brings_follows_how_often_it_is_right",
+    ),
+    Mutant(
+        "company does not make the rows of a trained tree dearer",
+        "drafters/priced_tree.py",
+        "return self.first_ms + self.level_ms + row_ms",
+        "return self.first_ms + self.level_ms",
+        "tests/drafters/test_cost_aware.py::test_what_a_tree_brings_follows_how_often_it_is_right",
+    ),
+    Mutant(
+        "a level of a trained tree that named nothing costs nothing",
+        "drafters/priced_tree.py",
+        "(min(depth, max(draft.depth) + 1) - 1)",
+        "(min(depth, max(draft.depth)) - 1)",
+        "tests/drafters/test_cost_aware.py::test_what_a_tree_took",
+    ),
+    Mutant(
+        "a step's class follows tokens further below",
+        "drafters/priced_tree.py",
+        "firsts = draft.children[0] if draft.chance else ()",
+        "firsts = range(1, len(draft)) if draft.chance else ()",
+        "tests/drafters/test_cost_aware.py::test_the_class_of_a_step_is_its_best_first_chance",
+    ),
+    Mutant(
+        "a second source's tokens all stand below the root",
+        "drafting/mixing.py",
+        "tree.put(place[second.parent[i]], second.token[i])",
+        "tree.put(0, second.token[i])",
+        "tests/drafters/test_mixing.py::test_two_trees_become_one",
+    ),
+    Mutant(
+        "a fork of a text shares its trained tree",
+        "drafters/cost_aware.py",
+        "tree=None if self.tree is None else self.tree.fork(session, choice),",
+        "tree=self.tree,",
+        "tests/drafters/test_cost_aware.py::test_a_fork_has_a_tree_of_its_own",
+    ),
+    Mutant(
         "states that were not computed are taken as answered",
         "models/depths.py",
         """        if (want.hidden and answer.hidden_RH is None) or (

@@ -18,7 +18,7 @@ from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.priced import Priced
-from polydec.drafters.priced_tree import PricedTree
+from polydec.drafters.priced_tree import Brought, PricedTree, class_of
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.drafting.costs import Costs
@@ -28,6 +28,7 @@ from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
+from polydec.testing.check_decoder import check_decoder
 from polydec.testing.check_drafter import check_drafter
 from polydec.testing.toy import toy
 from polydec.trees.best_first import BestFirst
@@ -370,6 +371,97 @@ def test_company_asks_no_tree_that_pays_alone():
 def test_a_trained_tree_has_a_price(fields, words):
     with pytest.raises(ValueError, match=words):
         trained(3, *fields)
+
+
+def test_where_a_tree_is_asked_the_law_stays_to_the_last_digit():
+    """Enumerated: the free source names certain tokens, or draws them."""
+    costs = Costs((1.0, 1.02, 1.04))
+
+    def make(free):
+        def decoder(target, draft):
+            grown = FromModel(Shaped(draft, Greedy()), BestFirst(2, 1))
+            tree = PricedTree(grown, 0.01, 0.01)
+            drafter = CostAware(free(draft), None, costs, tree=tree)
+            return Speculative(target, drafter, Match(), Fixed(2, 4))
+
+        return decoder
+
+    check_decoder(make(lambda draft: Lookup()))
+    check_decoder(make(lambda draft: FromModel(draft, Chain())), laws=4)
+
+
+@dataclass(frozen=True)
+class Likely(Probing):
+    """Two tokens in a row, with chances."""
+
+    tokens: tuple[int, ...] = ()
+
+    async def propose(self, root, position, budget, rng):
+        return Draft.certain((root, *self.tokens), (-1, 0, 1), (1.0, self.chance, self.chance))
+
+    def learn(self, draft, scores, verdict):
+        pass
+
+
+def test_a_tree_that_names_what_is_there_anyway_brings_nothing():
+    """What copies would have fed without it is not its merit."""
+
+    def brought(free, text):
+        """Tokens that asking brought, by classes of steps, where this is what comes."""
+        target = toy(3, 3)
+        guess = CostAware(free, None, Costs((1.0, 1.01, 1.02)), tree=trained(3, 0.05, 0.02)).open(
+            (0, 1), target.open((0, 1))
+        )
+        draft = run([guess.propose(1, 2, Budget(2, 3), Rng.of(0))])[0]
+        path = tuple(draft.nodes_of((1, *text))[1:])
+        guess.learn(draft, None, Verdict(path, 0))
+        assert len(path) == 2 and max(guess.ledger.tree.counts.tried) == 1.0
+        return max(guess.ledger.tree.counts.right)
+
+    assert brought(Nothing(), (0, 1)) == 2.0
+    assert brought(Likely(0.3, tokens=(0, 1)), (0, 1)) == 0.0
+
+
+def test_a_fork_has_a_tree_of_its_own():
+    target = toy(3, 3)
+    drafter = CostAware(Nothing(), None, Costs((1.0, 1.01, 1.02)), tree=trained(3, 0.05, 0.02))
+    guess = drafter.open((0, 1), target.open((0, 1)))
+    assert guess.tree is not None is not guess.fork(target.open((0, 1))).tree
+    assert guess.fork(target.open((0, 1))).tree is not guess.tree
+
+
+def test_a_class_of_steps_in_which_a_tree_brought_nothing_is_tried_again():
+    brought = Brought()
+    for _ in range(40):
+        brought.observe(0, 0.0)
+    low = brought.expected(0, 0.6)
+    for _ in range(1000):
+        brought.pass_over(0)
+    assert low < 0.2 < 0.5 < brought.expected(0, 0.6) and brought.expected(1, 0.6) == 0.6
+
+
+def test_what_a_tree_brings_follows_how_often_it_is_right():
+    drafter = trained(3, 0.1, 0.1).drafter
+    twice = PricedTree(drafter, 0.1, 0.1, 2 * 0.3).brings(0)
+    assert twice == pytest.approx(2 * PricedTree(drafter, 0.1, 0.1, 0.3).brings(0))
+    costs = Costs((1.0, 1.05), tree_ms=(0.2, 0.1))
+    found = drafter, 0.545
+    assert PricedTree.where_it_pays(found, costs, False) is None
+    assert PricedTree.where_it_pays(None, costs, True) is None
+    assert PricedTree.where_it_pays(found, costs, None) == PricedTree(drafter, 0.2, 0.1, 0.545)
+    row_decides = PricedTree(drafter, 0.3, 0.2, 0.545)
+    assert row_decides.ever_pays(1.0, 0.1) and not row_decides.ever_pays(1.0, 0.2)
+    dear = Costs((1.0, 1.05), tree_ms=(0.5, 0.1))
+    assert PricedTree.where_it_pays(found, dear, None) is None
+    assert PricedTree.where_it_pays(found, dear, True) == PricedTree(drafter, 0.5, 0.1, 0.545)
+    assert PricedTree.where_it_pays(found, Costs((1.0, 1.05)), None) is None
+
+
+def test_the_class_of_a_step_is_its_best_first_chance():
+    assert class_of(Draft.chain(0)) == 0
+    two = Draft.certain((0, 1, 2, 3), (-1, 0, 0, 1), (1.0, 0.2, 0.4, 0.99))
+    assert class_of(two) == 2, "what stands below the first tokens does not count"
+    assert class_of(Draft.certain((0, 1), (-1, 0), (1.0, 1.0))) == 5
 
 
 def test_what_a_tree_took():

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-KEPT = 16 << 20
+KEPT = 4 << 20
 """Bytes that it may have grown by before it gives back what is free of them."""
 
 

@@ -41,8 +41,8 @@ MEMORY, SECONDS, STACK = 768 << 20, 5.0, 2 << 20
 """Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;
 bytes of its stack, a quarter of what a thread has here."""
 
-KEPT, HELD = 256, 32 << 20
-"""Constraints that are remembered, and bytes of those that were compiled, all together: hundreds of usual schemas."""
+KEPT, HELD = 64, 16 << 20
+"""Constraints that are remembered, and bytes of those that were compiled, all together: dozens of usual schemas."""
 
 _WORKER = Worker(
     Path(__file__).with_name("trial.py"), Limits(MEMORY, SECONDS, STACK), "a constraint"
