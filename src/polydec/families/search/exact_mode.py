@@ -19,8 +19,9 @@ from polydec.families.search.stats import SearchStats
 
 @dataclass(frozen=True)
 class ExactMode:
-    """Of all texts of at most max_tokens tokens the likeliest; the n likeliest, for n answers. A text that the limit cuts is one
-    of them, and stands for all that it begins. With a length only texts of so many tokens before their end are, which is the
+    """Of all texts of at most max_tokens tokens the likeliest; the n likeliest, for n answers. A text that the limit cuts is
+    one of them, and stands for all that it begins. With a length only texts of so many tokens before their end are,
+    which is the
     likeliest text given that length.
 
     From every beginning the search first takes the text that ends there, then goes on with the likeliest token first, and
