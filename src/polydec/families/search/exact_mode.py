@@ -151,7 +151,7 @@ class _Search:
     def _options(self, text: Text, scores: Scores, total: float) -> list[tuple[float, int]]:
         """What may follow a beginning; of a text of a given length only an end, and before that anything but an end."""
         length = self._plan.length
-        logp: list[float] = scores.row(0).tolist()  # pyright: ignore[reportUnknownMemberType]
+        logp = [float(p) for p in scores.row(0).cpu()]
         options = [(total + p, x) for x, p in enumerate(logp) if p > NEG_INF]
         if length:
             over = len(text.tokens) == length
