@@ -70,6 +70,7 @@ def test_rollouts(name):
         "most": 4,
         "budget": 30,
         "interval": 2,
+        "heat": 1.0,
     }
     options = {k: v for k, v in small.items() if k in known}
     trained = artefacts if registry.get(name).CARD.needs_training else lambda vocab: ()

@@ -13,9 +13,10 @@ MIXED = {"superposed-decoding"}  # its score is of a mixture, and no width finds
 SEARCHES = [
     name
     for name, m in registry.recipes().items()
-    if m.CARD.kind == "search" and name != "exact-extract"
+    if m.CARD.kind == "search" and name not in ("exact-extract", "exact-mode")
 ]
-"""exact-extract answers with spans of its prompt and no other texts: tests/families/test_likeliest.py checks it."""
+"""exact-extract answers with spans of its prompt, exact-mode ranks by whole log-probabilities: test_likeliest.py and
+test_exact_mode.py of tests/families check them."""
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -288,6 +288,8 @@ class LM:
         if own.get("do_sample") is False:
             known.pop("temperature", None)
         named = {k: v for k, v in fields.items() if v is not None}
+        if isinstance(never := own.get("suppress_tokens"), list) and "bad_token_ids" not in known:
+            known["bad_token_ids"] = tuple(cast(list[int], never))
         values: dict[str, Any] = {"temperature": 0.0, **known, **named}
         return Sampling(**values)
 

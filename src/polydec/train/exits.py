@@ -109,3 +109,13 @@ def resized(start: Llama, layers: int, seed: int = 0) -> Llama:
                 weights[f"{name}{part}"] = torch.zeros_like(out.state_dict()[f"{name}{part}"])
     out.load_state_dict({**out.state_dict(), **weights})
     return out
+
+
+def widened(start: Llama, vocab: int) -> Llama:
+    """A copy of `start` with rows for `vocab` tokens; new ones begin as the mean of the others."""
+    out = Llama(replace(start.s, vocab=vocab))
+    weights, name = dict(start.state_dict()), "model.embed_tokens.weight"
+    more = vocab - start.s.vocab
+    weights[name] = torch.cat([weights[name], weights[name].mean(0, keepdim=True).expand(more, -1)])
+    out.load_state_dict(weights)
+    return out

@@ -24,13 +24,14 @@ from polydec.train import network as net
 from polydec.train.data import BEGIN, END, SPECIAL, Packed, Split, pack, split, training_data
 from polydec.train.envelope import STATE, Course, carry_out
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
-from polydec.train.exits import resized
+from polydec.train.exits import resized, widened
 from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.ngram import NGram
+from polydec.train.objectives.known import KNOWN
 from polydec.train.specs.lm import PRESETS, LMSpec
 from polydec.train.target import family_of_config, require
-from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
+from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer, with_marks
 
 
 @dataclass(frozen=True)
@@ -56,35 +57,42 @@ def _course(spec: LMSpec) -> Course:
     teacher = None if spec.teacher is None else load_directory(spec.teacher)
     shape = spec.shape or (preset.shape if first is None else first.s)
     shape = shape if spec.layers is None else replace(shape, layers=spec.layers)
+    objective = KNOWN[spec.objective](spec)
     parts = read_texts(spec)
     tokenizer = find_tokenizer(
         spec,
         out,
         [t for p in parts.values() for t in p.train[: -(-len(p.train) // 2)]],
         shape.vocab,
+        objective.marks,
     )
+    if first is not None and objective.marks and tokenizer.get_vocab_size() > shape.vocab:
+        shape = replace(shape, vocab=tokenizer.get_vocab_size())
+        first = widened(first, shape.vocab)
     if tokenizer.get_vocab_size() > shape.vocab:
         raise RequestError(
             f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}"
         )
-    begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
+    ids = {mark: mark_id(tokenizer, mark) for mark in (BEGIN, END, *objective.marks)}
+    begin, end = ids[BEGIN], ids[END]
     corpus = encode(tokenizer, parts)
     spec = enough(spec, corpus, shape.context)
     student = (
         Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
     )
-    fast = arithmetic(out / STATE, spec.bf16)
+    fast, network = arithmetic(out / STATE, spec.bf16), objective.network(student)
+    usual = min(preset.length, shape.context)  # tokens of a row but for the last steps
     cut = {
-        k: set_aside(len(corpus.train[k]), preset.length) for k in spec.kinds
+        k: set_aside(len(corpus.train[k]), usual) for k in spec.kinds
     }  # tokens at the end that only judge
     streams = {
         k: Packed(corpus.train[k][: len(corpus.train[k]) - cut[k]], begin, spec.seed)
         for k in spec.kinds
     }
     apart = [
-        Packed(corpus.train[k][len(corpus.train[k]) - cut[k] :], begin).row(i, preset.length)
+        Packed(corpus.train[k][len(corpus.train[k]) - cut[k] :], begin).row(i, usual)
         for k in spec.kinds
-        for i in range(cut[k] // preset.length)
+        for i in range(cut[k] // usual)
     ]
 
     step_loss = torch.compile(learn, dynamic=False) if spec.compiled else learn
@@ -92,13 +100,17 @@ def _course(spec: LMSpec) -> Course:
 
     def loss(step: int) -> tuple[Tensor, int]:
         late = step >= schedule.steps * (1 - spec.long)
-        length = shape.context if late else min(preset.length, shape.context)
+        length = shape.context if late else usual
         rows = max(1, preset.rows * preset.length // length)
         batch_BT = torch.from_numpy(
             np.stack([mixed(streams, spec, step * rows + i, length) for i in range(rows)])
         )
         if spec.depths.on:
             return learn_depths(student, teacher, batch_BT, fast, spec, step), rows * length
+        if objective.marks:
+            rng = np.random.default_rng([spec.seed, step])
+            with precision(fast):
+                return objective.loss(network, batch_BT, ids, rng), rows * length
         return step_loss(student, teacher, batch_BT, fast), rows * length
 
     def aside() -> Tensor:
@@ -122,6 +134,14 @@ def _course(spec: LMSpec) -> Course:
             "exits": list(spec.depths.exits),
         }
 
+    if objective.marks:
+        known_as |= {
+            "objective": spec.objective,
+            "mask": spec.mask,
+            "spans": spec.spans,
+            "mixture": list(spec.mixture),
+        }
+
     def measure() -> dict[str, Any]:
         return {
             "parameters": sum(p.numel() for p in student.parameters()),
@@ -132,16 +152,21 @@ def _course(spec: LMSpec) -> Course:
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
         config = shape.config(bos=begin, eos=end)
-        save_directory(out, student, config, files=tokenizer_files(tokenizer, shape.context))
+        written = tokenizer_files(tokenizer, shape.context, objective.marks, objective.ends)
+        save_directory(out, student, config, files=written)
+        rows_RT = unlearned(corpus, begin, end, usual)
+        log.update(objective.save(out, network, rows_RT, result))
 
+    log = dict[str, Any]()
     return Course(
-        student,
+        network,
         loss,
         schedule,
         known_as,
         save,
         measure,
         aside if apart else None,
+        log=log,
         title=spec.preset,
     )
 
@@ -162,6 +187,18 @@ def read_texts(spec: LMSpec) -> dict[str, Split]:
             )
         )
     return texts
+
+
+def unlearned(corpus: Corpus, begin: int, end: int, length: int) -> Tensor:
+    """Up to eight rows of held-out text; of the text itself where there is too little of that [R, length + 1]."""
+    held = [ids for texts in corpus.unseen.values() for ids in texts]
+    stream = pack([[*ids[:-1]] for ids in held], end) if held else np.empty(0, np.uint16)
+    stream = stream if len(stream) >= length else np.concatenate([*corpus.train.values()])
+    rows = Packed(stream, begin)
+    length = min(length, len(stream))
+    return torch.from_numpy(
+        np.stack([rows.row(i, length) for i in range(min(8, len(stream) // length))])
+    )
 
 
 def enough(spec: LMSpec, corpus: Corpus, context: int) -> LMSpec:
@@ -233,17 +270,19 @@ def pattern_of(shares: Sequence[int]) -> list[int]:
     ]
 
 
-def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> Tokenizer:
+def find_tokenizer(
+    spec: LMSpec, out: Path, texts: Sequence[str], size: int, marks: Sequence[str] = ()
+) -> Tokenizer:
     source = spec.tokenizer or spec.teacher or spec.start
     path = (directory(source) if source else out) / "tokenizer.json"
     if path.exists():
         try:
-            return Tokenizer.from_file(str(path))
+            return with_marks(Tokenizer.from_file(str(path)), marks)
         except Exception as e:  # whatever the library meets; it has no kind of error of its own
             raise RequestError(edge.sentence(f"{path} is not a readable tokenizer: {e}")) from None
     if source:
         raise RequestError(f"tokenizer is {source!r}: there is no tokenizer.json")
-    tokenizer = train_tokenizer(texts, size)
+    tokenizer = train_tokenizer(texts, size, marks)
     files.replace(path, lambda at: tokenizer.save(str(at)))
     return tokenizer
 

@@ -105,13 +105,19 @@ class Trunk(nn.Module):
     def forward(
         self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None
     ) -> Tensor:
+        return self.norm(self.states(token_BT, position_T, see_TT))
+
+    def states(
+        self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None
+    ) -> Tensor:
+        """What the last layer leaves, before the final norm [B, T, H]."""
         x, T = self.embed_tokens(token_BT), token_BT.shape[1]
         cos_TD, sin_TD = (
             t[:T] if position_T is None else t[position_T] for t in (self.cos, self.sin)
         )
         for layer in self.layers:
             x = layer(x, cos_TD, sin_TD, see_TT)
-        return self.norm(x)
+        return x
 
 
 class Borrowed(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -25,11 +25,12 @@ CHAT = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], size: int = 4096) -> Tokenizer:
-    """size: tokens in all, the 256 bytes and the special ones included (260 to 65,536). Encoding with special tokens puts
-    BEGIN before a text; decoding gives the text back, byte for byte."""
-    if not 256 + len(SPECIAL) <= size <= 65536:
-        raise RequestError(f"vocab is {size}: it must lie in {256 + len(SPECIAL)} to 65536")
+def train_tokenizer(texts: Iterable[str], size: int = 4096, marks: Sequence[str] = ()) -> Tokenizer:
+    """size: tokens in all, the 256 bytes and the special ones included (260 to 65,536); marks: special ones beside the usual.
+    Encoding with special tokens puts BEGIN before a text; decoding gives the text back, byte for byte."""
+    special = (*SPECIAL, *marks)
+    if not 256 + len(special) <= size <= 65536:
+        raise RequestError(f"vocab is {size}: it must lie in {256 + len(special)} to 65536")
     tokenizer = Tokenizer(models.BPE())
     digits = pre_tokenizers.Digits(individual_digits=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -40,7 +41,7 @@ def train_tokenizer(texts: Iterable[str], size: int = 4096) -> Tokenizer:
         texts,
         trainers.BpeTrainer(
             vocab_size=size,
-            special_tokens=[AddedToken(t, special=True, normalized=False) for t in SPECIAL],
+            special_tokens=[AddedToken(t, special=True, normalized=False) for t in special],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         ),
@@ -61,9 +62,30 @@ def mark_id(tokenizer: Tokenizer, mark: str) -> int:
     return token
 
 
-def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
-    """What a Hugging Face directory holds besides the weights: file name to content."""
-    ids = {"bos_token_id": tokenizer.token_to_id(BEGIN), "eos_token_id": tokenizer.token_to_id(END)}
+def with_marks(tokenizer: Tokenizer, marks: Sequence[str]) -> Tokenizer:
+    """The tokenizer, which has these special tokens behind its others from now on."""
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(t, special=True, normalized=False)
+            for t in marks
+            if tokenizer.token_to_id(t) is None
+        ]
+    )
+    return tokenizer
+
+
+def tokenizer_files(
+    tokenizer: Tokenizer, context: int, marks: Sequence[str] = (), ends: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What a Hugging Face directory holds besides the weights: file name to content. marks: tokens that no answer holds;
+    ends: those of them at which one ends."""
+    close = [tokenizer.token_to_id(t) for t in (END, *ends)]
+    never = [tokenizer.token_to_id(t) for t in marks if t not in ends]
+    ids: dict[str, Any] = {
+        "bos_token_id": tokenizer.token_to_id(BEGIN),
+        "eos_token_id": close if ends else close[0],
+    }
+    ids |= {"suppress_tokens": never} if never else {}
     return {
         "tokenizer.json": tokenizer.to_str(),
         "tokenizer_config.json": {

@@ -23,29 +23,35 @@ class Branches:
 
     @staticmethod
     async def open(
-        target: Target, prompt: Sequence[int], *, base: Reads = Reads.NOTHING
+        target: Target, prompt: Sequence[int], *, base: Reads = Reads.NOTHING, whole: bool = False
     ) -> Branches:
-        """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping."""
+        """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping; whole: no part
+        of it is left to ride with the first pass."""
         session = target.open(prompt)
         try:
-            await session.prefill(Want(law=Reads.NOTHING))
+            await session.prefill(Want(law=Reads.NOTHING, last=whole))
         except BaseException:
             session.close()
             raise
         # a node's law is read once, its state is far smaller: a session that has the state does not keep the law
         return Branches(session, Draft.chain(prompt[-1]), Want(base=base, hidden=target.layers > 0))
 
+    def fork(self, choice: int) -> Branches:
+        """Another one at the prompt's end, at no cost, before anything was scored. choice: the answer that it is for."""
+        return Branches(self._session.fork(choice), self._draft, self._want)
+
     async def score(self) -> Scores:
         """The law behind each text, at its node. One pass over the tokens that are new."""
         return await self._session.score(self._draft, self._want)
 
-    def grow(self, texts: Sequence[tuple[int, int]]) -> list[int]:
-        """Go on with these texts and no others; each is the node of a text that was scored, and one more token. Returns the
-        node of each; equal texts have one node. Without any, the tree stays as it is."""
+    def grow(self, texts: Sequence[tuple[int, int]], waiting: Sequence[int] = ()) -> list[int]:
+        """Go on with these texts and no others; each is the node of a text that was scored, and one more token. waiting: nodes
+        of texts that stay as they are. Returns the node of each, of those that wait at last; equal texts have one node.
+        Without any that goes on, the tree stays as it is."""
         if not texts:
-            return []
+            return list(waiting)
         draft = self._draft
-        paths = [{0, *draft.path_to(node)} for node in {node for node, _ in texts}]
+        paths = [{0, *draft.path_to(node)} for node in {*waiting, *(node for node, _ in texts)}]
         kept = sorted({node for path in paths for node in path})
         root = max(node for node in kept if all(node in path for path in paths))
         _, stay, _ = draft.below(root, kept)
@@ -60,7 +66,7 @@ class Branches:
                 parent.append(moved[text[0]])
             nodes.append(node_of[text])
         self._draft = Draft.certain(token, parent)
-        return nodes
+        return [*nodes, *(moved[node] for node in waiting)]
 
     def close(self) -> None:
         """Give the session back."""

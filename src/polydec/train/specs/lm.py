@@ -40,6 +40,10 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
+OBJECTIVES = ("next-token", "meap", "cm3", "tokenunify")
+"""What a step can learn of the text; `train/objectives/known.py` has them."""
+
+
 @dataclass(frozen=True)
 class LMSpec:
     """What `train_lm` makes.
@@ -79,6 +83,16 @@ class LMSpec:
     layers: Annotated[
         int | None, AtLeast(1), "first layers of --start, or more, that begin as identities"
     ] = None
+    objective: Annotated[
+        str, OneOf(*OBJECTIVES), "what a step learns of a text (docs/training.md#objectives)"
+    ] = "next-token"
+    mask: Annotated[float, Within(0, 0.9), "share of the input that meap masks"] = 0.15
+    spans: Annotated[float, Within(0, 7), "spans of a row that cm3 moves, in the mean"] = 1.0
+    mixture: Annotated[
+        tuple[float, ...],
+        Within(0, 1),
+        "shares of masked, next and later tokens of tokenunify, together 1",
+    ] = (0.3, 0.4, 0.3)
     early_exit: Annotated[float, Within(0, 1), "scale of the early-exit loss (0: off)"] = 0.0
     layer_dropout: Annotated[float, Within(0, 0.5), "how often the last layer is left out"] = 0.0
     exits: Annotated[
@@ -93,6 +107,10 @@ class LMSpec:
         if not len(self.shares) == len(self.train_mb) == len(self.kinds):
             raise RequestError(
                 f"shares and train_mb must have a value for each of {', '.join(self.kinds)}"
+            )
+        if self.objective != "next-token" and (self.teacher is not None or self.depths.on):
+            raise RequestError(
+                f"objective is {self.objective!r}: with a teacher or early exits next tokens are learned, so leave it out"
             )
         _ = self.depths  # says what is wrong with exits
 

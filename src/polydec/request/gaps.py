@@ -1,0 +1,67 @@
+"""Gaps of a text filled by a model that was trained with spans moved to the end (`polydec train lm --objective cm3`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.request.engine import generate
+from polydec.request.loaded import LM
+
+GAP, FILLED = "<|gap:{}|>", "<|filled|>"
+"""The marks of such a model: in the place of gap k, and behind what fills one."""
+_GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
+
+
+def fill_gaps(model: LM, text: str, **fields: Any) -> str:
+    """The text with something in the place of every [[n]], which stands for up to n tokens.
+
+    Gaps are filled from the first to the last, each by a request of its own whose prompt is the text with marks, and what
+    fills the gaps before; what stands around a gap is not changed. A gap includes the space before its first word where
+    tokens begin with theirs: "the[[5]] sea". fields: of `Ask`, but for prompt, raw and max_tokens: any
+    method, sampling and constraint. Several answers to one gap share the prompt's cache entries; the first is taken.
+
+    Raises RequestError where the model has no such marks, or the text no gap, or more than the model has marks for.
+    Source: Aghajanyan et al., "CM3: a causal masked multimodal model of the internet" (2022).
+    """
+    words = model.checkpoint.text
+    gaps = [int(n) for n in _GAPS.findall(text)]
+    marks = [m for k in range(len(gaps)) if (m := _mark(model, GAP.format(k))) is not None]
+    filled = _mark(model, FILLED)
+    if not gaps or filled is None or len(marks) < len(gaps):
+        raise RequestError(
+            f"text has {len(gaps)} gaps, and {model.name} has marks for {_known(model)}: write [[5]] where up to five "
+            "tokens are to be filled in (`polydec train lm --objective cm3` makes a model for that)"
+        )
+    parts = _GAPS.split(text)[::2]
+    left, *rest = (words.encode(part, special=False) if part else () for part in parts)
+    prompt = (*words.encode("", special=True), *left)
+    for mark, part in zip(marks, rest):
+        prompt += (mark, *part)
+    sampling = fields.pop("sampling", None) or model.sampling()
+    others = model.checkpoint.lm.vocab.eos - {filled}
+    sampling = replace(sampling, bad_token_ids=(*sampling.bad_token_ids, *sorted(others)))
+    pieces = [parts[0]]
+    for mark, most, part in zip(marks, gaps, parts[1:]):
+        prompt += (mark,)
+        answer = generate(model, prompt, max_tokens=most, sampling=sampling, **fields).choices[0]
+        written = tuple(x for x in answer.token_ids if x != filled)
+        prompt += (*written, filled)
+        pieces += [words.decode(written), part]
+    return "".join(pieces)
+
+
+def _mark(model: LM, mark: str) -> int | None:
+    """The token of a mark; None where the tokenizer has none."""
+    ids = model.checkpoint.text.encode(mark, special=False)
+    return ids[0] if len(ids) == 1 else None
+
+
+def _known(model: LM) -> int:
+    """Gaps that a text may have."""
+    count = 0
+    while count < 1000 and _mark(model, GAP.format(count)) is not None:
+        count += 1
+    return count

@@ -1,0 +1,1 @@
+"""What a causal network learns of a row of text: one published objective a file."""
