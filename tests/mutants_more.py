@@ -35,13 +35,6 @@ MUTANTS = [
         "tests/drafters/test_cost_aware.py::test_what_a_tree_brings_follows_how_often_it_is_right",
     ),
     Mutant(
-        "a trained tree is asked although its costs leave it out",
-        "drafters/priced_tree.py",
-        "return tree if asked or tree.ever_pays(one_row, costs.share(2) - one_row) else None",
-        "return tree",
-        "tests/drafters/test_cost_aware.py::test_what_a_tree_brings_follows_how_often_it_is_right",
-    ),
-    Mutant(
         "company does not make the rows of a trained tree dearer",
         "drafters/priced_tree.py",
         "return self.first_ms + self.level_ms + row_ms",

@@ -335,7 +335,6 @@ def test_a_trained_tree_is_asked_where_it_is_expected_to_pay():
             CostAware(Nothing(), None, Costs((1.0, 1.05, 1.1)), tree=tree), toy(3, 3)
         )
         passes[price] = result.stats.passes
-        assert tree.ever_pays(1.0, 0.05) == (price < 5.0)
         assert (max(sizes) > 0) == (price < 5.0)
     assert passes[0.1] < 60 == passes[5.0]
 
@@ -445,16 +444,10 @@ def test_what_a_tree_brings_follows_how_often_it_is_right():
     twice = PricedTree(drafter, 0.1, 0.1, 2 * 0.3).brings(0)
     assert twice == pytest.approx(2 * PricedTree(drafter, 0.1, 0.1, 0.3).brings(0))
     costs = Costs((1.0, 1.05), tree_ms=(0.2, 0.1))
-    found = drafter, 0.545
-    assert PricedTree.where_it_pays(found, costs, False) is None
-    assert PricedTree.where_it_pays(None, costs, True) is None
-    assert PricedTree.where_it_pays(found, costs, None) == PricedTree(drafter, 0.2, 0.1, 0.545)
-    row_decides = PricedTree(drafter, 0.3, 0.2, 0.545)
-    assert row_decides.ever_pays(1.0, 0.1) and not row_decides.ever_pays(1.0, 0.2)
-    dear = Costs((1.0, 1.05), tree_ms=(0.5, 0.1))
-    assert PricedTree.where_it_pays(found, dear, None) is None
-    assert PricedTree.where_it_pays(found, dear, True) == PricedTree(drafter, 0.5, 0.1, 0.545)
-    assert PricedTree.where_it_pays(found, Costs((1.0, 1.05)), None) is None
+    assert PricedTree.by_costs((drafter, 0.5), costs) == PricedTree(drafter, 0.2, 0.1, 0.5)
+    unknown = PricedTree.by_costs((drafter, 0.5), Costs((1.0, 1.05)))
+    assert unknown == PricedTree(drafter, 0.0, 0.0, 0.5)
+    assert PricedTree(drafter, 0.3, 0.2).least_ms(0.25) == 0.75
 
 
 def test_the_class_of_a_step_is_its_best_first_chance():

@@ -49,16 +49,9 @@ class PricedTree:
             raise RequestError(f"right is {self.right}: it must lie in 0 to 1")
 
     @staticmethod
-    def where_it_pays(
-        found: tuple[Drafter, float] | None, costs: Costs, asked: bool | None
-    ) -> PricedTree | None:
-        """A drafter and how often it is right (None: there is none), where asking it ever pays by these costs, or somebody says
-        that it is to be asked; else None, so that its states are not even kept. asked: True, False, or None: costs decide."""
-        took_ms = (0.0, 0.0) if costs.tree_ms is None and asked else costs.tree_ms
-        if found is None or took_ms is None or asked is False:
-            return None
-        tree, one_row = PricedTree(found[0], *took_ms, found[1]), costs.share(1)
-        return tree if asked or tree.ever_pays(one_row, costs.share(2) - one_row) else None
+    def by_costs(trained: tuple[Drafter, float], costs: Costs) -> PricedTree:
+        """A drafter and how often it is right, by these costs (0 where nobody measured it)."""
+        return PricedTree(trained[0], *(costs.tree_ms or (0.0, 0.0)), trained[1])
 
     def brings(self, step: int) -> float:
         """Tokens that asking is expected to bring in a step of this class."""
@@ -67,10 +60,6 @@ class PricedTree:
     def least_ms(self, row_ms: float) -> float:
         """What asking costs at the least that is worth thinking of: two levels, and a row to feed what they name."""
         return self.first_ms + self.level_ms + row_ms
-
-    def ever_pays(self, one_row_ms: float, row_ms: float) -> bool:
-        """Whether there is a class of steps in which it is worth asking at plain decoding's speed."""
-        return self.brings(0) * one_row_ms > self.least_ms(row_ms)
 
     def took_ms(self, draft: Draft, depth: int) -> float:
         """What a draft took that was asked for with so many levels: below its last one another was grown in vain."""

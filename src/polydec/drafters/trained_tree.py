@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from polydec.base.errors import PolydecError
+from polydec.base.errors import MissingError, PolydecError
 from polydec.core.protocols import Target
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.heads import FromHeads
@@ -35,6 +35,16 @@ def find(kit: Finder, tree: Tree) -> tuple[Drafter, float] | None:
         if trained is not None and _shows_states(kit.target):
             return drafts(trained, tree, prompt=False, bent=False), trained.rates[0][0]
     return None
+
+
+def need(kit: Finder, tree: Tree) -> tuple[Drafter, float]:
+    """The same. Raises MissingError where nothing was trained that fits."""
+    trained = find(kit, tree)
+    if trained is None:
+        raise MissingError(
+            "states is True: nothing is here that was trained on this model's states (--with names it)"
+        )
+    return trained
 
 
 def _shows_states(target: Target) -> bool:

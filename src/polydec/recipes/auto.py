@@ -49,9 +49,8 @@ def build(
         "ask the draft model too; none: where there is one, rows cost as little, and it pays",
     ] = None,
     states: Annotated[
-        bool | None,
-        "ask what was trained on the model's states too; none: where there is such a drafter and it pays",
-    ] = None,
+        bool, "ask what was trained on the model's states too, where its levels pay"
+    ] = False,
 ) -> Decoder:
     from polydec.drafters import trained_tree
     from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
@@ -84,7 +83,7 @@ def build(
         else ask
     )
     paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
-    trained = trained_tree.find(kit, BestFirst(trained_tree.WIDTH, trained_tree.TIPS))
-    tree = PricedTree.where_it_pays(trained, kit.costs, states)
+    grown = BestFirst(trained_tree.WIDTH, trained_tree.TIPS)
+    tree = PricedTree.by_costs(trained_tree.need(kit, grown), kit.costs) if states else None
     drafter = CostAware(free, paid if tree is None else None, kit.costs, lasting=False, tree=tree)
     return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))
