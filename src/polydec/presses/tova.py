@@ -15,7 +15,8 @@ CARD = Card(
     kind="press",
     family="ar",
     guarantee=None,
-    source="Oren et al., Transformers are multi-state RNNs, 2024 (there entries go with every token, here with every block)",
+    source="Oren et al., Transformers are multi-state RNNs, 2024 (there an entry goes with every token; here a "
+    "block's at once)",
     reduces_to="the cache as it is for texts of up to `kept` tokens and two blocks",
     parent="h2o",
     home="long texts in memory that does not grow",
