@@ -93,6 +93,7 @@ def _course(spec: StatesSpec) -> Course:
             spec.seed,
             begin,
             spec.copies,
+            spec.layers,
         )
     )
     pieces = lessons.pieces(spec.length, levels)
