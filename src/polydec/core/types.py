@@ -120,8 +120,8 @@ class Draft:
     chance: what the proposer thinks, 0 to 1: how likely a node is accepted where its parent is (the root's is 1). No verifier
     reads it. None: it does not say.
     state: of probes, what is fed in place of the token's embedding (H). enter: of each node the index of the layer that its
-    state enters, 0 where it has none; layers below do not run there. None: all enter the first. Nodes with a state stand behind all
-    others, those that enter further up behind those that enter below. adapter: what changes the target's matrices
+    state enters, 0 where it has none; layers below do not run there. None: all enter the first. Nodes with a state stand
+    behind all others, those that enter further up behind those that enter below. adapter: what changes the target's matrices
     at the rows of nodes with a state, and at no others (see nets/gated.py); None: nothing does.
     natural: how many tokens the proposer took for the right length, whatever it proposed; policies alone read it. None: it does
     not say.
