@@ -93,7 +93,7 @@ def _course(spec: StatesSpec) -> Course:
             spec.seed,
             begin,
             spec.copies,
-            spec.layers,
+            spec.enters,
         )
     )
     pieces = lessons.pieces(spec.length, levels)

@@ -26,7 +26,7 @@ Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
 class Shown:
     """What a student reads of its target. tokens: the most frequent ones of the text, for a head of its own; levels: tokens
     guessed; seed; begin: tensors that it may begin with, by the names of `Kind.begins`; None: there are none; copies: of each
-    probe; layers: that each transferred state enters, none: the middle one."""
+    probe; enters: the layer of each transferred state, none: the middle one."""
 
     target: Llama
     vocab: Vocab
@@ -35,7 +35,7 @@ class Shown:
     seed: int
     begin: Mapping[str, Tensor] | None = None
     copies: int = 1
-    layers: Sequence[int] = ()
+    enters: Sequence[int] = ()
 
     def embed(self, token: Tensor) -> Tensor:
         return self.target.model.embed_tokens(token)

@@ -114,7 +114,7 @@ def make_ppd(shown: Shown) -> Student:
 def make_hidden(shown: Shown) -> Student:
     """Maps of the state in the middle, which begin by passing it on."""
     s = shown.target.s
-    enter = entered(shown.layers, shown.levels, s.layers)
+    enter = entered(shown.enters, shown.levels, s.layers)
 
     def make(
         t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
@@ -131,7 +131,7 @@ def entered(asked: Sequence[int], levels: int, layers: int) -> tuple[int, ...]:
     out = tuple(asked) or (max(1, layers // 2),) * levels
     if len(out) != levels or list(out) != sorted(out) or out[0] < 1 or out[-1] >= layers:
         raise RequestError(
-            f"layers is {list(out)}: it must have {levels} layers in 1 to {layers - 1}, none lower than the one before"
+            f"enters is {list(out)}: it must have {levels} layers in 1 to {layers - 1}, none lower than the one before"
         )
     return out
 
@@ -150,6 +150,6 @@ KINDS = {
         FromProbes,
         probes.save,
         rows=lambda nodes: 3 * nodes,
-        takes=frozenset(("layers",)),
+        takes=frozenset(("enters",)),
     ),
 }

@@ -9,7 +9,7 @@ from polydec.base.errors import RequestError
 from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
 from polydec.train.specs.fields import Data, Each, Kept, Longest, Samples, Seed, Steps, Target
 
-SOME = ("tokens", "every", "start", "copies", "layers")
+SOME = ("tokens", "every", "start", "copies", "enters")
 """Fields that mean nothing to some kinds."""
 
 ENTRY = "polydec.train.states:train_states"
@@ -67,7 +67,7 @@ class StatesSpec:
     copies: Annotated[
         int, Within(1, 16), "copies of each prompt token, whose laws are averaged (ppd)"
     ] = 1
-    layers: Annotated[
+    enters: Annotated[
         tuple[int, ...],
         Within(1, 4096),
         "layer that each state enters, such as 1,2,3 (hidden-transfer; none: the middle one)",
