@@ -210,10 +210,11 @@ def test_what_is_kept_of_a_draft_is_the_same_whether_or_not_it_comes_first():
         fields = {
             "probe": tuple(r.random() < 0.3 for _ in range(n)),
             "chance": tuple(r.random() for _ in range(n)),
+            "enter": tuple(r.randint(0, 3) for _ in range(n)),
             "state": tuple(None if r.random() < 0.5 else torch.zeros(2) for _ in range(n)),
         }
         some = {name: each for name, each in fields.items() if r.random() < 0.5}
-        draft = Draft(tuple(range(n)), parent, tuple(draw), tuple(law), **some, enter=n, adapter=r)
+        draft = Draft(tuple(range(n)), parent, tuple(draw), tuple(law), **some, adapter=r)
         kept = {0, *(i for i in range(1, n) if r.random() < 0.6)}
         keep = [i for i in range(n) if {i, *draft.path_to(i)} <= kept]
         chance = None if r.random() < 0.5 else tuple(r.random() for _ in range(n))
@@ -229,7 +230,7 @@ def test_what_is_kept_of_a_draft_is_the_same_whether_or_not_it_comes_first():
                 assert all(a is b for a, b in zip(each, [said[name][i] for i in keep], strict=True))
             else:
                 assert each is None
-        assert (left.enter, left.adapter) == (n, r)
+        assert left.adapter == r
 
 
 def test_values_are_what_their_fields_are():

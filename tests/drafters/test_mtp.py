@@ -170,7 +170,7 @@ def test_without_matrices_and_sampler_masks_are_prompt_tokens(lm):
     """At rank 0 the guesses are those of soft probes with the same entries."""
     bare, text = made(lm.vocab, adapted=False), (5, 6, 7)
     nothing = made(lm.vocab, scale=0.0)
-    probes = Probes(bare.mask_KH, None, 0, lm.vocab, bare.rates)
+    probes = Probes(bare.mask_KH, None, (0,) * len(bare.mask_KH), lm.vocab, bare.rates)
 
     async def states(drafter):
         guess, draft, scores = await masked(drafter, lm.open(text), text)

@@ -1,5 +1,6 @@
 """Soft probes: tokens never see them, they stand behind what was accepted, and those least likely to be asked go first."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -25,6 +26,8 @@ from polydec.nets.transformer import Transformer
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy
+from polydec.train.kinds.probes import entered, ride
+from polydec.train.network import from_weights
 from polydec.trees.ranked import Ranked
 from polydec.trees.sure_prefix import SurePrefix
 
@@ -32,7 +35,9 @@ from polydec.trees.sure_prefix import SurePrefix
 def of_width(width, vocab, enter):
     g = torch.Generator().manual_seed(3)
     maps = (
-        [torch.randn(width, width, generator=g) / width**0.5 for _ in range(2)] if enter else None
+        [torch.randn(width, width, generator=g) / width**0.5 for _ in range(2)]
+        if any(enter)
+        else None
     )
     return Probes(torch.randn(2, width, generator=g), maps, enter, vocab, ((0.5, 0.2), (0.4, 0.2)))
 
@@ -48,10 +53,12 @@ async def greedy_round(guess, session, root, position):
     return draft.token[path[-1]] if path else root, path, verdict
 
 
-@pytest.mark.parametrize("enter", [0, 1], ids=["ppd", "hidden-transfer"])
+@pytest.mark.parametrize(
+    "enter", [(0, 0), (1, 1), (1, 2)], ids=["ppd", "hidden-transfer", "by-step"]
+)
 def test_tokens_never_see_a_probe(enter, tmp_path):
     """Laws and states of all tokens, and of what is written behind them, are what they are without any probe."""
-    source = sources.open_source(str(micro.write(tmp_path)))
+    source = sources.open_source(str(micro.write(tmp_path, layers=3)))
     lm = LM(
         Transformer.build(source.config, source.weights, dtype="float64"),
         Vocab(source.config["vocab_size"], frozenset()),
@@ -84,6 +91,54 @@ def test_tokens_never_see_a_probe(enter, tmp_path):
     run([rounds()])
 
 
+def test_each_state_enters_at_its_own_layer(tmp_path):
+    """What comes out of the drafter's pass is what training reads: a map per state, of the state at its layer."""
+    source = sources.open_source(str(micro.write(tmp_path, layers=3)))
+    lm = LM(
+        Transformer.build(source.config, source.weights, dtype="float32"),
+        Vocab(source.config["vocab_size"], frozenset()),
+    )
+    made, text, outs = of_width(32, lm.vocab, (1, 2)), (5, 6, 7, 8), []
+
+    async def pass_of(some):
+        session = lm.open(text)
+        draft = (
+            await FromProbes(some, Ranked(((0,),)))
+            .open(text, session)
+            .propose(text[-1], len(text), Budget(4, 24), Rng.of(0))
+        )
+        return draft, (await session.score(draft, Want(hidden=True))).hidden_NH[1:]
+
+    target = from_weights(source.config, source.weights)
+    for some in (made, replace(made, enter=(1, 1))):
+        draft, out = run([pass_of(some)])[0]
+        assert draft.enter == (0, *some.enter)
+        ridden = ride(target, some, torch.tensor([text]))
+        assert out.allclose(torch.stack([x[0, -1] for x in ridden]).detach(), atol=1e-4)
+        outs.append(out)
+    assert not outs[0].allclose(outs[1], atol=1e-2)
+
+
+def test_layers_that_cannot_be_are_refused():
+    assert entered((), 3, 5) == (2, 2, 2) and entered((1, 2, 4), 3, 5) == (1, 2, 4)
+    for wrong in ((1, 2), (2, 1, 3), (0, 1, 2), (1, 2, 5)):
+        with pytest.raises(ValueError, match="it must have 3 layers in 1 to 4, none lower"):
+            entered(wrong, 3, 5)
+
+
+def test_layers_are_saved_and_an_older_file_has_one_for_all(tmp_path):
+    made = of_width(8, Vocab(3, frozenset()), (1, 2))
+    probes.save(tmp_path, made, {})
+    assert tuple(probes.load(tmp_path).enter) == (1, 2)
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "enter": 1}))
+    assert tuple(probes.load(tmp_path).enter) == (1, 1)
+    file.write_text(json.dumps({**config, "enter": [2, 1]}))
+    with pytest.raises(ValueError, match="it must have 2 layers that never fall"):
+        probes.load(tmp_path)
+
+
 def test_what_is_read_stands_behind_the_last_accepted_token():
     """A toy's states say which token stands before."""
     law = toy(5, 4, eos=-1)
@@ -91,7 +146,7 @@ def test_what_is_read_stands_behind_the_last_accepted_token():
         Probes(
             torch.tensor([[1.0, 4, 0, 0], [2.0, 4, 0, 0]]),
             None,
-            0,
+            (0, 0),
             law.vocab,
             ((0.5, 0.2), (0.4, 0.2)),
         ),
@@ -113,7 +168,7 @@ def test_copies_stand_apart_and_their_logits_are_averaged():
     """A toy's states say which token stands before: each copy behind its own, and a level's law is the mean of the copies'."""
     law = toy(5, 4, eos=-1)
     bias = torch.tensor([[1.0, 4, 0, 0], [2.0, 4, 0, 0], [3.0, 4, 0, 0], [0.0, 4, 0, 0]])
-    two = Probes(bias, None, 0, law.vocab, ((0.5, 0.2), (0.4, 0.2)), copies=2)
+    two = Probes(bias, None, (0, 0), law.vocab, ((0.5, 0.2), (0.4, 0.2)), copies=2)
     assert len(two) == 2 and two.chain(1).bias_PH.tolist() == bias[2:].tolist()
     drafter = FromProbes(two, Ranked(((0,), (1,), (0, 0))))
 
@@ -159,7 +214,7 @@ def test_wrong_probes_are_told_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="trained for states of width 8: this target's have 4"):
         build("ppd", probes.examples(vocab, 8, 8)[0])
     with pytest.raises(ValueError, match="enter layer 7: this target shows 3 of its layers"):
-        build("hidden-transfer", Probes(hidden.bias_PH, hidden.maps, 7, vocab, hidden.rates))
+        build("hidden-transfer", Probes(hidden.bias_PH, hidden.maps, (1, 7), vocab, hidden.rates))
     with pytest.raises(ValueError, match="rows is 0: it must lie in 1 to 1024"):
         FromProbes(prompt, Ranked(), 0)
 

@@ -112,7 +112,7 @@ def test_dear_rows_make_small_trees():
 
 
 def drafter(vocab, rows, made):
-    probes = Probes(torch.arange(8.0).reshape(2, 4) % 3, None, 0, vocab, RATES[:2])
+    probes = Probes(torch.arange(8.0).reshape(2, 4) % 3, None, (0, 0), vocab, RATES[:2])
     return FromProbes(
         probes, Ranked(((0,),)), rows, tuple((t, Ranked(t.paths or ((0,),))) for t in made)
     )
@@ -156,7 +156,7 @@ def test_a_draft_is_the_tree_of_its_state():
 
 
 def test_the_options_of_ppd():
-    probes = Probes(torch.zeros(3, 4), None, 0, toy(1).vocab, RATES)
+    probes = Probes(torch.zeros(3, 4), None, (0, 0, 0), toy(1).vocab, RATES)
     make = lambda **o: build("ppd", toy(1), None, o, artefacts=(probes,))[0].drafter  # noqa: E731
     assert make().by_state == ()
     assert [t for t, _ in make(by_state=True).by_state] == list(state_trees.best(RATES, 24))

@@ -257,14 +257,14 @@ def probing(real, state, enter=0):
         (False,) * n + (True,) * k,
         None,
         (None,) * n + tuple(state),
-        enter,
+        (0,) * n + (enter if isinstance(enter, tuple) else (enter,) * k),
     )
 
 
-@pytest.mark.parametrize("enter", [0, 1, 2])
+@pytest.mark.parametrize("enter", [0, 1, 2, (0, 1, 2), (1, 1, 2)])
 def test_probes_move_no_real_row(net, enter):
     width = net.embed((1,)).shape[1]
-    state = torch.randn(3, width, generator=torch.Generator().manual_seed(enter))
+    state = torch.randn(3, width, generator=torch.Generator().manual_seed(3))
     real = Draft.certain((TEXT[140], 5, 6), (-1, 0, 1))
 
     async def rows_of(draft, more):
@@ -316,7 +316,7 @@ def test_a_probe_with_a_tokens_state_is_the_token(net, enter):
         (False, False, True, True),
         None,
         (None, None, *state),
-        enter,
+        (0, 0, enter, enter),
     )
     near(net, rows(go(lm(net=net).open(TEXT[:141]).score(draft, ROW)), 4), truth_)
 
@@ -341,8 +341,8 @@ def test_states_of_a_draft_scored_without_them(net):
     "change, message",
     [
         ({"probe": None}, "state must have one entry a node, None but for probes"),
-        ({"enter": 3}, "enter is 3: it must lie in 0 to 2"),
-        ({"enter": -1}, "enter is -1"),
+        ({"enter": (0, 3, 0)}, "enter is 3: it must lie in 0 to 2"),
+        ({"enter": (0, -1, 0)}, "enter is -1"),
         ({"state": (None, torch.zeros(3), None)}, r"state 1 has shape \(3,\): it must be \("),
     ],
 )
@@ -365,7 +365,7 @@ def test_states_that_cannot_be(net, change, message):
     with pytest.raises(
         ValueError, match="nodes that enter above the first layer must stand behind all others"
     ):
-        go(session.score(replace(draft, enter=1), ROW))
+        go(session.score(replace(draft, enter=(0, 1, 0)), ROW))
     assert not net.fed
 
 

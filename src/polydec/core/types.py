@@ -109,7 +109,7 @@ class Vocab:
 
 @value(eq=False)
 class Draft:
-    """A token tree: guesses of how the text goes on. Every field but the last three has one entry a node.
+    """A token tree: guesses of how the text goes on. Every field but the last two has one entry a node.
 
     Node 0 is the root. It is the last token of the text, and it is not in the cache yet.
 
@@ -119,8 +119,9 @@ class Draft:
     probe: whether a node is fed for its hidden state only. Such a node is never accepted. None: there is no probe.
     chance: what the proposer thinks, 0 to 1: how likely a node is accepted where its parent is (the root's is 1). No verifier
     reads it. None: it does not say.
-    state: of probes, what is fed in place of the token's embedding (H). enter: the index of the layer that these states enter;
-    layers below do not run there. Nodes with a state stand behind all others. adapter: what changes the target's matrices
+    state: of probes, what is fed in place of the token's embedding (H). enter: of each node the index of the layer that its
+    state enters, 0 where it has none; layers below do not run there. None: all enter the first. Nodes with a state stand
+    behind all others, those that enter further up behind those that enter below. adapter: what changes the target's matrices
     at the rows of nodes with a state, and at no others (see nets/gated.py); None: nothing does.
     natural: how many tokens the proposer took for the right length, whatever it proposed; policies alone read it. None: it does
     not say.
@@ -133,7 +134,7 @@ class Draft:
     probe: tuple[bool, ...] | None = None
     chance: tuple[float, ...] | None = None
     state: tuple[Tensor | None, ...] | None = None
-    enter: int = 0
+    enter: tuple[int, ...] | None = None
     adapter: Any = None
     natural: int | None = None
 
@@ -203,7 +204,7 @@ class Draft:
             None if self.probe is None else (*self.probe, False),
             (*(self.chance or (1.0,) * len(self.token)), chance),
             None if self.state is None else (*self.state, None),
-            self.enter,
+            None if self.enter is None else (*self.enter, 0),
             self.adapter,
         )
 
@@ -228,7 +229,7 @@ class Draft:
             None if self.probe is None else kept(self.probe),
             None if chance is None else kept(chance),
             None if self.state is None else kept(self.state),
-            self.enter,
+            None if self.enter is None else kept(self.enter),
             self.adapter,
         )
 
@@ -301,7 +302,9 @@ class Draft:
         if self.state is None and other.state is None:
             return True
         none = (None,) * n
-        under = self.enter == other.enter and self.adapter is other.adapter
+        first = (0,) * n
+        under = (self.enter or first)[:n] == (other.enter or first)
+        under = under and (other.state is None or self.adapter is other.adapter)
         return under and all(a is b for a, b in zip(self.state or none, other.state or none))
 
     def fit(self, depth: int, eos: frozenset[int]) -> Draft:

@@ -98,23 +98,21 @@ class ProbesGuess:
             counts = [min(x, budget.depth - d) for x, d in zip(plan.probes, draft.depth)]
         else:
             counts = allotted(draft, probes.rates, room, budget.depth)
-        state = None
-        if probes.maps is not None:
-            layers = self.session.part(range(probes.enter)) if probes.enter else None
-            if layers is None:
-                state = self.session.embed(draft.token)
-            else:
-                state = (await layers.score(draft, Want(law=Reads.NOTHING, hidden=True))).hidden_NH
-        entering = probes.behind(state, n)
-        parent, states = list(draft.parent), list[Tensor | None]([None] * n)
-        for node, count in enumerate(counts):
-            for copy in range(probes.copies):
-                for j in range(count):
-                    parent.append(node if j == 0 else len(parent) - 1)
-                    states.append(entering[node, copy * len(probes) + j])
-        more = len(parent) - n
+        entering = probes.behind({d: await self._at(d, draft) for d in probes.depths}, n)
+        chains = [
+            (probes.enter[j], node, copy, j)
+            for node, count in enumerate(counts)
+            for copy in range(probes.copies)
+            for j in range(count)
+        ]
+        chains.sort(key=lambda probe: probe[0])  # what enters further up stands behind
+        more, place = len(chains), {probe[1:]: n + i for i, probe in enumerate(chains)}
         if not more:
             return draft
+        parent, states = list(draft.parent), list[Tensor | None]([None] * n)
+        for _, node, copy, j in chains:
+            parent.append(place[node, copy, j - 1] if j else node)
+            states.append(entering[node, copy * len(probes) + j])
         return Draft(
             (*draft.token, *[draft.token[0]] * more),
             tuple(parent),
@@ -123,8 +121,15 @@ class ProbesGuess:
             (*[False] * n, *[True] * more),
             (*(draft.chance or [1.0] * n), *[0.0] * more),
             tuple(states),
-            probes.enter,
+            (*[0] * n, *[probe[0] for probe in chains]),
         )
+
+    async def _at(self, depth: int, draft: Draft) -> Tensor | None:
+        """The states of a draft's tokens that enter the layer of this index."""
+        if not depth:
+            return self.session.embed(draft.token)
+        layers = self.session.part(range(depth))
+        return (await layers.score(draft, Want(law=Reads.NOTHING, hidden=True))).hidden_NH
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         state_NH, copies = states_behind(draft, scores, verdict), self.config.probes.copies

@@ -349,11 +349,14 @@ class JudgeFields(Strict):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
+_Layer = Annotated[int, Field(ge=0, le=4096)]
+
+
 class ProbeFields(OnStates):
     """Of soft probes. copies: of each, in chains of their own."""
 
     maps: bool
-    enter: Annotated[int, Field(ge=0, le=4096)]
+    enter: _Layer | Annotated[list[_Layer], Field(max_length=16)]
     copies: Annotated[int, Field(ge=1, le=16)] = 1
 
 

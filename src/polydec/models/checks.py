@@ -41,13 +41,14 @@ def require_readable(network: Network, draft: Draft, want: Want) -> None:
             "state must have one entry a node, None but for probes: what carries a state is never committed"
         )
     climbs = network.partial and network.tree
-    if not 0 <= draft.enter < network.layers or (draft.enter and not climbs):
+    enter, top = draft.enter or (0,) * len(draft), network.layers - 1 if climbs else 0
+    if wrong := [d for d in enter if not 0 <= d <= top]:
+        raise RequestError(f"enter is {wrong[0]}: it must lie in 0 to {top}")
+    if len(enter) != len(draft) or any(d for i, d in enumerate(enter) if i not in carries):
+        raise RequestError(f"enter is {enter}: it must have one entry a node, 0 but for states")
+    if list(enter) != sorted(enter):
         raise RequestError(
-            f"enter is {draft.enter}: it must lie in 0 to {network.layers - 1 if climbs else 0}"
-        )
-    if draft.enter and carries and len(carries) < len(draft) - min(carries):
-        raise RequestError(
-            f"enter is {draft.enter}: nodes that enter above the first layer must stand behind all others"
+            f"enter is {enter}: nodes that enter above the first layer must stand behind all others"
         )
     width = network.embed(draft.token[:1]).shape[1] if carries else 0
     for i, state_H in carries.items():

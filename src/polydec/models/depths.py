@@ -80,14 +80,11 @@ async def _stage(ledger: Ledger, draft: Draft, exits: tuple[int, ...]) -> None:
     """Entries for the nodes that have none. What enters further up waits until the others have come there; on their way
     they pass some of the exits that are wanted."""
     ledger.scored.draft, n = draft, len(draft)
-    stop = n
-    if draft.enter and draft.state is not None:
-        known, state = len(ledger.scored.entries), draft.state
-        stop = next((i for i in range(known, n) if state[i] is not None), n)
-    _add(ledger, draft, stop, 0)
-    if stop < n:
-        await advance(ledger, draft.enter, replace(SILENT, exits=exits))
-        _add(ledger, draft, n, draft.enter)
+    depth = draft.enter or (0,) * n
+    for below in sorted({*depth[len(ledger.scored.entries) :]}):
+        if below:
+            await advance(ledger, below, replace(SILENT, exits=exits))
+        _add(ledger, draft, sum(d <= below for d in depth), below)
 
 
 def _add(ledger: Ledger, draft: Draft, stop: int, depth: int) -> None:

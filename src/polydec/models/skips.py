@@ -24,8 +24,10 @@ async def score(ledger: Ledger, run: Run, draft: Draft, want: Want) -> LogitScor
     as they are."""
     ledger.settle()
     require_readable(ledger.network, draft, want)
-    if draft.enter:
-        raise RequestError(f"enter is {draft.enter}: states cannot enter where layers are left out")
+    if draft.enter and any(draft.enter):
+        raise RequestError(
+            f"enter is {max(draft.enter)}: states cannot enter where layers are left out"
+        )
     await _restore(ledger, run)
     skipped = ledger.skipped
     if skipped is not None and (skipped.run != run or len(ledger.text) > ledger.cache.length):

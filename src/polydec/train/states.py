@@ -94,6 +94,7 @@ def _course(spec: StatesSpec) -> Course:
             begin,
             spec.copies,
             spec.layers,
+            spec.enters,
         )
     )
     pieces = lessons.pieces(spec.length, levels)

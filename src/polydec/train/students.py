@@ -26,7 +26,8 @@ Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
 class Shown:
     """What a student reads of its target. tokens: the most frequent ones of the text, for a head of its own; levels: tokens
     guessed; seed; begin: tensors that it may begin with, by the names of `Kind.begins`; None: there are none; copies: of each
-    probe; layers: of the drafter."""
+    probe; layers: of the drafter; enters: the layer of each transferred state, none: the middle
+    one."""
 
     target: Llama
     vocab: Vocab
@@ -36,6 +37,7 @@ class Shown:
     begin: Mapping[str, Tensor] | None = None
     copies: int = 1
     layers: int = 1
+    enters: Sequence[int] = ()
 
     def embed(self, token: Tensor) -> Tensor:
         return self.target.model.embed_tokens(token)

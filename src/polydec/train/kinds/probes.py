@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from polydec.base.errors import RequestError
 from polydec.core.types import Vocab
 from polydec.drafters.probes import FromProbes
 from polydec.learned.kinds import probes
@@ -40,9 +41,10 @@ def ride(target: Llama, probes: Probes, token_BT: Tensor) -> list[Tensor]:
     """What leaves the last layer of each probe [B, T, H] behind every one of these tokens, which are a text's first."""
     x, rows = target.model.embed_tokens(token_BT), list[Tensor]()
     for i, layer in enumerate(target.model.layers):
-        if i == probes.enter:
-            both = probes.behind(x.flatten(0, 1), x.shape[0] * x.shape[1]).unflatten(0, x.shape[:2])
-            rows = list(both.unbind(2))
+        if i in probes.enter:
+            states = dict.fromkeys(probes.depths, x.flatten(0, 1))
+            both = probes.behind(states, x.shape[0] * x.shape[1]).unflatten(0, x.shape[:2])
+            rows += [row for row, depth in zip(both.unbind(2), probes.enter) if depth == i]
         past = Past()
         with torch.no_grad():
             x = through(target, layer, x, past)  # pyright: ignore[reportArgumentType]
@@ -103,7 +105,8 @@ def make_ppd(shown: Shown) -> Student:
     def make(
         t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
     ) -> Probes:
-        return Probes(t[0], None, 0, vocab, rates, share, shown.copies)
+        enter = (0,) * shown.levels
+        return Probes(t[0], None, enter, vocab, rates, share, shown.copies)
 
     return ProbeStudent(shown, [shown.embed(drawn).clone()], None, make)
 
@@ -111,14 +114,26 @@ def make_ppd(shown: Shown) -> Student:
 def make_hidden(shown: Shown) -> Student:
     """Maps of the state in the middle, which begin by passing it on."""
     s = shown.target.s
+    enter = entered(shown.enters, shown.levels, s.layers)
 
     def make(
         t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
     ) -> Probes:
-        return Probes(t[0], t[1:], max(1, s.layers // 2), vocab, rates, share)
+        return Probes(t[0], t[1:], enter, vocab, rates, share)
 
     maps = [torch.eye(s.width) for _ in range(shown.levels)]
     return ProbeStudent(shown, [torch.zeros(shown.levels, s.width), *maps], None, make)
+
+
+def entered(asked: Sequence[int], levels: int, layers: int) -> tuple[int, ...]:
+    """The layer that each state enters: those asked for, or the middle one for all. Raises RequestError where they are not as
+    many as levels, fall, or lie outside 1 to the target's last layer."""
+    out = tuple(asked) or (max(1, layers // 2),) * levels
+    if len(out) != levels or list(out) != sorted(out) or out[0] < 1 or out[-1] >= layers:
+        raise RequestError(
+            f"enters is {list(out)}: it must have {levels} layers in 1 to {layers - 1}, none lower than the one before"
+        )
+    return out
 
 
 KINDS = {
@@ -130,5 +145,11 @@ KINDS = {
         takes=frozenset(("copies",)),
     ),
     "lud": Kind(make_ppd, FromProbes, probes.save, sure=0.9, rows=lambda nodes: 3 * nodes),
-    "hidden-transfer": Kind(make_hidden, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
+    "hidden-transfer": Kind(
+        make_hidden,
+        FromProbes,
+        probes.save,
+        rows=lambda nodes: 3 * nodes,
+        takes=frozenset(("enters",)),
+    ),
 }

@@ -15,5 +15,5 @@ COMMAND = Command(
         "kind": "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang eagle-published, "
         "eagle-3-published"
     },
-    without=("copies",),
+    without=("copies", "enters"),
 )

@@ -16,5 +16,5 @@ COMMAND = Command(
         "kind": "medusa, hydra, hydra++, hydra++-deep (four blocks a head), clover; for vLLM medusa-published",
         "levels": "how many tokens ahead are guessed (0: 3)",
     },
-    without=(*OF_EAGLES, "copies"),
+    without=(*OF_EAGLES, "copies", "enters"),
 )

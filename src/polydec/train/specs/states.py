@@ -9,7 +9,7 @@ from polydec.base.errors import RequestError
 from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
 from polydec.train.specs.fields import Data, Each, Kept, Longest, Samples, Seed, Steps, Target
 
-SOME = ("tokens", "every", "start", "copies", "layers")
+SOME = ("tokens", "every", "start", "copies", "layers", "enters")
 """Fields that mean nothing to some kinds."""
 
 ENTRY = "polydec.train.states:train_states"
@@ -68,6 +68,11 @@ class StatesSpec:
         int, Within(1, 16), "copies of each prompt token, whose laws are averaged (ppd)"
     ] = 1
     layers: Annotated[int, Within(1, 16), "layers of the drafter, one behind another (eagle)"] = 1
+    enters: Annotated[
+        tuple[int, ...],
+        Within(1, 4096),
+        "layer that each state enters, such as 1,2,3 (hidden-transfer; none: the middle one)",
+    ] = ()
     bf16: Annotated[bool | None, PythonOnly(), "16-bit arithmetic (none: as measured)"] = None
     compute: Annotated[str | None, "the target's arithmetic while it writes and reads"] = None
 
