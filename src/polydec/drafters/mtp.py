@@ -97,7 +97,7 @@ class MtpGuess:
             (*[False] * n, *[True] * more),
             (*(draft.chance or [1.0] * n), *[0.0] * more),
             (*[None] * n, *states),
-            0,
+            None,
             mtp.adapter,
         )
 

@@ -89,7 +89,9 @@ def _course(spec: LexicalSpec) -> Course:
     def save(out: Path, result: Mapping[str, Any]) -> None:
         made.save(out / MODEL)
         vocab = Vocab(network.s.vocab, frozenset(made.source.text.eos))
-        pads = Probes(units.pads_PH.detach(), None, 0, vocab, result["held_out"])
+        pads = Probes(
+            units.pads_PH.detach(), None, (0,) * len(units.pads_PH), vocab, result["held_out"]
+        )
         probes.save(out, pads, {"target": spec.target})
 
     return Course(
