@@ -337,7 +337,9 @@ def test_a_trace_is_shown(polydec, traced):
 
     events = [from_json(json.loads(line)) for line in traced.read_text().split("\n") if line]
     code, out, _ = polydec("trace", "show", str(traced))
-    assert code == 0 and out.count("choice ") == 2 and "prompt-lookup (law)" in out
+    assert (
+        code == 0 and out.count("choice ") == 2 and "prompt-lookup (keeps the model's law)" in out
+    )
     story = json.loads(polydec("trace", "show", str(traced), "--json")[1])
     for c in (0, 1):
         edits = [e for e in events if isinstance(e, Edited) and e.choice == c]

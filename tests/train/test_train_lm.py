@@ -241,7 +241,7 @@ def test_resumed_run_equals_an_uninterrupted_one(root, tmp_path, monkeypatch):
 
     def stops(*args):
         calls[0] += 1
-        if calls[0] == 6:
+        if calls[0] == 7:
             raise KeyboardInterrupt
         return real(*args)
 

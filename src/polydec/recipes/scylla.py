@@ -57,6 +57,7 @@ def build(
     from polydec.verifiers.match import Match
 
     eagle = kit.need(Eagle)
+    kit.read_prompt(CARD.name, prompt, "set prompt=false")
     table = widths_for(widths, eagle.rates, eagle.share, kit.costs, nodes, depth)
     policy = BatchWidth(table, depth, patience)
     drafter = ByBatch(FromEagle(eagle, BestFirst(width), prompt), policy)
