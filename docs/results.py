@@ -47,6 +47,12 @@ HEADLINE = Run(
 START = Run(
     "docs/start.csv", "python benchmarks/start.py", f"{ZEN4}; Zen 1", "dd3ef65e", copied=True
 )
+CLOCK = Run(
+    "docs/auto-clock.csv",
+    "python benchmarks/speculation.py --trained zoo:smollm2-states --methods auto:states=false,auto,auto:states=true",
+    ZEN4,
+    "d86fe002",
+)
 SPEED, AUTO, OVERVIEW = (
     Run(
         f"docs/speculation-{name}.csv",
@@ -230,6 +236,21 @@ def headline(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
 
 def ends(rows: Sequence[Row], low: str, high: str) -> list[str]:
     return [min((r[low] for r in rows), key=float), max((r[high] for r in rows), key=float)]
+
+
+def clock_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """Of a machine, an arithmetic and a way to draw: `auto` and the same with a trained drafter's tree."""
+    sampling = cells[2].removesuffix(", eight at once")
+    at_once = "8" if cells[2].endswith("eight at once") else "1"
+    where = {
+        "instructions": cells[0],
+        "compute": cells[1],
+        "sampling": sampling,
+        "at once": at_once,
+    }
+    rows = [pick(CLOCK, method=method, **where) for method in ("auto", "auto, states")]
+    ratios_of = [[r["over plain"], r["low"], r["high"]] for r in rows if r]
+    return [*(x for each in ratios_of for x in each), *(r["tokens a pass"] for r in rows if r)]
 
 
 STARTS = {
@@ -559,6 +580,13 @@ TABLES = (
         "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load |",
         START,
         start_row,
+    ),
+    Table(
+        "docs/speculation.md",
+        "| instruction set | arithmetic | sampling | `auto` | `auto`, `states=true` | tokens a pass of both |",
+        CLOCK,
+        clock_row,
+        3,
     ),
     Table("docs/speculation.md", METHODS, SPEED, speed_row(SPEED)),
     Table("docs/speculation.md", CATEGORIES, AUTO, auto_row(AUTO)),

@@ -59,11 +59,7 @@ def test_drafter_options(drafter):
     check_drafter(drafter)
 
 
-POLICIES = sorted(set(registry.mechanisms("policies")) - {"batch_width"})
-"""Not what a drafter asks, which knows how many sequences there are (drafters/by_batch.py)."""
-
-
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", registry.mechanisms("policies"))
 def test_policy(name):
     check_policy(example(registry.mechanisms("policies")[name]))
 

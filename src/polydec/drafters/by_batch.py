@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Want
+from polydec.drafters._batch_width import BatchWidth, InUse
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
-
-
-class Widths(Protocol):
-    """How wide drafts are by the batch: see policies/batch_width.py. A state says what is in use, None: nothing yet."""
-
-    def seen(self, state: Any, sequences: int, /) -> Any: ...
-    def budget(self, state: Any, /) -> Budget: ...
 
 
 @dataclass(frozen=True)
@@ -30,7 +23,7 @@ class ByBatch:
     """
 
     drafter: Drafter
-    policy: Widths
+    policy: BatchWidth
 
     def open(self, prompt: Sequence[int], session: Session) -> ByBatchGuess:
         return ByBatchGuess(self.policy, session, self.drafter.open(prompt, session))
@@ -40,10 +33,10 @@ class ByBatch:
 class ByBatchGuess:
     """session: the target's own; inner: who guesses; state: of the policy, None before the first round."""
 
-    policy: Widths
+    policy: BatchWidth
     session: Session
     inner: Guess
-    state: Any = None
+    state: InUse | None = None
 
     @property
     def want(self) -> Want:

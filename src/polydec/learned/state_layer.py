@@ -68,21 +68,7 @@ class StateLayer:
         t = {name: tensor.detach() for name, tensor in self.tensors.items()}
         wide = t["self_attn.q_proj.weight"].shape[1]
         beside = wide - self.width
-        config = {
-            "model_type": "llama",
-            "vocab_size": vocab,
-            "hidden_size": wide,
-            "num_hidden_layers": 1,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "rms_norm_eps": EPS,
-            "head_dim": self.width // self.heads,
-            "rope_theta": self.theta,
-            "max_position_embeddings": 1 << 16,
-            "intermediate_size": len(t["mlp.up_proj.weight"]),
-            "hidden_act": "silu",
-            "tie_word_embeddings": own is None,
-        }
+        config = self.config(vocab=vocab, tied=own is None)
         for name in (
             "self_attn.o_proj.weight",
             "mlp.down_proj.weight",
@@ -114,6 +100,24 @@ class StateLayer:
         )
         native, _ = cpu.attempt(config, tensors | thin, self.threads, quantize="q8_0")
         return native or Transformer.build(config, tensors, dtype="float32")
+
+    def config(self, layers: int = 1, vocab: int = 1, tied: bool = True) -> dict[str, Any]:
+        """Of a network of so many layers of this shape. tied: without a head of its own."""
+        return {
+            "model_type": "llama",
+            "vocab_size": vocab,
+            "hidden_size": self.tensors["self_attn.q_proj.weight"].shape[1],
+            "num_hidden_layers": layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "rms_norm_eps": EPS,
+            "head_dim": self.width // self.heads,
+            "rope_theta": self.theta,
+            "max_position_embeddings": 1 << 16,
+            "intermediate_size": len(self.tensors["mlp.up_proj.weight"]),
+            "hidden_act": "silu",
+            "tie_word_embeddings": tied,
+        }
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from polydec import native as cpu
 from polydec.formats.fields import LayerFields
 from polydec.learned import artefact, state_layer
-from polydec.learned.state_layer import EPS, StateLayer
+from polydec.learned.state_layer import StateLayer
 from polydec.nets.query import Network
 from polydec.nets.transformer import Transformer
 
@@ -35,21 +35,7 @@ class StateStack:
     def network(self) -> Network:
         """What runs them, fed by `Query.embed` (H wide); see `StateLayer.network`. It gives states alone."""
         first = self.layers[0]
-        config = {
-            "model_type": "llama",
-            "vocab_size": 1,
-            "hidden_size": self.width,
-            "num_hidden_layers": len(self.layers),
-            "num_attention_heads": first.heads,
-            "num_key_value_heads": first.kv_heads,
-            "rms_norm_eps": EPS,
-            "head_dim": self.width // first.heads,
-            "rope_theta": first.theta,
-            "max_position_embeddings": 1 << 16,
-            "intermediate_size": len(first.tensors["mlp.up_proj.weight"]),
-            "hidden_act": "silu",
-            "tie_word_embeddings": True,
-        }
+        config = first.config(len(self.layers))
         tensors = {
             f"model.layers.{i}.{name}": tensor.detach()
             for i, layer in enumerate(self.layers)

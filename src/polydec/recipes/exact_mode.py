@@ -34,7 +34,9 @@ def build(
         int, AtLeast(0), Note("0: any"), "tokens that a text must have before its end"
     ] = 0,
     width: Annotated[int, Within(1, 256), "answers that can be asked for, at most"] = 16,
-    most: Annotated[int, AtLeast(1), "beginnings that are looked at before it gives up"] = 20_000,
+    most: Annotated[
+        int, AtLeast(1), "beginnings that are looked at, at most, before it gives up"
+    ] = 20_000,
 ) -> Decoder:
     from polydec.families.search.exact_mode import ExactMode
     from polydec.targets.searched import searched

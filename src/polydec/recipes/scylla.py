@@ -46,12 +46,12 @@ def build(
         bool, "the layers read the whole prompt's states: a cached prefix is computed again"
     ] = True,
 ) -> Decoder:
+    from polydec.drafters._batch_width import BatchWidth
     from polydec.drafters.by_batch import ByBatch
     from polydec.drafters.eagle import FromEagle
     from polydec.drafting.widths import widths_for
     from polydec.families.ar.speculative import Speculative
     from polydec.learned.kinds.eagle import Eagle
-    from polydec.policies.batch_width import BatchWidth
     from polydec.policies.fixed import Fixed
     from polydec.trees.best_first import BestFirst
     from polydec.verifiers.match import Match

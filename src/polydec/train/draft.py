@@ -55,15 +55,7 @@ def _course(spec: DraftSpec) -> Course:
             max_tokens=spec.max_tokens,
             seed=spec.seed,
         )
-    samples = [
-        s
-        for s in selfplay.read(path, shape.vocab)
-        if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context
-    ]
-    if not samples:
-        raise RequestError(
-            f"text is {str(path)!r}: no sample in it fits into {spec.context} tokens"
-        )
+    samples = selfplay.fitting(path, shape.vocab, spec.context)
     teacher = Teacher.of(
         {**source.config, "max_position_embeddings": spec.context}, source.weights, fast
     )

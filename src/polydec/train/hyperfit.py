@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from polydec.base import edge
 from polydec.base.errors import RequestError
-from polydec.train.data import BEGIN, KINDS, split, training_data
+from polydec.train.data import BEGIN, END, KINDS, split, training_data
 from polydec.train.envelope import STATE, Course, carry_out, digest, identity
 from polydec.train.exits import resized
 from polydec.train.lm import find_tokenizer, load_directory
@@ -77,7 +77,7 @@ def _course(spec: HyperfitSpec) -> Course:
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
-        config = first.s.config(bos=begin, eos=tokenizer.token_to_id("<|end|>"))
+        config = first.s.config(bos=begin, eos=tokenizer.token_to_id(END))
         save_directory(out, network, config, files=tokenizer_files(tokenizer, first.s.context))
 
     steps = each * spec.epochs

@@ -22,8 +22,8 @@ from polydec.train.progress import counted
 from polydec.train.selfplay import Mode, Record, Sample
 
 
-class Gathering(Protocol):
-    """Which text a training wants: see StopHeadSpec."""
+class Wanting(Protocol):
+    """Which text a training wants."""
 
     @property
     def out(self) -> str: ...
@@ -36,9 +36,14 @@ class Gathering(Protocol):
     @property
     def max_tokens(self) -> int: ...
     @property
-    def temperature(self) -> float: ...
-    @property
     def seed(self) -> int: ...
+
+
+class Gathering(Wanting, Protocol):
+    """The same, and how it is drawn: see StopHeadSpec."""
+
+    @property
+    def temperature(self) -> float: ...
 
 
 def write_text(

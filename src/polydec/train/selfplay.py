@@ -323,6 +323,18 @@ def read(path: Path, size: int | None = None) -> list[Sample]:
     return out
 
 
+def fitting(path: Path, vocab: int, longest: int) -> list[Sample]:
+    """The samples of a file that are no longer than this. Raises RequestError where there is none."""
+    out = [
+        s
+        for s in read(path, vocab)
+        if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= longest
+    ]
+    if not out:
+        raise RequestError(f"text is {str(path)!r}: no sample in it fits into {longest} tokens")
+    return out
+
+
 def _sample(line: bytes, what: str) -> Sample:
     return edge.check(_Line, edge.parse_object(line, what), what).sample
 

@@ -16,7 +16,7 @@ from polydec.models import checkpoint, sources
 from polydec.models.sources import Source
 from polydec.train import lora, selfplay
 from polydec.train.network import Llama, from_weights
-from polydec.train.own_text import write_text
+from polydec.train.own_text import Wanting, write_text
 from polydec.train.selfplay import Sample
 from polydec.train.target import family_of_config, require
 
@@ -54,25 +54,13 @@ def begun(name: str, rank: int, seed: int, context: int) -> Tuned:
     return Tuned(name, source, network, rank)
 
 
-class Asking(Protocol):
-    """Which texts a training wants: see SkippingSpec."""
+class Asking(Wanting, Protocol):
+    """See SkippingSpec."""
 
-    @property
-    def out(self) -> str: ...
     @property
     def target(self) -> str: ...
     @property
-    def data(self) -> str | None: ...
-    @property
-    def text(self) -> str | None: ...
-    @property
-    def each(self) -> int: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
     def longest(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
 
 
 def texts(spec: Asking, vocab: int) -> tuple[list[Sample], list[Sample]]:
@@ -88,27 +76,15 @@ def texts(spec: Asking, vocab: int) -> tuple[list[Sample], list[Sample]]:
             max_tokens=spec.max_tokens,
             seed=spec.seed,
         )
-    samples = fitting(path, vocab, spec.longest)
+    samples = selfplay.fitting(path, vocab, spec.longest)
     if spec.text is None:
-        return samples, fitting(out / "held.jsonl", vocab, spec.longest)
+        return samples, selfplay.fitting(out / "held.jsonl", vocab, spec.longest)
     if len(samples) < 2:
         raise RequestError(
             f"text is {spec.text!r}: one sample is learned from, and one measured on"
         )
     unseen = samples[::16]
     return [s for i, s in enumerate(samples) if i % 16], unseen
-
-
-def fitting(path: Path, vocab: int, longest: int) -> list[Sample]:
-    """The samples of a file that are no longer than this. Raises RequestError where there is none."""
-    out = [
-        s
-        for s in selfplay.read(path, vocab)
-        if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= longest
-    ]
-    if not out:
-        raise RequestError(f"text is {str(path)!r}: no sample in it fits into {longest} tokens")
-    return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,6 +121,7 @@ class _Writer:
     ) -> None:
         self._plan, self._answer, self._law, self._ahead, self._rng = plan, answer, law, ahead, rng
         self._node, self._root, self._spent = 0, 0, SearchStats()
+        self._roots: Sequence[int] = ()  # the candidates' own nodes in the tree of what is drawn
 
     async def run(self, request: Request) -> Result:
         """Token after token."""
@@ -152,8 +153,6 @@ class _Writer:
             return score.index(max(score))
         score_K = torch.tensor(score, dtype=torch.float64) / self._plan.heat
         return rng.at("taken").categorical(score_K.softmax(-1))
-
-    _roots: Sequence[int] = ()
 
     async def _values(self, tokens: Sequence[int], rng: Rng) -> list[float]:
         """The mean reward behind each candidate; 0 where nobody asks."""

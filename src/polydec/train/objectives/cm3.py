@@ -12,15 +12,14 @@ import numpy as np
 from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
+from polydec.request.gaps import FILLED, GAP
 from polydec.train.data import END
 from polydec.train.network import Llama
 from polydec.train.objectives.protocols import IGNORED, cross_entropy, rows_of
 
 MOST = 8
 """Gaps of a text at most."""
-GAPS = tuple(f"<|gap:{k}|>" for k in range(MOST))
-FILLED = "<|filled|>"
-"""Behind what fills a gap."""
+GAPS = tuple(GAP.format(k) for k in range(MOST))
 
 Spans = Sequence[tuple[int, int]]
 """(first, behind the last) of each, in ascending order; none is empty, and no two share a token."""
@@ -119,16 +118,3 @@ def moved(text: Sequence[int], spans: Spans, ids: Mapping[str, int]) -> list[int
         tail += [ids[mark], *text[first:last], ids[FILLED]]
         at = last
     return [*before, *text[at:], *tail]
-
-
-def spliced(row: Sequence[int], ids: Mapping[str, int]) -> list[int]:
-    """The text that `moved` made this row of."""
-    gap = {ids[mark]: k for k, mark in enumerate(GAPS)}
-    starts = [i for i, x in enumerate(row) if x in gap]
-    half = len(starts) // 2
-    if not half:
-        return list(row)
-    fills = dict[int, list[int]]()
-    for at in starts[half:]:
-        fills[row[at]] = list(row[at + 1 : row.index(ids[FILLED], at)])
-    return [y for x in row[: starts[half]] for y in fills.get(x, [x])]

@@ -8,6 +8,7 @@ from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
+from polydec.drafters._batch_width import BatchWidth, InUse
 from polydec.drafting.costs import Costs
 from polydec.drafting.widths import (
     BATCHES,
@@ -19,7 +20,6 @@ from polydec.drafting.widths import (
 from polydec.families.ar.types import Budget
 from polydec.methods import registry
 from polydec.methods.kit import Kit
-from polydec.policies.batch_width import BatchWidth, InUse
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.examples import artefacts
