@@ -156,6 +156,46 @@ def within(few: Sequence[str], many: Sequence[str]) -> bool:
     return all(figure in rest for figure in few)
 
 
+# ---- points of docs/claims.md ----
+
+CLAIMS = "docs/claims.md"
+POINT = re.compile(r"^\*\*([^*]+)\*\* \(.*?(?=\n\n\*\*|\n## |\Z)", re.M | re.S)
+"""From the bold name of a point, behind which its script stands, to the next point."""
+
+
+def points() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Of each point its text, and the commits that the last table of the page names for it."""
+    *_, last = tables(CLAIMS)
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in last.rows]
+    named = {
+        name: tuple(re.findall("[0-9a-f]{8}", at))
+        for points, at in cells
+        for name in points.split(", ")
+    }
+    return {
+        point[1]: (point[0], named.get(point[1], named["all others"]))
+        for point in POINT.finditer(text(CLAIMS))
+    }
+
+
+def unknown(words: str, commits: Sequence[str]) -> list[str] | None:
+    """Decimals of a text that the page of no such commit has; None where the history is not here."""
+    there = set[str]()
+    for commit in commits:
+        page = shown_at(commit, CLAIMS)
+        if page is None:
+            return None
+        there |= set(DECIMAL.findall(page))
+    return [figure for figure in DECIMAL.findall(words) if figure not in there]
+
+
+@cache
+def shown_at(commit: str, page: str) -> str | None:
+    asked = ["git", "show", f"{commit}:{page}"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    return None if done.returncode else done.stdout
+
+
 # ---- which have neither ----
 
 

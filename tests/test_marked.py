@@ -48,6 +48,25 @@ def test_what_is_left_out_is_there(page, head):
     assert any(t.head.startswith(head) and t.measured for t in marked.tables(page))
 
 
+POINTS = marked.points()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_point_of_the_claims_has_the_figures_of_its_commits(point):
+    words, commits = POINTS[point]
+    strange = marked.unknown(words, commits)
+    if strange is None:
+        pytest.skip(f"the history here does not reach back to {commits}")
+    assert strange == []
+
+
+def test_points_of_the_claims_are_told_apart(monkeypatch):
+    assert len(POINTS) > 20 and POINTS["S2D"][1] == ("0c8eef4b", "3a18c389")
+    assert "S2D" not in POINTS["DySpec"][0]
+    monkeypatch.setattr(marked, "shown_at", lambda commit, page: "1.50 and 12.250")
+    assert marked.unknown("1.50, 1.5 and 12.25", ["0" * 8]) == ["1.5", "12.25"]
+
+
 # ---- can these fail? ----
 
 PAGE = """| what | is |
