@@ -1,8 +1,7 @@
-"""What thoughts in the place of words bring: small models that answer at once, that write their
-steps, and that think in vectors.
+"""What thoughts in the place of words bring: models that answer at once, write steps, or think.
 
-python benchmarks/studies/thoughts.py graphs OUT # continuous thoughts on graphs python
-benchmarks/studies/thoughts.py sums OUT # hidden chains of thought on sums
+    python -m benchmarks.studies.thoughts graphs OUT      # continuous thoughts on graphs
+    python -m benchmarks.studies.thoughts sums OUT        # hidden chains of thought on sums
 
 Three seeds each; every model is trained as long as the others. Answers are decoded by the engine
 (greedy), on questions that are held out. Prints JSON lines, a summary last.
@@ -26,7 +25,7 @@ from polydec.train import graphs, sums
 from polydec.train.context import train_context
 from polydec.train.specs.context import ContextSpec
 
-ASKED = 300
+ASKED = 200
 """Questions of each cell."""
 
 
@@ -129,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=("graphs", "sums"))
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hops", type=int, default=3)
     parser.add_argument("--nodes", type=int, default=12)

@@ -1,6 +1,8 @@
 """`polydec train context`: the tasks, thoughts in training and in decoding, and what is refused."""
 
 import json
+import math
+import random
 
 import pytest
 import torch
@@ -80,10 +82,11 @@ def test_the_loss_asks_for_the_frontier_and_at_last_for_the_answer():
         assert {i for i, p in enumerate(law_V.tolist()) if p} == {
             continuous_cot.IDS[x] for x in row.frontier[1]
         }
-    spec = ContextSpec("x", steps=60, hops=3)
-    assert [continuous_cot.stage(spec, s) for s in (0, 9, 10, 20, 30, 59)] == [0, 0, 1, 2, 3, 3]
+    spec = ContextSpec("x", steps=100, hops=3)
+    stages = [continuous_cot.stage(spec, at) for at in (0, 29, 30, 46, 47, 63, 64, 99)]
+    assert stages == [0, 0, 1, 1, 2, 2, 3, 3]
     net = network()
-    losses = [float(continuous_cot.latent_loss(net, rows, s)) for s in range(4)]
+    losses = [continuous_cot.latent_loss(net, rows, s).item() for s in range(4)]
     logits, answer = continuous_cot.latent(net, rows, 3)
     told = torch.stack(
         [
@@ -95,6 +98,44 @@ def test_the_loss_asks_for_the_frontier_and_at_last_for_the_answer():
     last = -answer.log_softmax(-1)[torch.arange(4), right].mean()
     wanted = [*(float(told[: s + 1].mean()) for s in range(3)), float(told.mean() + last)]
     assert losses == pytest.approx(wanted, abs=1e-4)
+
+
+def test_the_first_stage_asks_where_edges_lead(monkeypatch):
+    """Behind every node that is asked for, the law of the nodes below it, and nothing elsewhere."""
+    rows = [graphs.graph(f"{i}", 8, 3) for i in range(4)]
+    read, net = [], network()
+    monkeypatch.setattr(Llama, "forward", lambda s, t: read.append(t) or torch.zeros(*t.shape, 260))
+    assert continuous_cot.lookup_loss(net, rows, 0).item() == pytest.approx(math.log(260), abs=1e-3)
+    called = {token: letter for letter, token in continuous_cot.IDS.items()}
+    for row, ids in zip(rows, read[0].tolist()):
+        text = "".join(called[x] for x in ids[1:])
+        assert text.startswith(row.question[:-1])
+        asked = text[len(row.question) - 1 :].split(">")
+        assert len(asked) == continuous_cot.queries(rows) and set(asked) <= set(row.below)
+
+    def knows(self, token_BT):
+        logits = torch.full((*token_BT.shape, 260), -30.0)
+        for row, ids, logits_TV in zip(rows, token_BT.tolist(), logits):
+            for at in range(len(row.question), len(ids)):
+                for child in row.below.get(called[ids[at]], ""):
+                    logits_TV[at, continuous_cot.IDS[child]] = 0.0
+            for child in row.below.get(called[ids[len(row.question)]], ""):
+                logits_TV[len(row.question), continuous_cot.IDS[child]] = 0.0
+        return logits
+
+    monkeypatch.setattr(Llama, "forward", knows)
+    entropy = [math.log(len(row.below[x])) for row, x in asked_of(rows)]
+    got = continuous_cot.lookup_loss(net, rows, 0).item()
+    assert got == pytest.approx(sum(entropy) / len(entropy), abs=1e-3)
+
+
+def asked_of(rows):
+    """The nodes that are asked for, as the loss draws them."""
+    for row in rows:
+        names = sorted(row.below)
+        random.Random(row.question).shuffle(names)
+        for name in (names * 9)[: continuous_cot.queries(rows)]:
+            yield row, name
 
 
 def answered(lm, rows, **fields):

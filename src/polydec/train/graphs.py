@@ -34,6 +34,14 @@ class Graph:
     answer: str
 
     @property
+    def below(self) -> dict[str, str]:
+        """Of each node from which edges lead the nodes where they lead."""
+        out = dict[str, str]()
+        for edge in self.question.partition("?")[0].split("|"):
+            out[edge[0]] = out.get(edge[0], "") + edge[1]
+        return out
+
+    @property
     def depth(self) -> int:
         return len(self.path)
 

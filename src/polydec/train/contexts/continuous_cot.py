@@ -1,10 +1,11 @@
 """Continuous chains of thought: a small model that finds what is reached in a graph.
 
 In place of words of reasoning the model is fed its own last state, some times (Coconut; "Reasoning
-by superposition", 2025). It learns in stages: stage s has s thoughts, and behind the last one the
-model foretells the nodes that are s + 1 steps from the root, all of them alike (the expected loss
-of a random one); the last stage answers. What an earlier stage asked for is asked for in the later
-ones, too, in place of training a random earlier stage now and then.
+by superposition", 2025). It learns in stages. Stage 0 has no thoughts: behind each of some nodes of
+a graph it foretells where edges lead. Stage s has s thoughts, and behind each it foretells the
+nodes that are one step further from the root, all of them alike (the expected loss of a random
+one); the last stage answers, too. What an earlier stage asked for stays in the loss, in place of
+training a random earlier stage now and then.
 
 Beside it stand the same model that answers at once (`reasoning` none), and one that writes the path
 first (chain).
@@ -12,6 +13,7 @@ first (chain).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from polydec.train.network import Llama, save_directory
 from polydec.train.schedule import Schedule
 from polydec.train.shape import Shape
 from polydec.train.specs.context import ContextSpec
-from polydec.train.tokens import tokenizer_files, train_tokenizer
+from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
 VOCAB = 260
 """Bytes and the special tokens."""
@@ -40,14 +42,14 @@ UNSEEN = 400
 TOKENIZER = train_tokenizer([], VOCAB)
 IDS: Mapping[str, int] = {
     x: TOKENIZER.encode(x, add_special_tokens=False).ids[0] for x in (*graphs.NAMES, *"|?>=")
-} | {x: TOKENIZER.token_to_id(x) for x in (BEGIN, END)}
+} | {x: mark_id(TOKENIZER, x) for x in (BEGIN, END)}
 
 
 def course(spec: ContextSpec) -> Course:
     """What `train_context` carries out. Raises RequestError for graphs that cannot be."""
     graphs.require(spec.nodes, spec.hops)
     edges = spec.nodes - 2
-    context = 1 + 3 * edges + 5 + 2 * spec.hops + 8
+    context = 1 + 3 * edges + 5 + max(spec.nodes, 2 * spec.hops + 8)
     heads = spec.width // 16
     network = Llama(
         Shape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, context), seed=spec.seed
@@ -57,7 +59,9 @@ def course(spec: ContextSpec) -> Course:
         rows = [
             graphs.graph(f"{spec.seed} {step} {i}", spec.nodes, spec.hops) for i in range(spec.rows)
         ]
-        return LOSSES[spec.reasoning](network, rows, stage(spec, step)), spec.rows * context
+        at = stage(spec, step)
+        asked_for = LOSSES[spec.reasoning] if at else lookup_loss
+        return asked_for(network, rows, at), spec.rows * context
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
         config = network.s.config(bos=IDS[BEGIN], eos=IDS[END])
@@ -70,10 +74,13 @@ def course(spec: ContextSpec) -> Course:
 
 
 def stage(spec: ContextSpec, step: int) -> int:
-    """How many thoughts there are at a step: one more with each of as many parts of the run, the
-    last of them half of it."""
-    part = max(1, spec.steps // (2 * max(1, spec.hops)))
-    return min(spec.hops, step // part)
+    """The stage of a step: in the first 0.3 of the run 0, then one more with each of equal parts,
+    the last of them half of what is left."""
+    first = spec.steps * 3 // 10
+    if step < first:
+        return 0
+    part = max(1, (spec.steps - first) // (2 * max(1, spec.hops - 1)))
+    return min(spec.hops, 1 + (step - first) // part)
 
 
 def asked(rows: Sequence[Graph]) -> Tensor:
@@ -91,6 +98,28 @@ def frontier(rows: Sequence[Graph], depth: int) -> Tensor:
     for law_V, row in zip(law_BV, rows, strict=True):
         law_V[letters(row.frontier[depth - 1])] = 1.0 / len(row.frontier[depth - 1])
     return law_BV
+
+
+def lookup_loss(network: Llama, rows: Sequence[Graph], stage: int) -> Tensor:
+    """Nats of the nodes that edges lead to, behind half of a graph's nodes: those with edges, some
+    of them again."""
+    token_BT, law_BQV = list[list[int]](), torch.zeros(len(rows), queries(rows), VOCAB)
+    for law_QV, row in zip(law_BQV, rows, strict=True):
+        below = row.below
+        names = sorted(below)
+        random.Random(row.question).shuffle(names)
+        names = (names * len(law_QV))[: len(law_QV)]
+        text = row.question[:-1] + ">".join(names)
+        token_BT.append([IDS[BEGIN], *(IDS[x] for x in text)])
+        for law_V, name in zip(law_QV, names, strict=True):
+            law_V[letters(below[name])] = 1.0 / len(below[name])
+    logits_BQV = network(torch.tensor(token_BT))[:, 1 - 2 * queries(rows) :: 2]
+    return F.cross_entropy(logits_BQV.flatten(0, 1), law_BQV.flatten(0, 1))
+
+
+def queries(rows: Sequence[Graph]) -> int:
+    """Nodes of a graph whose edges are asked for at once."""
+    return (rows[0].question.count("|") + 3) // 2
 
 
 def latent(network: Llama, rows: Sequence[Graph], thoughts: int) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ from polydec.train.schedule import Schedule
 from polydec.train.shape import Shape
 from polydec.train.specs.context import ContextSpec
 from polydec.train.sums import ANSWER, Sum
-from polydec.train.tokens import tokenizer_files, train_tokenizer
+from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
 MARK = "<|thought|>"
 """Stands where a model that thinks is read."""
@@ -44,7 +44,7 @@ SHARPNESS = 20.0
 """Of the contrastive loss: one over its temperature."""
 
 TOKENIZER = train_tokenizer([], VOCAB, (MARK,))
-IDS = {x: TOKENIZER.token_to_id(x) for x in (BEGIN, END, MARK)} | {
+IDS = {x: mark_id(TOKENIZER, x) for x in (BEGIN, END, MARK)} | {
     x: TOKENIZER.encode(x, add_special_tokens=False).ids[0] for x in "0123456789+-*="
 }
 FILES = tokenizer_files(TOKENIZER, CONTEXT, (MARK,))

@@ -30,8 +30,8 @@ class ContextSpec:
         OneOf("latent", "chain", "none"),
         "before the answer: vectors, the written steps, or nothing",
     ] = "latent"
-    steps: Steps = 1500
-    rows: Annotated[int, AtLeast(1), "questions a step"] = 64
+    steps: Steps = 1200
+    rows: Annotated[int, AtLeast(1), "questions a step"] = 32
     width: Width = 64
     layers: Layers = 2
     nodes: Annotated[int, Within(4, 26), "of a graph (continuous-cot), an even number"] = 12
