@@ -68,8 +68,8 @@ def of_graphs(out: Path, steps: int, seeds: int, hops: int, nodes: int) -> None:
         for depth in range(1, hops + 1)
     }
     cells = dict[str, list[float]]()
-    for seed in range(seeds):
-        for reasoning in ("none", "chain", "latent"):
+    for reasoning in ("latent", "chain", "none"):
+        for seed in range(seeds):
             at = out / f"{reasoning}-{seed}"
             result = trained(
                 at, reasoning=reasoning, steps=steps, seed=seed, hops=hops, nodes=nodes
@@ -92,8 +92,8 @@ def of_graphs(out: Path, steps: int, seeds: int, hops: int, nodes: int) -> None:
 def of_sums(out: Path, steps: int, seeds: int, hops: int) -> None:
     rows = [sums.drawn(f"asked {i}", hops, True) for i in range(3 * ASKED)]
     cells = dict[str, list[Any]]()
-    for seed in range(seeds):
-        for reasoning in ("none", "chain", "latent"):
+    for reasoning in ("latent", "chain", "none"):
+        for seed in range(seeds):
             at = out / f"{reasoning}-{seed}"
             result = trained(
                 at,
@@ -128,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=("graphs", "sums"))
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hops", type=int, default=3)
     parser.add_argument("--nodes", type=int, default=12)

@@ -83,7 +83,7 @@ def test_the_loss_asks_for_the_frontier_and_at_last_for_the_answer():
             continuous_cot.IDS[x] for x in row.frontier[1]
         }
     spec = ContextSpec("x", steps=100, hops=3)
-    stages = [continuous_cot.stage(spec, at) for at in (0, 29, 30, 46, 47, 63, 64, 99)]
+    stages = [continuous_cot.stage(spec, at) for at in (0, 39, 40, 54, 55, 69, 70, 99)]
     assert stages == [0, 0, 1, 1, 2, 2, 3, 3]
     net = network()
     losses = [continuous_cot.latent_loss(net, rows, s).item() for s in range(4)]
@@ -95,7 +95,8 @@ def test_the_loss_asks_for_the_frontier_and_at_last_for_the_answer():
         ]
     )
     right = continuous_cot.letters([r.answer for r in rows])
-    last = -answer.log_softmax(-1)[torch.arange(4), right].mean()
+    last = -answer[:, 0].log_softmax(-1)[torch.arange(4), right].mean() / 2
+    last -= answer[:, 1].log_softmax(-1)[:, continuous_cot.IDS["<|end|>"]].mean() / 2
     wanted = [*(float(told[: s + 1].mean()) for s in range(3)), float(told.mean() + last)]
     assert losses == pytest.approx(wanted, abs=1e-4)
 
@@ -164,7 +165,7 @@ def test_the_engine_thinks_as_in_training(tmp_path):
     seen = set()
     for thoughts in range(4):
         with torch.no_grad():
-            want = continuous_cot.latent(net, rows, thoughts)[1].argmax(-1).tolist()
+            want = continuous_cot.latent(net, rows, thoughts)[1][:, 0].argmax(-1).tolist()
         options = {"thoughts": thoughts}
         assert answered(lm, rows, steer="continuous-cot", steer_options=options) == want
         seen.add(tuple(want))

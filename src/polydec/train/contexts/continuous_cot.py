@@ -74,9 +74,9 @@ def course(spec: ContextSpec) -> Course:
 
 
 def stage(spec: ContextSpec, step: int) -> int:
-    """The stage of a step: in the first 0.3 of the run 0, then one more with each of equal parts,
+    """The stage of a step: in the first 0.4 of the run 0, then one more with each of equal parts,
     the last of them half of what is left."""
-    first = spec.steps * 3 // 10
+    first = spec.steps * 2 // 5
     if step < first:
         return 0
     part = max(1, (spec.steps - first) // (2 * max(1, spec.hops - 1)))
@@ -124,18 +124,18 @@ def queries(rows: Sequence[Graph]) -> int:
 
 def latent(network: Llama, rows: Sequence[Graph], thoughts: int) -> tuple[Tensor, Tensor]:
     """Logits behind the root and each thought [B, thoughts + 1, V], and behind the mark of the
-    answer [B, V]."""
+    answer and the right answer [B, 2, V]."""
     trunk = network.model
     state_BCH, past = thought(trunk, trunk.embed_tokens(asked(rows)), thoughts)
-    mark_B1 = torch.full((len(rows), 1), IDS[ANSWER])
-    state_B1H, _ = extend(trunk, trunk.embed_tokens(mark_B1), past)
-    return network.logits(state_BCH), network.logits(trunk.norm(state_B1H))[:, 0]
+    end_B2 = torch.tensor([[IDS[ANSWER], IDS[row.answer]] for row in rows])
+    state_B2H, _ = extend(trunk, trunk.embed_tokens(end_B2), past)
+    return network.logits(state_BCH), network.logits(trunk.norm(state_B2H))
 
 
 def latent_loss(network: Llama, rows: Sequence[Graph], stage: int) -> Tensor:
-    """Nats of what thoughts foretell, and at the last stage of the answer."""
+    """Nats of what thoughts foretell, and at the last stage of the answer and its end."""
     hops = len(rows[0].frontier)
-    logits_BCV, answer_BV = latent(network, rows, stage)
+    logits_BCV, answer_B2V = latent(network, rows, stage)
     told = [
         F.cross_entropy(logits_BCV[:, at], frontier(rows, at + 1))
         for at in range(min(stage + 1, hops))
@@ -143,7 +143,8 @@ def latent_loss(network: Llama, rows: Sequence[Graph], stage: int) -> Tensor:
     loss = torch.stack(told).mean()
     if stage < hops:
         return loss
-    return loss + F.cross_entropy(answer_BV, letters([row.answer for row in rows]))
+    goal_B2 = torch.tensor([[IDS[row.answer], IDS[END]] for row in rows])
+    return loss + F.cross_entropy(answer_B2V.flatten(0, 1), goal_B2.flatten())
 
 
 def written_loss(network: Llama, rows: Sequence[Graph], chains: Sequence[str]) -> Tensor:
@@ -181,7 +182,9 @@ def measured(network: Llama, spec: ContextSpec) -> dict[str, Any]:
         return out | {"right": {d: _right_written(network, rows) for d, rows in unseen.items()}}
     counts = range(spec.hops + 2)
     out["right"] = {
-        count: {d: _right(latent(network, rows, count)[1], rows) for d, rows in unseen.items()}
+        count: {
+            d: _right(latent(network, rows, count)[1][:, 0], rows) for d, rows in unseen.items()
+        }
         for count in counts
     }
     out["told"] = told_apart(network, unseen[spec.hops])

@@ -30,7 +30,7 @@ class ContextSpec:
         OneOf("latent", "chain", "none"),
         "before the answer: vectors, the written steps, or nothing",
     ] = "latent"
-    steps: Steps = 1200
+    steps: Steps = 1600
     rows: Annotated[int, AtLeast(1), "questions a step"] = 32
     width: Width = 64
     layers: Layers = 2
