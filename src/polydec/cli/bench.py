@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -67,7 +66,8 @@ def bench(
         typer.Option(
             help="questions of published suites, comma-separated, with --from: gsm8k, svamp, math500, mbpp, humaneval, "
             "spec-bench, mt-bench, json-schema-bench; or, instead of timing, right answers at each degree of "
-            "parallelism: parallelbench, parallelbench-digits; or what steps and votes buy: steps, permutations"
+            "parallelism: parallelbench, parallelbench-digits; scores of trust beside plain decoding's: "
+            "decodingtrust; what steps and votes buy: steps, permutations"
         ),
     ] = None,
     from_: Annotated[
@@ -77,7 +77,7 @@ def bench(
     each: Annotated[
         int | None,
         typer.Option(
-            help="of a suite: problems of each task, questions of each suite (default: 25, of steps and votes more)"
+            help="of a suite: problems of each task, questions of each suite (default: 25; steps: 100, permutations: 256)"
         ),
     ] = None,
     data: Annotated[
@@ -368,9 +368,9 @@ def publish(measured: Found, as_json: bool, html: Path | None, table: Path | Non
 
 def parse(methods: str) -> list[measure.Method]:
     """`a,b:k=v:k=2,1,1`. Raises RequestError for an unknown method or option."""
-    from polydec.bench.measure import spelt
+    from polydec.bench.measure import spelt_all
 
-    return [spelt(item) for item in re.split(r",(?!\s*\d)", methods)]
+    return spelt_all(methods)
 
 
 def everything(lm: api.LM, family: str) -> list[measure.Method]:

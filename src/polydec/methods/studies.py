@@ -84,4 +84,11 @@ STUDIES = (
         "2502.16763",
         "polydec bench --suite permutations; docs/steps.md",
     ),
+    Study(
+        "decodingtrust",
+        "Eight perspectives of trust, each scored beside plain decoding's answers",
+        "Wang et al., DecodingTrust: a comprehensive assessment of trustworthiness in GPT models, 2023",
+        "2306.11698",
+        "polydec bench --suite decodingtrust; docs/trust.md",
+    ),
 )

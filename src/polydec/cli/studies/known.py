@@ -8,10 +8,14 @@ from pathlib import Path
 from polydec.base.edge import whole
 from polydec.base.errors import RequestError
 from polydec.cli.flags import Flags
-from polydec.cli.studies import permutations, steps
+from polydec.cli.studies import decodingtrust, permutations, steps
 from polydec.cli.studies.told import Asked, Suite, publish
 
-SUITES: Mapping[str, Suite] = {"permutations": permutations.SUITE, "steps": steps.SUITE}
+SUITES: Mapping[str, Suite] = {
+    "decodingtrust": decodingtrust.SUITE,
+    "permutations": permutations.SUITE,
+    "steps": steps.SUITE,
+}
 
 
 def carry_out(
