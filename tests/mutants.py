@@ -4,6 +4,13 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "training: a seed draws what every other seed draws",
+        "train/dice.py",
+        "repr((seed, step, purpose))",
+        "repr((step, purpose))",
+        "tests/train/test_dice.py::test_seeds_of_a_training_on_states_learn_from_other_rows",
+    ),
+    Mutant(
         "scheduler: the rest of a prompt goes to the back of the queue",
         "core/scheduler.py",
         "self._waiting[model] = [*group, *self._waiting.get(model, ())]",

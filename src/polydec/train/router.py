@@ -33,6 +33,7 @@ from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
 from polydec.train import problems
+from polydec.train.dice import dice
 from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.prm import Head
 from polydec.train.progress import counted
@@ -119,7 +120,7 @@ def _course(spec: RouterSpec) -> Course:
         return binary_cross_entropy_with_logits(head.reward().logit(part.state_NH), part.better_N)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        g = torch.Generator().manual_seed(spec.seed << 32 | step)
+        g = dice(spec.seed, step, "rows")
         return loss_of(
             lessons.part(torch.randint(len(lessons.value_N), (spec.rows,), generator=g))
         ), spec.rows
