@@ -4,6 +4,13 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "judge: what lies behind an error is labelled too",
+        "train/judge.py",
+        "count = min(sum(d.right) + 1, len",
+        "count = min(len(d.right), len",
+        "tests/train/test_train_judge.py::test_a_checker_labels_every_token_up_to_the_first_wrong_one",
+    ),
+    Mutant(
         "training: a seed draws what every other seed draws",
         "train/dice.py",
         "repr((seed, step, purpose))",

@@ -33,6 +33,7 @@ from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
 from polydec.train import problems
+from polydec.train.auc import auc
 from polydec.train.dice import dice
 from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.prm import Head
@@ -224,17 +225,9 @@ def judge(made: Router, lessons: Lessons) -> dict[str, Any]:
     alike)."""
     better_N = lessons.better_N > 0
 
-    def auc(score_N: Tensor) -> float | None:
-        a, b = score_N[better_N][:, None], score_N[~better_N][None]
-        return (
-            round(float(((a > b).float() + 0.5 * (a == b).float()).mean()), 4)
-            if a.numel() and b.numel()
-            else None
-        )
-
     return {
         "steps": len(better_N),
         "better": round(float(better_N.float().mean()), 4),
-        "auc": auc(made.head.logit(lessons.state_NH)),
-        "of_value": auc(-lessons.value_N),
+        "auc": auc(made.head.logit(lessons.state_NH), better_N),
+        "of_value": auc(-lessons.value_N, better_N),
     }
