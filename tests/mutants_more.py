@@ -4,6 +4,20 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "unsure answers of a path weigh as much as sure ones",
+        "families/search/multi_view.py",
+        "return self.chance * self.sure",
+        "return self.chance",
+        "tests/families/test_multi_view.py::test_the_vote_is_that_of_the_formula",
+    ),
+    Mutant(
+        "unlikely first tokens are followed as well",
+        "families/search/multi_view.py",
+        "if chance[x] >= plan.least]",
+        "if chance[x] >= 0.0]",
+        "tests/families/test_multi_view.py::test_the_vote_is_that_of_the_formula",
+    ),
+    Mutant(
         "a fused search lets a text end wherever it may",
         "families/search/fused_beam.py",
         "tokens, logp = zip(*((x, p) for x, p in zip(tokens, logp) if x not in ends))",

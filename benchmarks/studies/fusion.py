@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from polydec import load
+from polydec import generate, load
 from polydec.contrasts.product import Product
 from polydec.core.decoder import Decoder, answers
 from polydec.core.request import Request
@@ -53,9 +53,10 @@ def chance(heard: str, letter: str, noise: float) -> float:
     return noise / len(BESIDE[letter]) if heard in BESIDE[letter] else 0.0
 
 
-def misheard(text: str, noise: float) -> str:
-    """A sentence through the channel; its draws are made of its letters. The first letter, spaces and marks are heard right."""
-    draw = random.Random(text)
+def misheard(text: str, noise: float, turn: int = 0) -> str:
+    """A sentence through the channel; its draws are made of its letters, other ones each turn. The first letter, spaces and
+    marks are heard right."""
+    draw = random.Random(f"{turn} {text}" if turn else text)
     wrong = (
         draw.choice(BESIDE[x]) if i and x in BESIDE and draw.random() < noise else x
         for i, x in enumerate(text)
@@ -135,14 +136,63 @@ def error(make: Make, share: float, sentences: Sequence[str], noise: float) -> f
     return wrong / sum(map(len, sentences))
 
 
-def sentences(count: int) -> tuple[list[str], list[str]]:
-    """(tuned, held out), so many of each."""
+def sentences(count: int | None) -> tuple[list[str], list[str]]:
+    """(tuned, held out), so many of each; None: all."""
     folder = data_root() / "text_tinystories_slice" / "train.jsonl.gz"
     every = dict.fromkeys(
         s for r in read_rows(folder) for s in re.findall(r"[A-Z][a-z ]{25,45}\.", r["text"])
     )
     tuned = [s for s in every if bucket(s) < 7][:count]
     return tuned, [s for s in every if bucket(s) >= 7][:count]
+
+
+def write_pairs(path: Path, noise: float, turns: int, apart: int) -> None:
+    """Pairs of what was heard and what it was, of all tuned sentences but the first `apart`, `turns` of each."""
+    texts = sentences(None)[0][apart:]
+    lines = (
+        json.dumps({"source": misheard(t, noise, turn), "target": t})
+        for turn in range(1, turns + 1)
+        for t in texts
+    )
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{turns * len(texts)} pairs of {len(texts)} sentences in {path}")
+
+
+def trained(asked: argparse.Namespace, at: str) -> None:
+    """The same of a recogniser that was trained, by its name and that of the language model."""
+    lm = load(asked.recogniser, draft=at, ngrams=None, threads=1)
+    tuned, held = sentences(asked.count)
+
+    def wrong(texts: Sequence[str], **options: Any) -> float:
+        said = [
+            generate(
+                lm,
+                misheard(text, asked.noise),
+                method="gfd",
+                options={"width": asked.widths[0], "covers": asked.covers, **options},
+                max_tokens=len(text) + 8,
+            )
+            for text in texts
+        ]
+        off = sum(distance(a.choices[0].text.strip(), t) for a, t in zip(said, texts, strict=True))
+        return off / sum(map(len, texts))
+
+    alone = wrong(held, share=0.0)
+    print(json.dumps({"way": "alone", "held_out": round(alone, 4)}), flush=True)
+    for name, options in {
+        "published": {},
+        "sums": {"mean": False, "lagging": False},
+    }.items():
+        by_share = {s: wrong(tuned, share=s, **options) for s in asked.shares}
+        best = min(by_share, key=lambda s: by_share[s])
+        found = wrong(held, share=best, **options)
+        row = {
+            "tuned": {s: round(e, 4) for s, e in by_share.items()},
+            "share": best,
+            "held_out": round(found, 4),
+            "of_alone": round(found / alone, 3),
+        }
+        print(json.dumps({"way": name, **row}), flush=True)
 
 
 def main() -> None:
@@ -154,9 +204,16 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[5])
     parser.add_argument("--covers", type=int, default=1)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1, 0.2, 0.3, 0.4, 0.5, 0.7])
+    parser.add_argument("--pairs", type=Path, help="only write pairs to train a recogniser on")
+    parser.add_argument("--turns", type=int, default=12, help="pairs of each sentence")
+    parser.add_argument("--recogniser", help="directory of one that was trained on such pairs")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.pairs is not None:
+        return write_pairs(asked.pairs, asked.noise, asked.turns, asked.count)
     at = asked.model or str(data_root() / "model_stories260k" / "hf")
+    if asked.recogniser:
+        return trained(asked, at)
     lm: Any = load(at, draft=None, ngrams=None, threads=1)
     known: Any = read_as_bytes(lm.checkpoint.lm, asked.covers, Path(at).name)
     reader = Reader(known, EMPTY)
