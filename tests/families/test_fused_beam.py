@@ -1,5 +1,6 @@
 """Generative fusion decoding: the verdict by brute force, the search against a reference, what it reduces to."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -24,6 +25,8 @@ from polydec.testing.check_search import (
 )
 from polydec.testing.kits import build
 from polydec.testing.toy import Letters, Table
+from polydec.train.seq2seq import train_seq2seq
+from polydec.train.specs.seq2seq import Seq2SeqSpec
 
 ALL = 10**6
 """Covers that are no limit here."""
@@ -221,12 +224,32 @@ def test_refusals():
     mute = LM(Table(1, 4), Vocab(4, frozenset({3})))
     with pytest.raises(PolydecError, match="tokens of which the bytes are known"):
         build("gfd", heard, mute, {})
-    with pytest.raises(PolydecError, match="no tokenizer"):
-        build("gfd", mute, known, {})
+    silent = Letters(("a", "b", "c", "$"), frozenset(range(4)))
+    for words in (None, silent):
+        unread = LM(Table(1, 4), Vocab(4, frozenset({3}), words=words))
+        with pytest.raises(PolydecError, match="no tokens of which the bytes are known"):
+            FusedBeam(unread, fused(heard, known).reader)
     with pytest.raises(PolydecError, match="share"):
         fused(heard, known, share=1.5)
     with pytest.raises(PolydecError, match="width"):
         fused(heard, known, width=65)
+
+
+def test_a_recogniser_writes_from_a_source(tmp_path):
+    """An encoder-decoder model that was trained for a moment, and a language model of another tokenizer."""
+    rows = [{"source": f"a {x} b", "target": f"a {x}"} for x in ("cat", "dog", "fox", "cow", "hen")]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    spec = {"steps": 2, "tokens": 64, "encoder": 1, "decoder": 1, "width": 32, "vocab": 260}
+    out = str(tmp_path / "heard")
+    train_seq2seq(Seq2SeqSpec(out, str(tmp_path / "pairs.jsonl"), **spec))
+    lm = load(out, draft=str(micro.write(tmp_path / "known")), dtype="float32")
+    ask = {"source": "a cat b", "max_tokens": 6}
+    plain = generate(lm, "", **ask).choices[0].token_ids
+    alone = generate(lm, "", method="gfd", options={"width": 1}, **ask).choices[0].token_ids
+    assert alone == plain
+    few = {"width": 4, "share": 0.9, "mean": False}
+    scores = [c.score for c in generate(lm, "", method="gfd", options=few, n=2, **ask).choices]
+    assert scores == sorted(scores, reverse=True)
 
 
 def test_models_of_two_tokenizers(tmp_path):

@@ -109,8 +109,9 @@ class FusedBeam:
             raise RequestError(f"width is {self.width}: it must lie in 1 to 64")
         if not 0.0 <= self.share <= 1.0:
             raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
-        if self.target.vocab.words is None:
-            raise RequestError("the model has no tokenizer, so what it writes has no bytes to read")
+        words = self.target.vocab.words
+        if words is None or not any(words.pieces):
+            raise RequestError("the model has no tokens of which the bytes are known to be read")
 
     @property
     def vocab(self) -> Vocab:
