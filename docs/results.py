@@ -1000,7 +1000,11 @@ SENTENCES = (
         "docs/speculation.md",
         "Zen 4: {}; Zen 5: {}, {}, {} and {} in four runs",
         HEADLINE,
-        lambda: [r["over"] for r in alone() if "AVX-512" in r["machine"]],
+        lambda: [
+            r["over"]
+            for r in alone()
+            if "AVX-512" in r["machine"] and r["prompts"].startswith("27")
+        ],
     ),
     *(
         Sentence(page, f"`eagle` writes **{{}} tokens a pass**{between}{{}}", TRAINED, best_trained)
