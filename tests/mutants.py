@@ -4,6 +4,20 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "judge: what lies behind an error is labelled too",
+        "train/judge.py",
+        "count = min(sum(d.right) + 1, len",
+        "count = min(len(d.right), len",
+        "tests/train/test_train_judge.py::test_a_checker_labels_every_token_up_to_the_first_wrong_one",
+    ),
+    Mutant(
+        "training: a seed draws what every other seed draws",
+        "train/dice.py",
+        "repr((seed, step, purpose))",
+        "repr((step, purpose))",
+        "tests/train/test_dice.py::test_seeds_of_a_training_on_states_learn_from_other_rows",
+    ),
+    Mutant(
         "scheduler: the rest of a prompt goes to the back of the queue",
         "core/scheduler.py",
         "self._waiting[model] = [*group, *self._waiting.get(model, ())]",
