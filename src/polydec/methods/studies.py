@@ -91,4 +91,18 @@ STUDIES = (
         "2306.11698",
         "polydec bench --suite decodingtrust; docs/trust.md",
     ),
+    Study(
+        "lexinvariant-lm",
+        "A language model that learns from each text what its symbols mean",
+        "Huang et al., Lexinvariant language models, 2023",
+        "2305.16349",
+        "polydec train words --kind lexinvariant; docs/words.md",
+    ),
+    Study(
+        "word-pooled-tokenization",
+        "Words as a few vectors, spelt byte by byte",
+        "Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023",
+        "2310.11628",
+        "polydec train words --kind word-pooled; docs/words.md",
+    ),
 )
