@@ -4,6 +4,20 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "judge: what lies behind an error is labelled too",
+        "train/judge.py",
+        "count = min(sum(d.right) + 1, len",
+        "count = min(len(d.right), len",
+        "tests/train/test_train_judge.py::test_a_checker_labels_every_token_up_to_the_first_wrong_one",
+    ),
+    Mutant(
+        "training: a seed draws what every other seed draws",
+        "train/dice.py",
+        "repr((seed, step, purpose))",
+        "repr((step, purpose))",
+        "tests/train/test_dice.py::test_seeds_of_a_training_on_states_learn_from_other_rows",
+    ),
+    Mutant(
         "scheduler: the rest of a prompt goes to the back of the queue",
         "core/scheduler.py",
         "self._waiting[model] = [*group, *self._waiting.get(model, ())]",
@@ -156,5 +170,26 @@ MUTANTS = [
         'rng.at("token", position + len(path))',
         'rng.at("token", position)',
         "tests/verifiers/test_verifiers.py::test_trust_draws_the_token_behind_the_draft_as_plain_decoding_does",
+    ),
+    Mutant(
+        "searched: a step of the draft model is held to the target's law",
+        "bench/searched.py",
+        "laws.append(routed.small.target)",
+        "laws.append(routed.big.target)",
+        "tests/bench/test_audit.py::test_a_step_of_the_draft_model_has_its_law",
+    ),
+    Mutant(
+        "searched: what a further prompt shares counts as never read",
+        "bench/searched.py",
+        'real["positions"] + lm.checkpoint.lm.shared - shared',
+        'real["positions"]',
+        "tests/bench/test_audit.py::test_a_further_prompt_that_shares_the_first_one_is_no_alarm",
+    ),
+    Mutant(
+        "drift: states of other positions are compared",
+        "bench/drift.py",
+        "self._watched.laws(state_FH[index], rows)",
+        "self._watched.laws(state_FH[: len(index)], rows)",
+        "tests/bench/test_drift.py::test_a_method_that_reads_states_is_watched_too",
     ),
 ]

@@ -28,6 +28,7 @@ from polydec.core.types import Exactness, Vocab
 from polydec.learned import artefact
 from polydec.methods.card import Card
 from polydec.methods.kit import Trained
+from polydec.train.dice import dice
 from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.own_text import Lessons, gather
 from polydec.train.schedule import Schedule
@@ -147,7 +148,7 @@ def course(spec):
     made = lambda: Guess(point.lm.vocab, net.weight)
 
     def loss(step):
-        g = torch.Generator().manual_seed(spec.seed << 32 | step)
+        g = dice(spec.seed, step, "rows")
         some = torch.randint(len(at_N), (spec.rows,), generator=g)
         return cross_entropy(linear(made().start(state_NH[some]), net.weight), aim_N[some]), spec.rows
 

@@ -16,10 +16,16 @@ from polydec.learned.kinds import judge
 from polydec.learned.kinds.judge import Judge
 from polydec.methods import registry
 from polydec.methods.kit import Kit
+from polydec.models import checkpoint
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy
-from polydec.train.judge import JudgeSpec, Lessons, auc, same, train_judge
+from polydec.train import judge as training
+from polydec.train import problems
+from polydec.train.judge import JudgeSpec, Lessons, auc, checked, kept, same, train_judge
+from polydec.train.selfplay import Sample
+from polydec.train.solutions import Drawn, right
+from polydec.train.stop_head import states
 from polydec.verifiers.judged import Judged
 from polydec.verifiers.match import Match
 
@@ -129,3 +135,93 @@ def test_it_is_trained_saved_and_fits(tmp_path):
         registry.build(
             "judge-decoding", Kit(toy(1, 320), toy(2, 320), (judge.load(tmp_path / "out"),))
         )
+
+
+def test_a_checker_labels_every_token_up_to_the_first_wrong_one():
+    """Beside a walk over each solution, token by token; what lies behind an error, and an end, is left out."""
+    target = toy(3, 6, eos=5)
+    drawn = [
+        Drawn(problem, (0, 1), tokens, right)
+        for problem, tokens, right in (
+            (None, (2, 3, 4, 5), (True, True, True, True)),  # right, and it ends
+            (None, (2, 3, 4, 1, 0), (True, True, False, False, False)),  # wrong at its third token
+            (None, (4, 5), (True, False)),  # it ends too early: only the end is wrong
+            (None, (3, 3), (False, False)),  # wrong from the beginning
+            (None, (5,), (False,)),  # nothing but an end
+        )
+    ]
+    lessons = checked(target, drawn)
+    assert lessons.right_N.tolist() == [1, 1, 1, 1, 1, 0, 1, 0]
+    texts = ((2,), (2, 3), (2, 3, 4), (2,), (2, 3), (2, 3, 4), (4,), (3,))
+    for state_H, text in zip(lessons.state_NH, texts, strict=True):
+        assert state_H.allclose(states(target, (0, 1), text)[-1])
+    with pytest.raises(ValueError, match="wrote no solution"):
+        checked(target, drawn[-1:])
+
+
+def test_shares_that_are_let_stand():
+    one = Judge(
+        torch.tensor([1.0, 0.0]), torch.zeros(()), None
+    )  # the chance grows with the first number
+    state = torch.tensor([[9.0, 1.0], [1.0, 9.0], [-9.0, 1.0], [9.0, 1.0]])
+    shares = kept(one, Lessons(state, torch.tensor([1.0, 1.0, 0.0, 0.0])))
+    assert shares["0.3"] == (1.0, 0.5) and shares["0.7"] == (0.5, 0.5)
+    assert kept(one, Lessons(state, torch.ones(4)))["0.5"] == (0.75, 0.0)
+
+
+def test_it_is_trained_on_problems_and_goes_on_where_it_was_cut(tmp_path):
+    def spec(out, **more):
+        how = {"kinds": ("chain", "order"), "replies": True, "each": 8, "steps": 4, **more}
+        return JudgeSpec(str(tmp_path / out), "zoo:reasoner", "zoo:reasoner", **how)
+
+    result = train_judge(spec("a"))
+    assert 0 < result["right"] < 1 and result["tokens"] > 300
+    assert set(result["held_out"]["kept"]) == {
+        "0.3",
+        "0.5",
+        "0.7",
+        "0.9",
+    }
+    texts = [p.read_text().splitlines() for p in sorted((tmp_path / "a").glob("*.jsonl"))]
+    assert sorted(len(lines) for lines in texts) == [4, 4, 16, 16]
+    assert train_judge(spec("a"))["held_out"] == result["held_out"]
+    for bad, message in (
+        ({"kinds": ("sum",)}, "kinds has 'sum': it must be one of chain, make, order"),
+        ({"kinds": ()}, "replies is true: name the kinds"),
+        ({"text": "x.jsonl"}, "text is 'x.jsonl': with kinds the solutions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            spec("b", **bad)
+
+
+def test_a_checker_labels_what_the_draft_would_put_where_the_target_would_not(monkeypatch):
+    """Beside the checker itself, of a draft that would write "9" everywhere: only places behind a right beginning count."""
+    target = checkpoint.load("zoo:reasoner")
+    text, ends = target.text, target.lm.vocab.eos
+    problem = problems.Problem("chain", "2+7*3", ("2+7=9", "9*3=27"), "27")
+    ids = text.chat([{"role": "user", "content": problem.question}])
+    nine = text.encode("9", special=False)[0]
+    row = torch.eye(target.lm.vocab.size)[nine]
+    true = training.laws
+    monkeypatch.setattr(
+        training,
+        "laws",
+        lambda lm, s, t: row.expand(len(s.output_ids), -1) if lm is None else true(lm, s, t),
+    )
+    for answer, last in (("2+7=9\n9*3=27\n=27", 99), ("2+7=9\n9*3=26\n=26", 11)):
+        tokens = text.encode(answer, special=False)
+        drawn = Drawn(problem, ids, tokens, right(problem, text, tokens, ends))
+        own = true(target.lm, Sample(ids, tokens), 0.0).argmax(-1).tolist()
+        rows = []
+        for i in range(len(tokens)):
+            before = text.decode(tokens[:i])
+            if len(before) < last and own[i] != nine:
+                good = any(a.startswith(before + "9") for a in ("2+7=9\n9*3=27\n=27",))
+                rows.append((states(target.lm, ids, (*tokens[:i], nine))[-1], float(good)))
+        lessons = training.differing(target, None, [drawn])
+        assert lessons.right_N.tolist() == [good for _, good in rows] and len(rows) > 4
+        for state_H, (want_H, _) in zip(lessons.state_NH, rows, strict=True):
+            assert state_H.allclose(want_H)
+    with pytest.raises(ValueError, match="there is nothing to judge"):
+        monkeypatch.setattr(training, "laws", true)
+        training.differing(target, target.lm, [drawn])

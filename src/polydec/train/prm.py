@@ -14,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from polydec.learned.kinds import step_reward
 from polydec.learned.kinds.step_reward import StepReward
 from polydec.models.checkpoint import Checkpoint
+from polydec.train.dice import dice
 from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.own_text import states
 from polydec.train.schedule import Schedule
@@ -80,7 +81,7 @@ def _course(spec: PrmSpec) -> Course:
         )
 
     def loss(step: int) -> tuple[Tensor, int]:
-        g = torch.Generator().manual_seed(spec.seed << 32 | step)
+        g = dice(spec.seed, step, "rows")
         return loss_of(
             lessons, torch.randint(len(lessons.right_N), (spec.rows,), generator=g)
         ), spec.rows

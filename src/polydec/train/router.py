@@ -33,6 +33,8 @@ from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
 from polydec.train import problems
+from polydec.train.auc import auc
+from polydec.train.dice import dice
 from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.prm import Head
 from polydec.train.progress import counted
@@ -119,7 +121,7 @@ def _course(spec: RouterSpec) -> Course:
         return binary_cross_entropy_with_logits(head.reward().logit(part.state_NH), part.better_N)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        g = torch.Generator().manual_seed(spec.seed << 32 | step)
+        g = dice(spec.seed, step, "rows")
         return loss_of(
             lessons.part(torch.randint(len(lessons.value_N), (spec.rows,), generator=g))
         ), spec.rows
@@ -223,17 +225,9 @@ def judge(made: Router, lessons: Lessons) -> dict[str, Any]:
     alike)."""
     better_N = lessons.better_N > 0
 
-    def auc(score_N: Tensor) -> float | None:
-        a, b = score_N[better_N][:, None], score_N[~better_N][None]
-        return (
-            round(float(((a > b).float() + 0.5 * (a == b).float()).mean()), 4)
-            if a.numel() and b.numel()
-            else None
-        )
-
     return {
         "steps": len(better_N),
         "better": round(float(better_N.float().mean()), 4),
-        "auc": auc(made.head.logit(lessons.state_NH)),
-        "of_value": auc(-lessons.value_N),
+        "auc": auc(made.head.logit(lessons.state_NH), better_N),
+        "of_value": auc(-lessons.value_N, better_N),
     }

@@ -30,6 +30,7 @@ from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.train import selfplay, texts
 from polydec.train.data import training_data
+from polydec.train.dice import dice
 from polydec.train.envelope import STATE, Course, carry_out, identity
 from polydec.train.kinds import KINDS
 from polydec.train.loop import arithmetic, precision
@@ -107,7 +108,7 @@ def _course(spec: StatesSpec) -> Course:
     looked, seen = aside[:: max(1, len(aside) // 24)], list[list[float]]()
 
     def loss(step: int) -> tuple[Tensor, int]:
-        g = torch.Generator().manual_seed(spec.seed << 32 | step)
+        g = dice(spec.seed, step, "rows")
         row_B = pieces[torch.randint(len(pieces), (spec.rows,), generator=g)]
         student.at(step, spec.steps)
         with precision(fast):

@@ -17,6 +17,7 @@ from polydec.learned.kinds import stop_head
 from polydec.learned.kinds.stop_head import StopHead
 from polydec.models.lm import LM
 from polydec.train import selfplay
+from polydec.train.dice import dice
 from polydec.train.envelope import Course, carry_out, identity
 from polydec.train.own_text import gather
 from polydec.train.schedule import Schedule
@@ -64,7 +65,7 @@ def _course(spec: StopHeadSpec) -> Course:
     )
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
     lessons, aside, unseen_lessons = (
-        learn(point.lm, small.lm, part, spec, seed) for seed, part in enumerate(parts)
+        learn(point.lm, small.lm, part, spec, number) for number, part in enumerate(parts)
     )
     start = stop_head.fresh(lessons.hidden_NH.shape[1], spec.depth, spec.tied, spec.seed)
     network = Head(
@@ -75,7 +76,7 @@ def _course(spec: StopHeadSpec) -> Course:
         return weighted_bce(network.head().logits(aside.hidden_NH), aside.accepted_N, spec.weight)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        g = torch.Generator().manual_seed(spec.seed << 32 | step)
+        g = dice(spec.seed, step, "rows")
         picked = torch.randint(len(lessons.accepted_N), (spec.rows,), generator=g)
         return weighted_bce(
             network.head().logits(lessons.hidden_NH[picked]),
@@ -108,10 +109,11 @@ def _course(spec: StopHeadSpec) -> Course:
 
 
 def learn(
-    target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, seed: int
+    target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, part: int
 ) -> Lessons:
-    """What the draft's states say of tokens that it drew after the target's own text."""
-    g = torch.Generator().manual_seed(spec.seed << 8 | seed)
+    """What the draft's states say of tokens that it drew after the target's own text. part: number of this part of the samples,
+    which names its draws."""
+    g = dice(spec.seed, part, "drafts")
     hidden, accepted = list[Tensor](), list[Tensor]()
     for s in samples:
         p_TV, q_TV = (laws(lm, s, spec.temperature) for lm in (target, draft))

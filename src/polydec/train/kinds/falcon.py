@@ -13,6 +13,7 @@ from polydec.drafters.falcon import FromFalcon
 from polydec.learned.kinds import falcon
 from polydec.learned.kinds.falcon import Falcon
 from polydec.learned.state_layer import EPS, StateLayer, even
+from polydec.train.dice import dice
 from polydec.train.state_layer import Block, Past, behind, mlp
 from polydec.train.students import Kind, Rates, Shown, Student
 
@@ -44,7 +45,7 @@ class FalconStudent(Student):
     def at(self, step: int, steps: int) -> None:
         self._left, self._draw = (
             1.0 - step / steps,
-            torch.Generator().manual_seed(self.shown.seed << 32 | step),
+            dice(self.shown.seed, step, "glances"),
         )
 
     def forward(

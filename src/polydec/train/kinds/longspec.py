@@ -14,6 +14,7 @@ from polydec.drafters.longspec import FromLongSpec
 from polydec.learned.kinds import longspec
 from polydec.learned.kinds.longspec import LongSpec, Sizes
 from polydec.learned.state_layer import EPS, StateLayer, even
+from polydec.train.dice import dice
 from polydec.train.network import Attention, Layer, rotate
 from polydec.train.state_layer import begun, mlp
 from polydec.train.students import UNROLLED, Kind, Rates, Shown, Student
@@ -82,7 +83,7 @@ class LongSpecStudent(Student):
         )
 
     def at(self, step: int, steps: int) -> None:
-        self._draw = torch.Generator().manual_seed(self.shown.seed << 32 | step)
+        self._draw = dice(self.shown.seed, step, "places")
 
     def forward(
         self, entry_BTW: Tensor, window_BMW: Tensor, every: int = 1

@@ -1,0 +1,158 @@
+"""Judge decoding on problems that a checker judges: tokens a pass and solved problems, beside a judge that decides by chance.
+
+    polydec train reasoner --out out/small --width 128 --layers 2 --steps 700 --seed 3
+    polydec train judge --target zoo:reasoner --draft out/small --kinds chain,make,order --each 250 --out out/judge
+    python benchmarks/claims/judge_decoding.py --draft out/small --judge out/judge [--problems 67] [--seed 78]
+
+Held-out problems (SHA-1 of the question), as many of each kind, greedy. "chance" keeps as large a share of the tokens that the
+judge is asked of as the judge does at that threshold, whichever they are. Several directories after --judge are several
+trainings: figures are their means, and intervals (95 %) are of a bootstrap over problems of the difference to the target alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.core.decoder import Decoder, answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.drafters.model import FromModel
+from polydec.drafters.nothing import Nothing
+from polydec.drafters.with_states import WithStates
+from polydec.families.ar.speculative import Speculative
+from polydec.learned.kinds import judge as trained
+from polydec.models import checkpoint
+from polydec.policies.fixed import Fixed
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.train import judge as training
+from polydec.train.problems import KINDS, make, solved
+from polydec.train.solutions import LONGEST, draw
+from polydec.trees.ranked import Ranked
+from polydec.verifiers.judged import Judged
+from polydec.verifiers.match import Match
+
+THRESHOLDS = (0.99, 0.9, 0.7, 0.5, 0.3)
+
+
+@dataclass
+class Counted:
+    """A judge, and of how many tokens it was asked and let stand."""
+
+    says: Callable[[Tensor], bool]
+    asked: int = 0
+    kept: int = 0
+
+    def chance(self, state_H: Tensor) -> float:
+        yes = self.says(state_H)
+        self.asked, self.kept = self.asked + 1, self.kept + yes
+        return float(yes)
+
+
+@dataclass
+class Row:
+    """Of one way, each training's answers. right: of each problem."""
+
+    right: list[np.ndarray] = field(default_factory=list)
+    passes: list[float] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=list)
+    judged: list[float] = field(default_factory=list)
+    share: list[float] = field(default_factory=list)
+
+
+def measure(row: Row, decoder: Decoder, asked: Sequence[Any], text: Any, judge: Any) -> None:
+    results = run([answer_one(decoder, Request(ids, max_tokens=LONGEST)) for _, ids in asked])
+    texts = [text.decode([x for x in r.token_ids if x not in decoder.vocab.eos]) for r in results]
+    row.right.append(np.array([solved(p, t) for (p, _), t in zip(asked, texts)], float))
+    row.tokens.append(sum(len(r.token_ids) for r in results) / len(asked))
+    row.passes.append(sum(r.stats.passes for r in results) / len(asked))
+    row.judged.append(sum(r.stats.judged for r in results) / len(asked))
+    row.share.append(judge.kept / max(1, judge.asked) if judge else 0.0)
+
+
+def line(name: str, row: Row, plain: np.ndarray) -> dict[str, Any]:
+    right = np.mean(row.right, 0)
+    apart = np.random.default_rng(0).choice(right - plain, (2000, len(right))).mean(1)
+    low, high = 100 * np.quantile(apart, (0.025, 0.975))
+    return {
+        "way": name,
+        "solved": round(100 * right.mean(), 1),
+        "each": ", ".join(f"{100 * r.mean():.1f}" for r in row.right),
+        "over the target": f"{100 * (right - plain).mean():+.1f} [{low:+.1f}, {high:+.1f}]",
+        "tokens a pass": round(float(np.sum(row.tokens) / np.sum(row.passes)), 3),
+        "judged an answer": round(float(np.mean(row.judged)), 2),
+        "let stand": round(float(np.mean(row.share)), 3),
+    }
+
+
+def held_out_auc(target: Any, draft: Any, judge: Any, kinds: Sequence[str], out: Path) -> str:
+    """Of held-out solutions of the draft: behind each token, one place too early, and of the draft's tokens where the target
+    would put others."""
+    drawn = draw(
+        out / "auc.jsonl", draft, kinds, 100, temperature=training.TEMPERATURE, seed=5, unseen=True
+    )
+    lessons = training.checked(target.lm, drawn)
+    early = training.Lessons(lessons.state_NH.roll(1, 0), lessons.right_N)
+    asked = training.differing(target, draft.lm, drawn)
+    return (
+        f"auc {training.auc(judge, lessons)}, one place early {training.auc(judge, early)}; where the models differ "
+        f"{training.auc(judge, asked)}, of {len(asked.right_N)} tokens {float(asked.right_N.mean()):.3f} right"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default="zoo:reasoner")
+    parser.add_argument("--draft", required=True)
+    parser.add_argument("--judge", required=True, nargs="+")
+    parser.add_argument("--problems", type=int, default=67)
+    parser.add_argument("--seed", type=int, default=78)
+    parser.add_argument("--depth", type=int, default=10)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    target, draft = checkpoint.load(args.model), checkpoint.load(args.draft)
+    big, small = (Shaped(p.lm, Greedy()) for p in (target, draft))
+    problems = [make(kind, args.seed, i, True) for i in range(args.problems) for kind in KINDS]
+    asked = [(p, target.text.chat([{"role": "user", "content": p.question}])) for p in problems]
+    chain = Ranked(tuple((0,) * n for n in range(1, args.depth + 1)))
+    ends, rows = frozenset(big.vocab.eos), dict[str, Row]()
+
+    def way(name: str, verifier: Any, judge: Any = None) -> None:
+        drafter = FromModel(small, chain)
+        drafter = drafter if judge is None else WithStates(drafter)
+        decoder = Speculative(big, drafter, verifier, Fixed(args.depth))
+        measure(rows.setdefault(name, Row()), decoder, asked, target.text, judge)
+
+    for name, law in (("target", big), ("draft", small)):
+        alone = Speculative(law, Nothing(), Match(), Fixed(0))
+        measure(rows.setdefault(name, Row()), alone, asked, target.text, None)
+    way("match", Match())
+    for seed, where in enumerate(args.judge):
+        judge = trained.load(where)
+        print(where, held_out_auc(target, draft, judge, tuple(KINDS), Path(where)), flush=True)
+        for threshold in THRESHOLDS:
+
+            def right(state_H: Tensor, judge: Any = judge, least: float = threshold) -> bool:
+                return judge.chance(state_H) > least
+
+            counted = Counted(right)
+            way(f"judge {threshold}", Judged(counted, 0.5, ends), counted)  # pyright: ignore
+            share, coin = counted.kept / max(1, counted.asked), Random(seed)
+            blind = Counted(lambda _, share=share, coin=coin: coin.random() < share)
+            way(f"chance {threshold}", Judged(blind, 0.5, ends), blind)  # pyright: ignore
+    for name, row in rows.items():
+        print(json.dumps(line(name, row, rows["target"].right[0])), flush=True)
+
+
+if __name__ == "__main__":
+    main()
