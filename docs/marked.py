@@ -119,11 +119,19 @@ def mark(words: str) -> Mark | None:
 @cache
 def rows_at(commit: str) -> tuple[tuple[str, ...], ...] | None:
     """The figures of every row of every table of every page at a commit; None where its history is not here."""
-    asked = ["git", "grep", "-h", "^ *|", commit, "--", "*.md"]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
+    found = git("grep", "-h", "^ *|", commit, "--", "*.md")
+    return None if found is None else tuple(tuple(figures(line)) for line in found.splitlines())
+
+
+def git(*words: str) -> str | None:
+    """What git says; None where it has no such thing, or is not there."""
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
         return None
-    return tuple(tuple(figures(line)) for line in done.stdout.splitlines())
+    return None if done.returncode else done.stdout
 
 
 def figures(row: str) -> list[str]:
@@ -191,9 +199,7 @@ def unknown(words: str, commits: Sequence[str]) -> list[str] | None:
 
 @cache
 def shown_at(commit: str, page: str) -> str | None:
-    asked = ["git", "show", f"{commit}:{page}"]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-    return None if done.returncode else done.stdout
+    return git("show", f"{commit}:{page}")
 
 
 # ---- which have neither ----
