@@ -26,6 +26,7 @@ from polydec.train.tokens import train_tokenizer
 from polydec.train.word_kinds import lexinvariant, word_pooled
 from polydec.train.word_kinds.judged import with_slips, words_right
 from polydec.train.word_kinds.known import KINDS
+from polydec.train.word_kinds.positions import by_position
 from polydec.train.word_kinds.word_pooled import WordPooled
 from polydec.train.words import train_words
 
@@ -115,7 +116,7 @@ def lexical(seed=0):
 def test_renaming_bytes_and_rows_alike_changes_nothing():
     network, r = lexical(), torch.Generator().manual_seed(3)
     texts = torch.randint(4, 260, (4, 80), generator=r).tolist()
-    assert lexinvariant.beside(network, texts)["renamed_apart"] < 1e-4
+    assert lexinvariant.beside(network, texts, 64)["renamed_apart"] < 1e-4
     token_BT, table_BVH = torch.tensor(texts), network.tables(4, 7)
     turned = table_BVH.roll(1, 1)  # rows renamed, bytes not
     assert not torch.allclose(
@@ -157,7 +158,7 @@ def test_words_are_right_where_every_byte_is_the_likeliest():
             return logits
 
     text = [0, 3, 4, 1, 5, 6, 1, 7, 1, 3]
-    assert words_right(Known(), [text], {1}) == pytest.approx(2 / 3)
+    assert words_right(Known(), [text], {1}, 50) == pytest.approx(2 / 3)
 
 
 def test_slips_are_of_letters_and_as_frequent_as_asked():
@@ -272,3 +273,19 @@ def test_a_spec_that_cannot_be_is_refused(fields, says):
     with pytest.raises(RequestError, match=says):
         WordsSpec("x", **fields)
     assert word_pooled.PARTS == (" ", "\n")
+
+
+def test_bits_of_each_part_of_a_text():
+    class Early(torch.nn.Module):
+        """Knows nothing of the first twenty bytes, and of all others everything."""
+
+        def forward(self, token_BT):
+            logits = 50.0 * F.one_hot(token_BT.roll(-1, 1), 8).float()
+            logits[:, :20] = 0.0
+            return logits
+
+    texts = [[i % 7 for i in range(62)]] * 2
+    told = by_position(Early(), texts, 60)["bits_from"]
+    assert list(told) == ["0", "20", "50"] and told["0"] == pytest.approx(3.0)
+    assert told["20"] == pytest.approx(0.0, abs=1e-6)
+    assert by_position(Early(), texts, 64) == {}  # no text is so long

@@ -19,7 +19,7 @@ from polydec.train.evaluate import bits_per_byte
 from polydec.train.loop import arithmetic, precision
 from polydec.train.network import Layer
 from polydec.train.schedule import Schedule
-from polydec.train.specs.words import CONTEXT, WordsSpec
+from polydec.train.specs.words import WordsSpec
 from polydec.train.tokens import mark_id, train_tokenizer
 from polydec.train.word_kinds.judged import with_slips, words_right
 from polydec.train.word_kinds.known import KINDS
@@ -63,6 +63,7 @@ def _course(spec: WordsSpec) -> Course:
             return F.cross_entropy(logits, token_BT[:, 1:].flatten()), token_BT.numel()
 
     def measure() -> Mapping[str, Any]:
+        # in windows as long as a row: beyond it positions are ones that no kind has learned
         texts = [ids for every in unseen.values() for ids in every]
         with torch.no_grad():
             return {
@@ -70,19 +71,22 @@ def _course(spec: WordsSpec) -> Course:
                 "parameters": sum(p.numel() for p in network.parameters()),
                 "held_out_bytes": sizes,
                 "bits_per_byte": {
-                    name: bits_per_byte(network, every, sizes[name], context=CONTEXT)
+                    name: bits_per_byte(network, every, sizes[name], context=spec.length)
                     for name, every in unseen.items()
                     if sizes[name]
                 },
                 "bits_per_byte_with_slips": {
                     name: bits_per_byte(
-                        network, with_slips(every, letters, SLIPS, 0), sizes[name], context=CONTEXT
+                        network,
+                        with_slips(every, letters, SLIPS, 0),
+                        sizes[name],
+                        context=spec.length,
                     )
                     for name, every in unseen.items()
                     if sizes[name]
                 },
-                "words_right": words_right(network, texts, ends),
-                **kind.beside(network, texts),
+                "words_right": words_right(network, texts, ends, spec.length),
+                **kind.beside(network, texts, spec.length),
             }
 
     return Course(

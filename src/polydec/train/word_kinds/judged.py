@@ -7,19 +7,19 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import nn
 
-from polydec.train.specs.words import CONTEXT
-
 TEXTS = 64
-"""Texts that are read for words, each up to the context."""
+"""Texts that are read for words, each as far as a row is long."""
 
 
 @torch.no_grad()
-def words_right(network: nn.Module, texts: Sequence[Sequence[int]], ends: Collection[int]) -> float:
+def words_right(
+    network: nn.Module, texts: Sequence[Sequence[int]], ends: Collection[int], length: int
+) -> float:
     """The share of words that greedy decoding would spell right to their last byte, which parts them from the next one, behind
     the text before them. A word is greedily right where each of its bytes is the likeliest behind those before it."""
     right, count = 0, 0
     for ids in texts[:TEXTS]:
-        token_1T = torch.tensor([ids[: CONTEXT + 1]])
+        token_1T = torch.tensor([ids[: length + 1]])
         guess = network(token_1T[:, :-1])[0].argmax(-1)
         whole = True
         for hit, token in zip((guess == token_1T[0, 1:]).tolist(), token_1T[0, 1:].tolist()):

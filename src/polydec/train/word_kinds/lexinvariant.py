@@ -76,10 +76,10 @@ def save(out: Path, network: Lexinvariant, tokenizer: Tokenizer, spec: WordsSpec
 
 
 @torch.no_grad()
-def beside(network: Lexinvariant, texts: Sequence[Sequence[int]]) -> Mapping[str, Any]:
+def beside(network: Lexinvariant, texts: Sequence[Sequence[int]], length: int) -> Mapping[str, Any]:
     """Bits a byte by position, and whether renaming bytes changes nothing: the largest difference of a log-probability."""
     rows = [ids[:64] for ids in texts if len(ids) >= 64][:4]
-    out = dict(by_position(network, texts))
+    out: dict[str, Any] = {**by_position(network, texts, length)}
     if rows:
         token_BT, table_BVH = torch.tensor(rows), network.tables(len(rows), 7)
         size = table_BVH.shape[1]

@@ -33,8 +33,8 @@ def save(out: Path, network: Llama, tokenizer: Tokenizer, spec: WordsSpec) -> No
     save_directory(out, network, config, files=files_of(tokenizer), dtype=torch.float32)
 
 
-def beside(network: Llama, texts: Sequence[Sequence[int]]) -> Mapping[str, Any]:
-    return by_position(network, texts)
+def beside(network: Llama, texts: Sequence[Sequence[int]], length: int) -> Mapping[str, Any]:
+    return by_position(network, texts, length)
 
 
 KIND = Kind(make, as_it_is, save, beside)

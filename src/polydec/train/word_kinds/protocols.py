@@ -19,12 +19,12 @@ class Kind:
     """make: a network that reads tokens [B, T], BEGIN first, and gives the logits of what follows each,
     [B, T, V]: whatever its units are, its law is one of bytes. learn: the same logits as they are
     learned from at a step. save: writes a directory that `polydec.load` reads. beside: figures of its
-    own, of held-out texts."""
+    own, of held-out texts, each as far as a row is long."""
 
     make: Callable[[WordsSpec, Tokenizer], nn.Module]
     learn: Callable[[Any, Tensor, int], Tensor]
     save: Callable[[Path, Any, Tokenizer, WordsSpec], None]
-    beside: Callable[[Any, Sequence[Sequence[int]]], Mapping[str, Any]]
+    beside: Callable[[Any, Sequence[Sequence[int]], int], Mapping[str, Any]]
 
 
 def files_of(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -158,9 +158,9 @@ def save(out: Path, network: WordPooled, tokenizer: Tokenizer, spec: WordsSpec) 
 
 
 @torch.no_grad()
-def beside(network: WordPooled, texts: Sequence[Sequence[int]]) -> Mapping[str, Any]:
+def beside(network: WordPooled, texts: Sequence[Sequence[int]], length: int) -> Mapping[str, Any]:
     """How many positions the backbone runs a byte."""
-    rows = [ids[:512] for ids in texts if len(ids) > 64][:32]
+    rows = [ids[: length + 1] for ids in texts if len(ids) > 64][:32]
     words = sum(int(network.places(torch.tensor([ids]))[0].max()) for ids in rows)
     count = sum(len(ids) - 1 for ids in rows)
     return {"backbone_positions_a_byte": network.c.slots * words / max(1, count)}
