@@ -2,9 +2,11 @@
 
     POLYDEC_DATA=../shared/data python benchmarks/presses_step.py docs/presses-step.csv
     POLYDEC_ISA=AVX2 python benchmarks/presses_step.py docs/presses-step.csv --times
+    python benchmarks/presses_step.py docs/presses-step.csv --page docs/caches.md       # measures nothing
 
 zoo:smollm2 reads one book in the compiled step, 64 rows a pass, under each press and with the cache as it is. Rows of one
-instruction set are added at once; --times leaves out the distances, which are the same on every set.
+instruction set are added at once; --times leaves out the distances, which are the same on every set; --page writes the
+short table of what the file has.
 
 - bytes, perplexity, kl, same: as benchmarks/presses.py has them
 - row, rows: attention of one row and of eight behind a text, CPU milliseconds of one thread: what a pass takes there, less
@@ -17,12 +19,13 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import Any
 
 import torch
+from native_tables import between
 from presses import read, shown, text
 
 import polydec
@@ -36,6 +39,8 @@ CONTEXTS = (1000, 2000, 4000, 8000)
 TIMED = (2000, 4000)
 """Contexts with --times."""
 ROWS, TOKENS, TURNS = 64, 48, 21
+SHOWN = ("2000", "8000")
+"""Contexts of the page's table."""
 COLUMNS = (
     "set", "press", "context", "bytes", "perplexity", "kl", "same", "row", "rows", "plain", "auto",
 )  # fmt: skip
@@ -159,7 +164,26 @@ def once(lm: Any, ask: Ask) -> Any:
     return ticket.completion()
 
 
+def short(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The lines of the page's table: in each cell the figures of both contexts, of AVX-512."""
+    heads = {"bytes": "bytes", "perplexity": "perplexity", "kl": "KL", "row": "one row, ms"}
+    heads |= {"rows": "eight rows, ms", "plain": "`plain`, tokens a second", "auto": "`auto`"}
+    lines = [f"| press | {' | '.join(heads.values())} |", "|---" * (1 + len(heads)) + "|"]
+    by = {(row["press"], row["context"]): row for row in rows if row["set"].startswith("AVX-512")}
+    for way in dict.fromkeys(name for name, _ in by):
+        both = [by[way, context] for context in SHOWN]
+        cells = [", ".join(row[column] for row in both) for column in heads]
+        lines.append(f"| {way if way == 'none' else f'`{way}`'} | {' | '.join(cells)} |")
+    return lines
+
+
 def main() -> None:
+    if "--page" in sys.argv:
+        with Path(sys.argv[1]).open(encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        page = Path(sys.argv[sys.argv.index("--page") + 1])
+        page.write_text(between(page.read_text("utf-8"), "step", short(rows)), "utf-8")
+        return
     torch.set_num_threads(1)
     path, distances = Path(sys.argv[1]), "--times" not in sys.argv
     done = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import orders
+
 from polydec.methods.card import Card
 
 DOCS = Path(__file__).parent
@@ -222,7 +224,8 @@ def section(name: str, card: Card) -> list[str]:
         if card.published
         else "**Reported**: no figure of a paper is on record here."
     )
-    found = [line for measured in TABLES for line in measured.section(name)]
+    found = orders.section(name)
+    found += [line for measured in TABLES for line in measured.section(name)]
     ours = "**Here**, with small models on a CPU:" if found else NOWHERE
     return [reported, "", ours, "", *found]
 

@@ -92,6 +92,12 @@ REPLAY = Run(
 COMMAND = Run(
     "docs/verify-command.csv", "python benchmarks/clean_command.py --seeds 20", CORE4, "058ac956"
 )
+COMMAND_TRAINED = Run(
+    "docs/verify-trained.csv",
+    "python benchmarks/clean_command.py --seeds 20 --small out/small --without docs/verify-command.csv",
+    f"{CORE4}, under load",
+    "0242f1a7",
+)
 TIES = Run(
     "docs/verify-near-ties.csv",
     "python benchmarks/near_ties.py --model zoo:smollm2 --dtype bfloat16 --emulate --prompts 50 --tokens 16 "
@@ -118,6 +124,27 @@ PRESSES = Run(
     "python benchmarks/presses.py docs/presses.csv",
     "any: counts and distances, no times",
     "8f9cdd3c",
+)
+PRESSES_STEP = Run(
+    "docs/presses-step.csv",
+    "python benchmarks/presses_step.py docs/presses-step.csv",
+    "a core of an AMD EPYC with AVX-512 VNNI, whose kind was not noted",
+    "1faecc08",
+)
+CLASSIFY = Run(
+    "docs/classify.csv",
+    "python benchmarks/classify.py docs/classify.csv",
+    "any: counts, no times",
+    "2223a571",
+)
+IN_A_ROW = Run(
+    "docs/edits-in-a-row.csv",
+    "python benchmarks/edits.py docs/edits.csv docs/edits-in-a-row.csv",
+    "one thread, AVX-512, shared",
+    "647ef77c",
+)
+OTHERS = Run(
+    "docs/trained-others.csv", "python benchmarks/trained.py (150 steps a kind)", CORE, "bc5751b5"
 )
 EDITS = Run(
     "docs/edits.csv",
@@ -149,6 +176,13 @@ DIFFUSION = {
         ("blocks", "--each 100 (zoo:block-diffusion)", "d9fba44e"),
         ("blocks-long", "--part long --each 8 (zoo:block-diffusion)", "d9fba44e"),
         ("drawn", "--part drawn --each 100 --joint DIR --beside AR", "6a7f3697"),
+        (
+            "caches",
+            '--part long --tasks keep --each 150 --only "dual cache;freecache;dkv-cache;threshold, freecache 0.9" '
+            "(and --tasks repeat)",
+            "f15c510a",
+        ),
+        ("more", "--part more", "a47be0b8"),
     )
 }
 
@@ -382,6 +416,54 @@ def press_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     for figure in ("bits", "bytes", "perplexity", "kl", "same"):
         out += [row[figure] for row in rows if row]
     return out
+
+
+def step_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A press in the compiled step, at 2,000 and at 8,000 tokens."""
+    rows = [
+        row
+        for context in ("2000", "8000")
+        if (row := pick(PRESSES_STEP, set="AVX-512-Zen", press=cells[0], context=context))
+    ]
+    names = ("bytes", "perplexity", "kl", "row", "rows", "plain", "auto")
+    return [row[name] for name in names for row in rows] or None
+
+
+WAYS_TO_SORT = {
+    "one prompt": "alone",
+    "one prompt, prototypes only": "alone, prototypes only",
+    "one prompt, words only": "alone, words only",
+    "four prompts, transported": "transported",
+    "four prompts, prototypes only": "transported, prototypes only",
+    "four prompts, words only": "transported, words only",
+}
+
+
+def classify_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    row = pick(CLASSIFY, way=WAYS_TO_SORT[cells[0]])
+    return row and [row[name] for name in ("accuracy", "least", "most", "deviation")]
+
+
+CANVASES = {
+    "fast-dllm, threshold 0.95": ("policies", "threshold 0.95", False),
+    "localleap, 0.99": ("policies", "local 0.99", False),
+    "dparallel, trained, 0.1 nats": ("policies", "dparallel 0.1", True),
+    "one pass for all (llada, steps=1)": ("policies", "fixed passes 1", True),
+    "long answers: freecache with a threshold of 0.9": ("long", "threshold, freecache 0.9", False),
+}
+"""The first table of docs/diffusion.md: file, policy, and whether the interval of what is lost stands there."""
+
+
+def canvas_in_short(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    file, policy, interval = CANVASES[cells[0]]
+    row = pick(DIFFUSION[file], policy=policy, task="all")
+    if row is None:
+        return None
+    if file == "long":
+        return [row["passes_saved"], row["time_saved"], row["lost"], row["n"]]
+    saved = ("passes_saved", *(("saved_low", "saved_high") if policy != "fixed passes 1" else ()))
+    lost = ("lost", *(("lost_low", "lost_high") if interval else ()))
+    return [row[name] for name in (*saved, *lost)]
 
 
 def passes_row(run: Run) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
@@ -629,6 +711,24 @@ TABLES = (
     Table(
         "docs/caches.md", "| press | bits | bytes | perplexity | KL | same |", PRESSES, press_row
     ),
+    Table(
+        "docs/caches.md",
+        "| press | bytes | perplexity | KL | one row, ms | eight rows, ms | `plain`, tokens a second | `auto` |",
+        PRESSES_STEP,
+        step_row,
+    ),
+    Table(
+        "docs/embeddings.md",
+        "| | accuracy | of the worst and the best prompt or set | deviation over them |",
+        CLASSIFY,
+        classify_row,
+    ),
+    Table(
+        "docs/diffusion.md",
+        "| | passes saved | points lost |",
+        DIFFUSION["policies"],
+        canvas_in_short,
+    ),
     Table("docs/native.md", STEP, PASSES, passes_row(PASSES), label=4, where=nth(0)),
     Table("docs/native.md", STEP, PASSES_ZEN5, passes_row(PASSES_ZEN5), label=4, where=nth(1)),
     Table(
@@ -699,9 +799,9 @@ def clean() -> list[str]:
     return [told(sum(seeds)), str(len(rows)), str(seeds[0]), str(seeds[-1]), seconds]
 
 
-def command() -> list[str]:
+def command(run: Run) -> list[str]:
     """Runs, methods, seeds and seconds of the command; runs that kept their promise, and that measured."""
-    rows = COMMAND.rows
+    rows = run.rows
     (seeds,) = {r["runs"] for r in rows}
     assert not any(int(r["faults"]) + int(r["near_ties"]) for r in rows)
     sums = [sum(column(rows, name)) for name in ("runs", "seconds", "keeps", "measured")]
@@ -728,7 +828,107 @@ def beside(*policies: str) -> list[str]:
     return [row[name] for row in rows if row for name in names]
 
 
+def in_a_row() -> list[str]:
+    """KL of edits 1 to 5, 6 to 10, 11 to 15 and 16 to 20, and how many times less all took."""
+    rows = IN_A_ROW.rows
+    parts = [
+        fmean(float(r["kl"]) for r in rows if first <= int(r["edit"]) < first + 5)
+        for first in (1, 6, 11, 16)
+    ]
+    times = sum(column(rows, "recompute_s")) / sum(column(rows, "edited_s"))
+    return [told(x) for x in (*parts, times)]
+
+
+def packed() -> list[str]:
+    """Of float32's: attention of one row and of eight at 2,000 tokens in 8 bits, and `auto`'s speed at 4,000."""
+    bits, none = (
+        {r["context"]: r for r in PRESSES_STEP.rows if r["press"] == press}
+        for press in ("bits=8", "none")
+    )
+    return [
+        *(told(float(bits["2000"][k]) / float(none["2000"][k])) for k in ("row", "rows")),
+        told(float(bits["4000"]["auto"]) / float(none["4000"]["auto"])),
+    ]
+
+
+def others() -> list[str]:
+    """Tokens a pass, greedy, 16 nodes."""
+    kinds = ("medusa", "eagle", "chimera", "falcon", "ppd", "hidden-transfer")
+    rows = [pick(OTHERS, method=kind, law="greedy", nodes="16") for kind in kinds]
+    return [row["tokens a pass"] for row in rows if row]
+
+
+def published_forms() -> list[str]:
+    names = ("medusa (medusa-published)", "eagle (eagle-published)", "eagle-2 (eagle-published)")
+    rows = [
+        pick(OTHERS, method=name, law="greedy", nodes="16")
+        for name in (*names, "medusa", "eagle", "eagle-2")
+    ]
+    return [row["tokens a pass"] for row in rows if row]
+
+
+def long_caches() -> list[str]:
+    """Right answers one token a pass, all that were asked, and times saved by four caches."""
+    rows = DIFFUSION["caches"].rows
+    ms = {
+        policy: sum(float(r["ms"]) for r in rows if r["policy"] == policy)
+        for policy in dict.fromkeys(r["policy"] for r in rows)
+    }
+    base = [r for r in rows if r["policy"] == "one a pass"]
+    right = sum(float(r["accuracy"]) * int(r["n"]) / 100 for r in base)
+    named = ("dual cache", "freecache", "dkv-cache", "threshold, freecache 0.9")
+    return [told(round(right)), *(told(ms["one a pass"] / ms[policy]) for policy in named)]
+
+
+def early() -> list[str]:
+    """How often the answer of so far is right."""
+    whole = {r["what"]: r["value"] for r in DIFFUSION["more"].rows}
+    return [whole[f"answer right after {share}% of the passes"] for share in (0, 25, 50, 75, 100)]
+
+
 SENTENCES = (
+    Sentence(
+        "docs/caches.md",
+        "over the last 48 tokens KL is {} in edits 1 to 5, {} in 6 to 10, {} in 11 to 15 and {} in 16 to 20 "
+        "(a tenth of all lines is new by then), and all together took {} times less CPU time",
+        IN_A_ROW,
+        in_a_row,
+    ),
+    Sentence(
+        "docs/caches.md",
+        "takes {} of float32's attention for one row and {} for eight, and `auto` is {} times as fast with it at 4,000",
+        PRESSES_STEP,
+        packed,
+    ),
+    Sentence(
+        "docs/trained-measured.md",
+        "16 nodes wrote {} (`medusa`), {} (`eagle`), {} (`chimera`), {} (`falcon`), {} (`ppd`) and {} (`hidden-transfer`) "
+        "tokens a pass",
+        OTHERS,
+        others,
+    ),
+    Sentence(
+        "docs/trained-measured.md",
+        "(`medusa-published` {} tokens a pass, `eagle-published` {} with EAGLE's tree and {} with EAGLE-2's; "
+        "ours {}, {} and {})",
+        OTHERS,
+        published_forms,
+    ),
+    Sentence(
+        "docs/diffusion-measured.md",
+        "{} are right one token a pass, as many with the dual cache and with FreeCache (0 points lost, about [-1, 1]: in "
+        "repeat some answers are lost and others won), one less with dKV (0.3 [0, 1]), and 297 with FreeCache at a threshold "
+        "of 0.9, in {}, {}, {} and {} times less time",
+        DIFFUSION["caches"],
+        long_caches,
+    ),
+    Sentence(
+        "docs/diffusion-measured.md",
+        "is right in {} % before anything is written, and in {}, {} and {} % after a quarter, half and three quarters "
+        "of the passes (intervals of 6 points to either side); at the end in {} %",
+        DIFFUSION["more"],
+        early,
+    ),
     Sentence(
         "README.md",
         "**{} to {} times** as many tokens a second on two CPU cores as by plain decoding",
@@ -774,7 +974,15 @@ SENTENCES = (
         "{} s of a core ([by method](verify-command.csv), `python benchmarks/clean_command.py --seeds 20`); {} ended in "
         "*keeps it*, {} in *measured*",
         COMMAND,
-        command,
+        partial(command, COMMAND),
+    ),
+    Sentence(
+        "docs/verify.md",
+        "no alarm in {} runs, {} methods, {} seeds each, {} s of a core ([by method](verify-trained.csv), "
+        "`python benchmarks/clean_command.py --seeds 20 --small out/small --without docs/verify-command.csv`); "
+        "{} ended in *keeps it*, {} in *measured*",
+        COMMAND_TRAINED,
+        partial(command, COMMAND_TRAINED),
     ),
     Sentence(
         "docs/draft-and-verify.md",
@@ -792,7 +1000,11 @@ SENTENCES = (
         "docs/speculation.md",
         "Zen 4: {}; Zen 5: {}, {}, {} and {} in four runs",
         HEADLINE,
-        lambda: [r["over"] for r in alone() if "AVX-512" in r["machine"]],
+        lambda: [
+            r["over"]
+            for r in alone()
+            if "AVX-512" in r["machine"] and r["prompts"].startswith("27")
+        ],
     ),
     *(
         Sentence(page, f"`eagle` writes **{{}} tokens a pass**{between}{{}}", TRAINED, best_trained)
@@ -858,8 +1070,40 @@ LEFT = {
 }
 """Of the pages of which every figure is asked for: what no file has, and why."""
 
+CHOICE, DEFAULTS = "what to take: limits of use, no measurement", "defaults and ranges"
+UNMEASURED = {
+    ("README.md", "| you have | take |"): CHOICE,
+    ("docs/trained.md", "| you have | take |"): CHOICE,
+    ("docs/bench.md", "| suite |"): "rules by which answers are judged",
+    ("docs/bench.md", "| figure |"): "what figures mean",
+    ("docs/verify.md", "| promise |"): "what is checked",
+    ("docs/units.md", "| what | over bytes |"): "settings",
+    (
+        "docs/claims.md",
+        "| method | order |",
+    ): "figures of other pages, compared by tests/test_orders.py",
+    ("docs/methods.md", "| method |"): "titles and names of the cards",
+    ("docs/families.md", "| family |"): "names and versions of models",
+    ("docs/serve.md", "| client |"): "versions",
+    ("docs/serve.md", "| flag |"): DEFAULTS,
+    ("docs/sampling.md", "| field |"): DEFAULTS,
+    ("docs/training.md", "| flag |"): DEFAULTS,
+    ("docs/trained.md", "| method | what it makes"): "what a node of a tree is made of",
+    ("docs/steering.md", "| way |"): "formulas and published settings",
+    ("docs/models.md", "| | zoo:tiny |"): "sizes, and how long the training took",
+    ("docs/diffusion.md", "| layout |"): "compared outside of this repository, as the page says",
+    ("docs/structure.md", "| | 9254647"): "counts of two commits, which the page names",
+    ("docs/native.md", "| | number | from |"): "what a calculation starts from",
+    ("docs/native.md", "| 1B, milliseconds |"): "a calculation",
+}
+"""Tables that need neither file nor mark, by the page and how the head begins: what their numbers are."""
+
 
 # ---- the list ----
+
+
+def pages() -> list[str]:
+    return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
 def runs() -> list[Run]:
@@ -885,10 +1129,7 @@ def main() -> None:
     if "--check" in sys.argv:
         sys.exit(after != before)
     page.write_text(after, "utf-8")
-    for name in (
-        "README.md",
-        *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
-    ):
+    for name in pages():
         figures, compared = covered(name, TABLES, SENTENCES, ())
         if figures:
             print(f"{name}: {compared} of {figures} figures")

@@ -171,4 +171,25 @@ MUTANTS = [
         'rng.at("token", position)',
         "tests/verifiers/test_verifiers.py::test_trust_draws_the_token_behind_the_draft_as_plain_decoding_does",
     ),
+    Mutant(
+        "searched: a step of the draft model is held to the target's law",
+        "bench/searched.py",
+        "laws.append(routed.small.target)",
+        "laws.append(routed.big.target)",
+        "tests/bench/test_audit.py::test_a_step_of_the_draft_model_has_its_law",
+    ),
+    Mutant(
+        "searched: what a further prompt shares counts as never read",
+        "bench/searched.py",
+        'real["positions"] + lm.checkpoint.lm.shared - shared',
+        'real["positions"]',
+        "tests/bench/test_audit.py::test_a_further_prompt_that_shares_the_first_one_is_no_alarm",
+    ),
+    Mutant(
+        "drift: states of other positions are compared",
+        "bench/drift.py",
+        "self._watched.laws(state_FH[index], rows)",
+        "self._watched.laws(state_FH[: len(index)], rows)",
+        "tests/bench/test_drift.py::test_a_method_that_reads_states_is_watched_too",
+    ),
 ]

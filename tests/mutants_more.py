@@ -4,6 +4,48 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "unsure answers of a path weigh as much as sure ones",
+        "families/search/multi_view.py",
+        "return self.chance * self.sure",
+        "return self.chance",
+        "tests/families/test_multi_view.py::test_the_vote_is_that_of_the_formula",
+    ),
+    Mutant(
+        "unlikely first tokens are followed as well",
+        "families/search/multi_view.py",
+        "if chance[x] >= plan.least]",
+        "if chance[x] >= 0.0]",
+        "tests/families/test_multi_view.py::test_the_vote_is_that_of_the_formula",
+    ),
+    Mutant(
+        "a fused search lets a text end wherever it may",
+        "families/search/fused_beam.py",
+        "tokens, logp = zip(*((x, p) for x, p in zip(tokens, logp) if x not in ends))",
+        "pass",
+        "tests/families/test_fused_beam.py::test_it_is_the_published_search",
+    ),
+    Mutant(
+        "an end that is likeliest in a fused search does not stand alone",
+        "families/search/fused_beam.py",
+        "tokens, logp = tokens[:1], logp[:1]",
+        "pass",
+        "tests/families/test_fused_beam.py::test_it_is_the_published_search",
+    ),
+    Mutant(
+        "the verdict on a text counts what was read before it",
+        "families/search/fused_beam.py",
+        "nats = total - self._begun[0]",
+        "nats = total",
+        "tests/families/test_fused_beam.py::test_it_is_the_published_search",
+    ),
+    Mutant(
+        "a verdict forgets the tokens that are not written yet",
+        "targets/covers.py",
+        "going = float(chance_R.logsumexp(0))",
+        "going = 0.0",
+        "tests/families/test_fused_beam.py::test_the_verdict_is_the_sum_over_all_spellings",
+    ),
+    Mutant(
         "a trained tree is credited with what copies would have brought",
         "drafters/cost_aware.py",
         "ledger.tree.observe(plain.step, len(verdict.path) - came)",

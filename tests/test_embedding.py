@@ -193,3 +193,133 @@ def test_scaled_vectors_compare_as_cosines(model):
     lm, _ = model
     raw, scaled = lm.embed(TEXTS, normalised=False), lm.embed(TEXTS)
     near(scaled, normalize(raw, dim=-1))
+
+
+def layout(path, pooling=None, modules=("Transformer", "Pooling", "Normalize"), **prompts):
+    """What sentence-transformers writes beside a model: Qwen3-Embedding's layout where nothing else is said."""
+    kinds = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{kind}" if i else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, kind in enumerate(modules)
+    ]
+    (path / "modules.json").write_text(json.dumps(kinds))
+    (path / "1_Pooling").mkdir(exist_ok=True)
+    modes = {
+        f"pooling_mode_{x}": False for x in ("cls_token", "mean_tokens", "max_tokens", "lasttoken")
+    }
+    said = {
+        "word_embedding_dimension": 64,
+        "include_prompt": True,
+        **modes,
+        "pooling_mode_lasttoken": True,
+    }
+    (path / "1_Pooling" / "config.json").write_text(json.dumps(said | (pooling or {})))
+    told = {
+        "prompts": {"query": "Instruct: find it\nQuery:", "document": ""},
+        "default_prompt_name": None,
+    }
+    (path / "config_sentence_transformers.json").write_text(json.dumps(told | prompts))
+    return path
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A random model in Qwen3-Embedding's layout: no head, names without `model.`, a tokenizer that ends each text."""
+    from tokenizers import Tokenizer, processors
+    from transformers import Qwen3Model
+
+    path = tmp_path_factory.mktemp("published") / "m"
+    theirs = Qwen3Model.from_pretrained(qwen(path)).eval()
+    theirs.save_pretrained(path)
+    config = json.loads((path / "config.json").read_text())
+    config["architectures"] = ["Qwen3ForCausalLM"]
+    (path / "config.json").write_text(json.dumps(config))
+    text = Tokenizer.from_file(str(path / "tokenizer.json"))
+    end = text.token_to_id("<|im_end|>")
+    text.post_processor = processors.TemplateProcessing(
+        single="$A <|im_end|>", special_tokens=[("<|im_end|>", end)]
+    )
+    text.save(str(path / "tokenizer.json"))
+    return layout(path), theirs, text
+
+
+@torch.no_grad()
+def test_qwen3_embeddings_layout_gives_its_vectors(published, monkeypatch, capsys):
+    path, theirs, text = published
+    from safetensors import safe_open
+
+    with safe_open(path / "model.safetensors", "pt") as file:
+        assert "embed_tokens.weight" in file.keys()  # noqa: SIM118
+    lm = load(str(path), draft="none", dtype="float32")
+
+    def vectors(before):
+        ids = [text.encode(before + t).ids for t in TEXTS]
+        rows = [theirs(torch.tensor([x])).last_hidden_state[0, -1] for x in ids]
+        return normalize(torch.stack(rows), dim=-1)
+
+    near(lm.embed(TEXTS), vectors(""))
+    near(lm.embed(TEXTS, prompt="document"), vectors(""))
+    near(lm.embed(TEXTS, prompt="query"), vectors("Instruct: find it\nQuery:"))
+    near(load(str(path), draft="none", dtype="native").embed(TEXTS), vectors(""))
+    layout(path, {"pooling_mode_lasttoken": False, "pooling_mode_mean_tokens": True})
+    assert torch.equal(lm.embed(TEXTS), lm.embed(TEXTS, pool="mean"))
+    layout(path, default_prompt_name="query")
+    near(lm.embed(TEXTS), vectors("Instruct: find it\nQuery:"))
+    near(lm.embed(TEXTS, template="{text}"), vectors(""))
+    layout(path)
+    monkeypatch.setattr(
+        sys, "argv", ["polydec", "embed", TEXTS[0], "--model", str(path), "--dtype", "float32", "--prompt", "query"]
+    )  # fmt: skip
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert not done.value.code
+    row = torch.tensor(json.loads(capsys.readouterr().out)["embedding"])
+    near(row, vectors("Instruct: find it\nQuery:")[0])
+
+
+@pytest.mark.parametrize(
+    "more, fields, sentence",
+    [
+        ({}, {"prompt": "quary"}, "prompt is 'quary': "),
+        ({}, {"prompt": "query", "template": "x {text}"}, "in the place of a template"),
+        ({"pooling": {"pooling_mode_cls_token": True}}, {}, "asks for pooling_mode_cls_token, pooling_mode_lasttoken"),
+        ({"pooling": {"pooling_mode_lasttoken": False}}, {}, "asks for no pooling"),
+        ({"modules": ("Transformer", "Pooling", "Dense")}, {}, "has Dense: "),
+        ({"modules": ("Transformer", "Normalize")}, {}, "has 0 poolings"),
+        ({"prompts": {"query": 3}}, {}, "prompts must be texts by name"),
+        ({"default_prompt_name": "x"}, {}, "default_prompt_name one of these"),
+    ],
+)  # fmt: skip
+def test_layouts_that_are_not_read_are_refused(published, more, fields, sentence):
+    path, _, _ = published
+    lm = load(str(path), draft="none", dtype="float32")
+    layout(path, **more)
+    with pytest.raises(ValueError, match=r".") as error:
+        lm.embed(TEXTS, **fields)
+    layout(path)
+    assert sentence in str(error.value) and len(str(error.value)) <= 300
+
+
+@pytest.mark.parametrize(
+    "fields, sentence",
+    [
+        ({"is_causal": False}, "is_causal is false"),
+        (
+            {"architectures": ["Qwen3BidirectionalModel"]},
+            "architectures names Qwen3BidirectionalModel",
+        ),
+    ],
+)
+def test_bidirectional_variants_are_refused_by_name(published, tmp_path, fields, sentence):
+    path, _, _ = published
+    for file in path.glob("*.*"):
+        (tmp_path / file.name).symlink_to(file)
+    config = json.loads((path / "config.json").read_text()) | fields
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=sentence):
+        load(str(tmp_path), draft="none", dtype="float32")

@@ -2,11 +2,13 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from polydec import load
 from polydec.bench.drift import drift
+from polydec.learned.kinds import joint
 
 ASKED = "shuffle: 504132"
 
@@ -26,6 +28,14 @@ def test_only_what_keeps_something_drifts(method, options, exact):
     d = drift(lm, ASKED, method, options, sampling=lm.sampling(), max_tokens=14)
     assert d.rows >= d.passes > 1 and 0 <= d.moved <= 1 and d.nats <= d.most
     assert d.most < 1e-9 if exact else d.most > 1e-4
+
+
+def test_a_method_that_reads_states_is_watched_too():
+    """adjust asks a pass for states, of which it makes laws itself."""
+    lm = load("zoo:diffusion", dtype="float32")
+    lm = replace(lm, artefacts=joint.examples(lm.checkpoint.lm.vocab, 128, 4)[:1])
+    d = drift(lm, ASKED, "adjust", {"count": 2}, sampling=lm.sampling(), max_tokens=14)
+    assert d.rows >= d.passes > 1 and d.most < 1e-9 and d.stale is None
 
 
 def test_the_command(capfd, monkeypatch, tmp_path):

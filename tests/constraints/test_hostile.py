@@ -6,7 +6,9 @@ import random
 import re
 import signal
 import sys
+import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -412,3 +414,54 @@ def answer(request):
     finally:
         worker.stop()
     assert grown - began > 20_000 and after - began < 5_000
+
+
+class OneAtATime:
+    """Refuses a second caller while a first is inside, as the library does."""
+
+    def __init__(self):
+        self.inside = False
+
+    def _answer(self, answer):
+        if self.inside:
+            raise RuntimeError("Already borrowed")
+        self.inside = True
+        time.sleep(0.002)  # other threads run meanwhile
+        self.inside = False
+        return answer
+
+    def is_accepting(self):
+        return self._answer(False)
+
+    def validate_tokens(self, tokens):
+        return self._answer(len(tokens))
+
+    def compute_ff_bytes(self):
+        return self._answer(b"a")
+
+    def compute_bitmask(self):
+        return self._answer(bytes([1]))
+
+    def get_error(self):
+        return ""
+
+    def consume_token(self, token):
+        return self._answer(True)
+
+    def deep_copy(self):
+        return self._answer(OneAtATime())
+
+
+def test_requests_that_share_a_grammar_wait_for_each_other():
+    """One grammar is remembered for all: planning one request while another decodes raised "Already borrowed"."""
+    root = guidance.State(OneAtATime())
+    asks = [
+        lambda: root.forced() == b"a",
+        lambda: root.mask((1,), 2).tolist() == [True, False],
+        lambda: root.allows(0),
+        lambda: not root.after(0).dead,
+        lambda: not root.complete(),
+    ]
+    with ThreadPoolExecutor(5) as pool:
+        for _ in range(10):
+            assert all(pool.map(lambda ask: ask(), asks))

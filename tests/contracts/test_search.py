@@ -13,10 +13,11 @@ MIXED = {"superposed-decoding"}  # its score is of a mixture, and no width finds
 SEARCHES = [
     name
     for name, m in registry.recipes().items()
-    if m.CARD.kind == "search" and name not in ("exact-extract", "exact-mode")
+    if m.CARD.kind == "search"
+    and name not in ("exact-extract", "exact-mode", "generative-fusion-decoding")
 ]
-"""exact-extract answers with spans of its prompt, exact-mode ranks by whole log-probabilities: test_likeliest.py and
-test_exact_mode.py of tests/families check them."""
+"""exact-extract answers with spans of its prompt, exact-mode ranks by whole log-probabilities, generative-fusion-decoding reads
+a second model: test_likeliest.py, test_exact_mode.py and test_fused_beam.py of tests/families check them."""
 
 
 @pytest.mark.parametrize("name", SEARCHES)

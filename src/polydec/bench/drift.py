@@ -118,6 +118,20 @@ class WatchedBoard:
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         got_RV = await self._board.score(canvas, rows, feed)
+        await self._compare(got_RV, canvas, rows, feed)
+        return got_RV
+
+    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        """What is compared are the laws of the gaps that were fed."""
+        state_FH = await self._board.read(canvas, feed)
+        index = [i for i, at in enumerate(feed) if canvas[at] is None]
+        rows = [feed[i] for i in index]
+        await self._compare(self._watched.laws(state_FH[index], rows), canvas, rows, feed)
+        return state_FH
+
+    async def _compare(
+        self, got_RV: Tensor, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]
+    ) -> None:
         fresh, own = self._watched.denoiser.open(len(canvas), self._prompt), self._watched.block
         stop = min(len(canvas), -(-(feed[-1] + 1) // own) * own) if own else len(canvas)
         try:
@@ -130,10 +144,6 @@ class WatchedBoard:
         )
         self._watched.whole.append(list(feed) == list(range(stop)))
         self._watched.moved.append(true_RV.argmax(-1) != got_RV.argmax(-1))
-        return got_RV
-
-    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
-        return await self._board.read(canvas, feed)
 
     def fork(self) -> WatchedBoard:
         return WatchedBoard(self._watched, self._board.fork(), self._prompt)

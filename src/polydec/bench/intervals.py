@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
+from statistics import fmean, stdev
+
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""What 97.5 % of Student's law lie below, for 1 to 9 degrees of freedom."""
 
 
 def wilson(k: float, n: int) -> tuple[float, float]:
@@ -11,3 +16,22 @@ def wilson(k: float, n: int) -> tuple[float, float]:
     z, p = 1.96, k / n
     mid, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return (mid - half) / (1 + z * z / n), (mid + half) / (1 + z * z / n)
+
+
+def student(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the mean of values that were drawn alike, after Student; of a single
+    value nothing is known but itself."""
+    mean, n = fmean(values), len(values)
+    if n < 2:
+        return mean, mean
+    quantile = STUDENT[n - 2] if n - 2 < len(STUDENT) else 2.23
+    half = quantile * stdev(values) / sqrt(n)
+    return mean - half, mean + half
+
+
+def across(shares: Sequence[float], n: int) -> tuple[float, float]:
+    """The 95 % interval of a share of n trials that several models, or runs, share equally: the wider one of Student's over
+    the runs and Wilson's over the trials, from 0 to 1. Runs that all agree would have an interval of no width."""
+    low, high = student(shares)
+    least, most = wilson(fmean(shares) * n, n)
+    return max(0.0, min(low, least)), min(1.0, max(high, most))

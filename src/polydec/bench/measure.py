@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,11 @@ def spelt(item: str) -> Method:
             )
         options[key] = value
     return Method(name, options)
+
+
+def spelt_all(items: str) -> list[Method]:
+    """Several with commas between them; a comma before a digit belongs to an option. Raises RequestError as `spelt` does."""
+    return [spelt(item) for item in re.split(r",(?!\s*\d)", items)]
 
 
 @dataclass(frozen=True)

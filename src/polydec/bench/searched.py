@@ -77,7 +77,7 @@ def audit(
     booked: dict[str, int] = {"passes": 0, "positions": 0}
     ran = dict(booked)
     for at, (prompt, raw) in enumerate(prompts):
-        passes = list[Pass]()
+        passes, shared = list[Pass](), lm.checkpoint.lm.shared
         completion = generate(
             lm,
             prompt,
@@ -93,13 +93,22 @@ def audit(
         made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
         plain: Any = made.decoder
         answer, rng = completion.choices[0], np.random.default_rng(0)
-        law = searched(plain.target)
-        mine = fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0]
+        laws = [searched(plain.target)]
+        if registry.get(method).CARD.kind == "routing":  # there a token is of either model
+            asked = Ask(prompt, method=method, options=options, raw=raw, seed=seed, **request)
+            routed: Any = plan(lm, asked).decoder
+            laws.append(routed.small.target)
+        mine, *others = (
+            fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0] for law in laws
+        )
         total, length = -sum(f.surprise for f in mine), max(1, len(mine))
         own = [t for t in answer.logprobs or () if t.logp < 0.0]
         if own and len(own) == len(mine):
             noted += len(own)
-            gaps = [abs(t.logp + f.surprise) for t, f in zip(own, mine, strict=True)]
+            gaps = [
+                min(abs(t.logp + f.surprise) for f in by_law)
+                for t, *by_law in zip(own, mine, *others, strict=True)
+            ]
             furthest = max(furthest, *gaps)
             wrong = next((i for i, gap in enumerate(gaps) if gap > CLOSE * 10), None)
             if wrong is not None and not place:
@@ -125,7 +134,8 @@ def audit(
         real = {"passes": len(mine_of), "positions": sum(p.positions for p in mine_of)}
         booked = {k: booked[k] + books[k] for k in booked}
         ran = {k: ran[k] + real[k] for k in ran}
-        place = place or _ledger(at, books, real, metrics, len(answer.token_ids))
+        read = real["positions"] + lm.checkpoint.lm.shared - shared
+        place = place or _ledger(at, books, real, metrics, len(answer.token_ids), read)
     return Audit(answers, scored, noted, furthest, booked, ran, place)
 
 
@@ -201,8 +211,10 @@ def _ledger(
     real: Mapping[str, int],
     metrics: Mapping[str, Any],
     length: int,
+    read: int,
 ) -> str:
-    """What in a ledger cannot be; nothing: ""."""
+    """What in a ledger cannot be; nothing: "". read: positions that were fed, and those of further prompts that another text's
+    cache held."""
     if books["positions"] != real["positions"]:
         return f"prompt {at + 1}: {books['positions']} positions are booked and {real['positions']} were fed"
     if books["passes"] > real["passes"]:
@@ -211,6 +223,6 @@ def _ledger(
     if written is not None and written < length:
         return f"prompt {at + 1}: {written} tokens are booked as written and the answer alone has {length}"
     scored = metrics.get("tokens_scored")
-    if scored is not None and scored > real["positions"]:
-        return f"prompt {at + 1}: {scored} tokens are booked as scored and {real['positions']} positions were fed"
+    if scored is not None and scored > read:
+        return f"prompt {at + 1}: {scored} tokens are booked as scored and {read} positions were fed or shared"
     return ""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -27,7 +24,8 @@ from polydec.base.errors import RequestError
 from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, SAMPLED, Flags
-from polydec.cli.shown import cell, emit, emit_drawn
+from polydec.cli.shown import as_csv, cell, emit, emit_drawn
+from polydec.cli.studies import known as studies
 from polydec.methods import registry
 from polydec.request import machine
 from polydec.request.fields import CHOICES
@@ -68,7 +66,8 @@ def bench(
         typer.Option(
             help="questions of published suites, comma-separated, with --from: gsm8k, svamp, math500, mbpp, humaneval, "
             "spec-bench, mt-bench, json-schema-bench; or, instead of timing, right answers at each degree of "
-            "parallelism: parallelbench, parallelbench-digits"
+            "parallelism: parallelbench, parallelbench-digits; scores of trust beside plain decoding's: "
+            "decodingtrust; what steps and votes buy: steps, permutations"
         ),
     ] = None,
     from_: Annotated[
@@ -76,8 +75,11 @@ def bench(
         typer.Option("--from", help="the file of the suite, or a folder that holds one for each"),
     ] = None,
     each: Annotated[
-        int, typer.Option(help="of a suite: problems of each task, questions of each suite")
-    ] = 25,
+        int | None,
+        typer.Option(
+            help="of a suite: problems of each task, questions of each suite (default: 25; steps: 100, permutations: 256)"
+        ),
+    ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -114,14 +116,16 @@ def bench(
             "--methods plain,draft-model:depth=3"
         )
     flags.only("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
+    elsewhere = (data, prompt_tokens, limit, flags.max_tokens, record_, models, temperatures)
+    if suite is not None and suite in studies.SUITES:
+        _alone(elsewhere, "or --record")
+        for name, path in (("html", html), ("csv", csv_)):
+            _ready(name, path)
+        return studies.carry_out(suite, flags, methods, from_, each, html, csv_)
+    each = 25 if each is None else each
     questions = _questions(suite, from_, each, (data, prompt_tokens, limit))
     if suite is not None and from_ is None:
-        beside = (data, prompt_tokens, limit, flags.max_tokens, record_, html, csv_)
-        if any(x is not None for x in (*beside, models, temperatures)):
-            raise RequestError(
-                "bench --suite does not take --data, --prompt-tokens, --limit, --max-tokens, --models, --temperatures, "
-                "--record, --html or --csv: its problems and lengths are its own"
-            )
+        _alone((*elsewhere, html, csv_), "--record, --html or --csv")
         return compare(flags, suite, methods, whole("each", each, 1, 10_000))
     for name, path in (("html", html), ("csv", csv_)):
         _ready(name, path)
@@ -158,6 +162,15 @@ def bench(
             measured.doubts.append("it was stopped: only what was measured until then stands here")
         if measured.rows:
             publish(measured, flags.json_, html, csv_)
+
+
+def _alone(beside: Sequence[object], last: str) -> None:
+    """Raise RequestError where a suite that has problems and lengths of its own is told of others."""
+    if any(x is not None for x in beside):
+        raise RequestError(
+            "bench --suite does not take --data, --prompt-tokens, --limit, --max-tokens, --models, --temperatures, "
+            f"{last}: its problems and lengths are its own"
+        )
 
 
 def _questions(
@@ -353,24 +366,11 @@ def publish(measured: Found, as_json: bool, html: Path | None, table: Path | Non
     emit_drawn(draw, 160)
 
 
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """A line a row; what holds several figures has spaces between them."""
-
-    def flat(value: Any) -> Any:
-        return " ".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore
-
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(k for r in rows for k in r)))
-    writer.writeheader()
-    writer.writerows({k: flat(v) for k, v in r.items()} for r in rows)
-    return out.getvalue()
-
-
 def parse(methods: str) -> list[measure.Method]:
     """`a,b:k=v:k=2,1,1`. Raises RequestError for an unknown method or option."""
-    from polydec.bench.measure import spelt
+    from polydec.bench.measure import spelt_all
 
-    return [spelt(item) for item in re.split(r",(?!\s*\d)", methods)]
+    return spelt_all(methods)
 
 
 def everything(lm: api.LM, family: str) -> list[measure.Method]:

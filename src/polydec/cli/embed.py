@@ -29,12 +29,13 @@ def embed(
     file: Annotated[Path | None, typer.Option(help="a text a line of this file")] = None,
     model: Annotated[str, typer.Option(help=LOADING["name"].help)] = LOADING["name"].default,
     dtype: Annotated[str, typer.Option(help=LOADING["dtype"].help)] = LOADING["dtype"].default,
-    pool: Annotated[str, _flag("pool")] = FIELDS["pool"].default,
+    pool: Annotated[str | None, _flag("pool")] = None,
     layer: Annotated[int | None, _flag("layer")] = None,
     normalised: Annotated[
         bool, typer.Option("--normalised/--as-they-are", help=FIELDS["normalised"].help)
     ] = True,
     template: Annotated[str | None, _flag("template")] = None,
+    prompt: Annotated[str | None, _flag("prompt")] = None,
     prepend_from: Annotated[int, _flag("prepend_from")] = 0,
     prepend_to: Annotated[int, _flag("prepend_to")] = 0,
     out: Annotated[
@@ -42,7 +43,7 @@ def embed(
     ] = None,
 ) -> None:
     """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens."""
-    how = reading.Reading(pool, layer, normalised, template, prepend_from, prepend_to)
+    how = reading.Reading(pool, layer, normalised, template, prompt, prepend_from, prepend_to)
     lines = list(texts or ())
     if file is not None:
         lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]

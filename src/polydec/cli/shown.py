@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -50,3 +52,16 @@ def emit(text: str) -> None:
         raise RequestError(
             f"standard output cannot be written ({error.strerror}): what it should hold stands above"
         ) from None
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """A line a row; what holds several figures has spaces between them."""
+
+    def flat(value: Any) -> Any:
+        return " ".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore
+
+    out = StringIO()
+    writer = csv.DictWriter(out, list(dict.fromkeys(k for r in rows for k in r)))
+    writer.writeheader()
+    writer.writerows({k: flat(v) for k, v in r.items()} for r in rows)
+    return out.getvalue()

@@ -155,7 +155,13 @@ def run(
         "sampling": replace(flags.sampling(lm), temperature=flags.temperature or 0.0),
         "max_tokens": flags.max_tokens or (16 if drawn else 128),
     }
-    if family_of(lm.checkpoint.lm) == "diffusion":
+    family = family_of(lm.checkpoint.lm)
+    if family == "insertion":
+        raise RequestError(
+            f"model is {flags.model}: verify has no check for insertion models, only for autoregressive and "
+            "masked-diffusion ones"
+        )
+    if family == "diffusion":
         flags.only("verify, of a masked-diffusion model,", TAKEN)
         outcome = filled(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:

@@ -50,25 +50,66 @@ _WORKER = Worker(
 
 
 class State:
-    """Behind a text. matcher: None where nothing is allowed; its mask is computed when it is first asked for."""
+    """Behind a text. matcher: None where nothing is allowed; its mask is computed when it is first asked for.
 
-    __slots__ = ("_mask_V", "matcher")
+    Several threads ask the first state of a remembered grammar at once (one plans a request while another decodes), and the
+    library refuses a second caller while a first is inside. So they wait for each other here.
+    """
+
+    __slots__ = ("_alone", "_mask_V", "_matcher")
 
     def __init__(self, matcher: Any) -> None:
-        self.matcher = matcher
+        self._matcher = matcher
         self._mask_V: Tensor | None = None
+        self._alone = Lock()
+
+    @property
+    def dead(self) -> bool:
+        return self._matcher is None
+
+    def complete(self) -> bool:
+        """Whether the text may end here."""
+        if self.dead:
+            return False
+        with self._alone:
+            return self._matcher.is_accepting()
+
+    def allows(self, token: int) -> bool:
+        if self.dead:
+            return False
+        with self._alone:
+            return bool(self._matcher.validate_tokens([token]))
+
+    def after(self, token: int) -> State:
+        """Behind one more token; `DEAD` where it may not follow."""
+        if self.dead:
+            return DEAD
+        with self._alone:
+            if not self._matcher.validate_tokens([token]):
+                return DEAD
+            matcher = self._matcher.deep_copy()
+        matcher.consume_token(token)
+        return State(matcher)
+
+    def forced(self) -> bytes:
+        """The bytes that must follow; none where the text may end."""
+        if self.dead:
+            return b""
+        with self._alone:
+            return b"" if self._matcher.is_accepting() else self._matcher.compute_ff_bytes()
 
     def mask(self, ends: tuple[int, ...], size: int) -> Tensor:
-        if self.matcher is None:  # one state for all grammars: it keeps no mask
+        if self.dead:  # one state for all grammars: it keeps no mask
             return torch.zeros(size, dtype=torch.bool)
-        if self._mask_V is None:
-            self._mask_V = self._masked(ends, size)
-        return self._mask_V
+        with self._alone:
+            if self._mask_V is None:
+                self._mask_V = self._masked(ends, size)
+            return self._mask_V
 
     def _masked(self, ends: tuple[int, ...], size: int) -> Tensor:
-        complete = self.matcher.is_accepting()
-        bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
-        error = self.matcher.get_error()
+        complete = self._matcher.is_accepting()
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        error = self._matcher.get_error()
         if error and not error.startswith("NoExtension"):
             raise RequestError(
                 sentence(
@@ -99,32 +140,20 @@ class Grammar:
         return self.root
 
     def step(self, state: State, token: int) -> State:
-        if (
-            self.pieces[token] is None
-            or state.matcher is None
-            or not state.matcher.validate_tokens([token])
-        ):
-            return DEAD  # an end, or nothing that may follow: nothing is behind either
-        matcher = state.matcher.deep_copy()
-        matcher.consume_token(token)
-        return State(matcher)
+        if self.pieces[token] is None:
+            return DEAD  # an end: nothing is behind it
+        return state.after(token)
 
     def allows(self, state: State, token: int) -> bool:
-        if state.matcher is None:
-            return False
         if self.pieces[token] is None:
-            return token in self.ends and state.matcher.is_accepting()
-        return bool(state.matcher.validate_tokens([token]))
+            return token in self.ends and state.complete()
+        return state.allows(token)
 
     def mask(self, state: State) -> Tensor:
         return state.mask(self.ends, len(self.pieces))
 
     def forced(self, state: State) -> bytes:
-        return (
-            b""
-            if state.matcher is None or state.matcher.is_accepting()
-            else state.matcher.compute_ff_bytes()
-        )
+        return state.forced()
 
 
 def language(kind: str, text: str, called: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:

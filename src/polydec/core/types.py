@@ -111,7 +111,8 @@ class Vocab:
 class Draft:
     """A token tree: guesses of how the text goes on. Every field but the last two has one entry a node.
 
-    Node 0 is the root. It is the last token of the text, and it is not in the cache yet.
+    Node 0 is the root. It is the last token of the text, and it is not in the cache yet. An id that stands for a vector
+    (models/soft.py) may be the root, in a session of a model itself: a committed state in the place of a token.
 
     parent: the node that a node follows; it stands before it, and the root's is -1. Siblings stand in the order drawn.
     draw: how a node was proposed. law: the log-probabilities (V) that it was drawn from, None where it was certain; siblings of

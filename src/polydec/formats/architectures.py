@@ -416,6 +416,14 @@ def read(
         raise FileError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
     if c.get("use_bidirectional_attention"):
         raise FileError("use_bidirectional_attention is set: of this family causal models are run")
+    named = next(
+        (x for x in c.get("architectures") or () if "bidirectional" in str(x).lower()), None
+    )
+    if named is not None or c.get("is_causal") is False:
+        raise FileError(
+            f"{f'architectures names {named}' if named else 'is_causal is false'}: every position of that network sees all "
+            "others, and of this family causal models are run"
+        )
     if c.get("quantization_config") and not mxfp4.is_meant(c["quantization_config"]):
         raise FileError(
             "quantization_config is set: this network reads plain float weights only (or a GGUF file)"

@@ -246,6 +246,15 @@ class StopHeadFields(Strict):
     tied: bool
 
 
+class ThoughtFields(Strict):
+    """config.json of what makes a thought of a state. width: of what is made; states: of what it is made of; mark: the token at
+    which the model that thinks is read."""
+
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+    states: Annotated[int, Field(ge=1, le=1 << 20)]
+    mark: Annotated[int, Field(ge=0, le=1 << 31)]
+
+
 class FilterFields(Strict):
     """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block; written: it
     reads the model's confidence where a token stands, too."""

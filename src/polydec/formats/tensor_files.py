@@ -69,7 +69,44 @@ class Borrowing(Mapping[str, Tensor]):
         return len(self._own) + len(self._borrowed)
 
 
+class Trunk(Mapping[str, Tensor]):
+    """Tensors of a network without a head, as embedding models are kept: names get `model.` before them."""
+
+    def __init__(self, own: Mapping[str, Tensor]) -> None:
+        self._own = own
+
+    def _name(self, name: object) -> str:
+        return name[len(PREFIX) :] if isinstance(name, str) and name.startswith(PREFIX) else ""
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._own[self._name(name)]
+
+    def source_of(self, name: str) -> tuple[Any, ...]:
+        return source_of(self._own, self._name(name))
+
+    def __contains__(self, name: object) -> bool:
+        return self._name(name) in self._own
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return fields.shape_of(self._own, self._name(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return (PREFIX + name for name in self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+
+PREFIX = "model."
+
+
 def open_weights(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of a directory, with the names that a network with a head has: see `_open`."""
+    weights = _open(path)
+    return Trunk(weights) if "embed_tokens.weight" in weights else weights
+
+
+def _open(path: Path) -> Mapping[str, Tensor]:
     """The tensors of a directory: model.safetensors, or the files of its index, else PyTorch's own format. Raises
     FileError where there are none, one is missing or one is damaged."""
     for single, index in (

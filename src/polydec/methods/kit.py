@@ -71,7 +71,8 @@ class Kit:
     take together, None: it is not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
     place of `small` when a method first asks for it, as loading one takes a while; source: what the model reads beside the
     text (an encoder's input), none where it reads nothing; whole_prompt: whether rows of all the prompt's tokens can be asked
-    for: not where an earlier text's cache stands behind an edit."""
+    for: not where an earlier text's cache stands behind an edit; prompt: the request's, none where it is not known or holds
+    vectors."""
 
     target: Target
     small: Target | None = None
@@ -86,6 +87,7 @@ class Kit:
     later: Callable[[], Target | None] | None = None
     source: tuple[int, ...] = ()
     whole_prompt: bool = True
+    prompt: tuple[int, ...] = ()
 
     def read_prompt(
         self, method: str, reads: bool = True, unless: str = "take method auto or plain"
@@ -299,6 +301,21 @@ class SecondPrompt:
 
 
 @dataclass(frozen=True)
+class OwnPrompt:
+    """A prompt of two tokens or more, and no vectors: something is put before its last token."""
+
+    @property
+    def name(self) -> str:
+        return "prompt of tokens"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if len(kit.prompt) < 2:
+            raise MissingError(
+                f"{method} puts vectors before the prompt's last token: the prompt needs two tokens, and no vectors of its own"
+            )
+
+
+@dataclass(frozen=True)
 class Blocks:
     """A masked-diffusion model that is block-causal."""
 
@@ -363,4 +380,5 @@ DRAFT, ANY_DRAFT, MASKED_DRAFT = Draft(), Draft(same_tokenizer=False), MaskedDra
 LAYERS, DRAFT_LAYERS = Layers(), Layers(of_draft=True)
 STATES = States()
 SECOND_PROMPT = SecondPrompt()
+OWN_PROMPT = OwnPrompt()
 BLOCKS = Blocks()

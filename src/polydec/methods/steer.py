@@ -53,6 +53,12 @@ def derived(name: str) -> Callable[[str], str] | None:
     return getattr(get(name), "derive", None)
 
 
+def positions(name: str, options: Mapping[str, Any]) -> int:
+    """How many positions of the context a way's own vectors take: what `POSITIONS` of its file makes of its options."""
+    taken: Callable[[Mapping[str, Any]], int] | None = getattr(get(name), "POSITIONS", None)
+    return 0 if taken is None else taken(options)
+
+
 def check_second(name: str, given: bool) -> None:
     """Raise RequestError where a second prompt is missing, or is given and not read."""
     card: Card = get(name).CARD

@@ -69,4 +69,40 @@ STUDIES = (
         "2510.04767",
         "polydec bench --suite parallelbench; docs/diffusion.md",
     ),
+    Study(
+        "expressive-power-of-cot",
+        "What a model can compute by the steps that it may write before its answer",
+        "Merrill and Sabharwal, The expressive power of transformers with chain of thought, 2024",
+        "2310.07923",
+        "polydec train steps; polydec bench --suite steps; docs/steps.md",
+    ),
+    Study(
+        "exact-permutation-learning",
+        "How many networks must vote until a permutation of bits is exact",
+        "Giapitzakis et al., Exact learning of permutations for nonzero binary inputs with logarithmic training size "
+        "and quadratic ensemble complexity, 2025",
+        "2502.16763",
+        "polydec bench --suite permutations; docs/steps.md",
+    ),
+    Study(
+        "decodingtrust",
+        "Eight perspectives of trust, each scored beside plain decoding's answers",
+        "Wang et al., DecodingTrust: a comprehensive assessment of trustworthiness in GPT models, 2023",
+        "2306.11698",
+        "polydec bench --suite decodingtrust; docs/trust.md",
+    ),
+    Study(
+        "lexinvariant-lm",
+        "A language model that learns from each text what its symbols mean",
+        "Huang et al., Lexinvariant language models, 2023",
+        "2305.16349",
+        "polydec train words --kind lexinvariant; docs/words.md",
+    ),
+    Study(
+        "word-pooled-tokenization",
+        "Words as a few vectors, spelt byte by byte",
+        "Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023",
+        "2310.11628",
+        "polydec train words --kind word-pooled; docs/words.md",
+    ),
 )

@@ -14,7 +14,7 @@ from polydec import native as cpu
 from polydec.base.errors import FileError, PolydecError, RequestError
 from polydec.base.options import check
 from polydec.core.types import Vocab
-from polydec.formats import edge, seq2seq
+from polydec.formats import edge, seq2seq, word_config
 from polydec.formats.adapters import Adapted
 from polydec.formats.architectures import FAMILIES
 from polydec.models import denoiser, inserter
@@ -26,6 +26,7 @@ from polydec.models.sourced import Sourced
 from polydec.models.sources import Source, open_source
 from polydec.nets.seq2seq import build as build_seq2seq
 from polydec.nets.transformer import Transformer
+from polydec.nets.words import WordNetwork
 from polydec.text.tokenizer import Text
 
 
@@ -245,6 +246,8 @@ def _network(
     if seq2seq.is_seq2seq(source.config):
         config = seq2seq.read(source.config, source.generation)
         return build_seq2seq(config, source.weights, dtype=kind, device=device), why
+    if source.config["model_type"] == word_config.MODEL_TYPE:
+        return _words(source, dtype, device), why
     if llama:
         return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
     if isinstance(source.weights, Adapted):
@@ -255,3 +258,12 @@ def _network(
     from polydec.nets import hf  # transformers takes seconds to import
 
     return hf.load(source.path, dtype=kind, device=device, tensors=len(source.weights)), why
+
+
+def _words(source: Source, dtype: str, device: str) -> WordNetwork:
+    """A model whose backbone reads words. Raises RequestError where it is to compute with anything else than float32 here."""
+    if dtype not in ("auto", "torch", "float32") or device != "cpu":
+        raise RequestError(
+            f"dtype is {dtype!r} and device {device!r}: a word-pooled model computes in float32 on 'cpu'"
+        )
+    return WordNetwork(word_config.read(source.config), source.weights)

@@ -17,6 +17,7 @@ from polydec.core.types import Draft, Reads, Want
 from polydec.models.checks import require_readable
 from polydec.models.ledger import Entry, Ledger, Scored, entry_of
 from polydec.models.queries import SILENT, delayed, passed, query_of
+from polydec.models.soft import state_of
 from polydec.nets.query import Answer, Query
 from polydec.nets.scores import LogitScores
 
@@ -31,6 +32,7 @@ async def score_whole(ledger: Ledger, draft: Draft, want: Want) -> LogitScores:
         or ledger.skipped
         or want.exits
         or draft.state is not None
+        or state_of(draft.token[0]) is not None
         or cache.length != len(ledger.text)
     ):
         return await score(ledger, network.layers, draft, want)

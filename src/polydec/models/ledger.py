@@ -36,11 +36,13 @@ class Entry:
 
 
 def entry_of(draft: Draft, node: int, depth: int = 0) -> Entry:
-    """The entry of a draft's node, which enters above the first `depth` layers."""
-    state_H = None if draft.state is None else draft.state[node]
-    return Entry(
-        draft.token[node], depth, state_H, adapter=None if state_H is None else draft.adapter
-    )
+    """The entry of a draft's node, which enters above the first `depth` layers. A root that stands for a vector
+    (models/soft.py) is a node like any other: it may be committed, and stays a vector."""
+    token = draft.token[node]
+    if draft.state is None:
+        return Entry(token, depth, state_of(token))
+    state_H = draft.state[node]
+    return Entry(token, depth, state_H, adapter=None if state_H is None else draft.adapter)
 
 
 def entries_of(tokens: Sequence[int]) -> list[Entry]:

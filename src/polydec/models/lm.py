@@ -33,7 +33,8 @@ class LM:
     caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once.
     press: how old keys and values are kept, None: as they are; it decides the law. beside: what all texts of this law are
     written from, None: nothing. within: the law of which this is a request's own view, and what the request takes of its key's
-    text, None: it is no view."""
+    text, None: it is no view. shared: of all texts that were opened, tokens whose entries another text's cache held.
+    """
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class LM:
     ) -> None:
         self.network, self.vocab, self.chunk, self._keep = network, vocab, chunk, keep
         self.press, self.beside, self.within = press, beside, within
+        self.shared = 0  # tokens of opened texts whose entries another text's cache held
         self.texts = Texts()  # of the keys of requests that take an earlier one's cache
         self._pressed = dict[Press, LM]()  # the same network over pressed caches
         # Oldest first: the text of each cache, and the cache.
@@ -207,6 +209,7 @@ class LM:
                 best, most, at = ledger.cache, n, -1
         if best is None:
             return self._new_cache()
+        self.shared += most
         if at >= 0 and most == len(self._kept[at][0]):
             return self._kept.pop(at)[1]
         return best.fork(most)

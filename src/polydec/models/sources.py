@@ -18,7 +18,7 @@ from torch import Tensor
 from polydec.base import files
 from polydec.base.errors import FileError
 from polydec.base.heard import warn
-from polydec.formats import adapters, edge, fields, zoo
+from polydec.formats import adapters, edge, fields, sentences, zoo
 from polydec.formats.gguf import GGUF
 from polydec.formats.tensor_files import Borrowing, open_weights
 from polydec.text.gguf_text import generation_defaults, read_text
@@ -142,6 +142,8 @@ def find(name: str) -> Path:
             folder = Path(
                 snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=["*/*"])
             )
+        if (folder / sentences.MODULES).is_file():  # which state an embedding model is read at
+            snapshot_download(name, allow_patterns=["*_Pooling/config.json"])
     except Exception as e:  # the Hub, the network and the name's form each have errors of their own
         why = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
         raise FileError(

@@ -102,7 +102,13 @@ class Steering:
             beside = Reprompted(law, prompt, self.second)
         return steer.build(
             self.card.name,
-            Kit(law, artefacts=model.artefacts, beside=beside, later=model.small),
+            Kit(
+                law,
+                artefacts=model.artefacts,
+                beside=beside,
+                later=model.small,
+                prompt=prompt if getattr(law, "instead", prompt) == prompt else (),
+            ),
             self.options,
         )[0]
 
@@ -605,12 +611,15 @@ def room(
         contexts.append((draft.lm.network.context, draft.name, draft.lm))
     context, who, lm = min(contexts, key=lambda entry: entry[0])
     second = () if steered is None or steered.second is None else steered.second
+    own = 0 if steered is None else steer.positions(steered.card.name, steered.options)
     for name, text in (("prompt", ids), ("negative_prompt", second)):
-        if context - taken(lm, text) < 1:
+        if context - taken(lm, text) - own < 1:
+            vectors = f" and {own} vectors stand in it" if own else ""
             raise RequestError(
-                f"{name} has {_count(lm, text)}: the context of {who} holds {context}, the answer included"
+                f"{name} has {_count(lm, text)}{vectors}: the context of {who} holds {context}, the answer included"
             )
-    return context - max(taken(lm, ids), taken(lm, second)), f"the context of {who} holds {context}"
+    most = context - own - max(taken(lm, ids), taken(lm, second))
+    return most, f"the context of {who} holds {context}" + (f", {own} vectors included" * bool(own))
 
 
 def taken(lm: Any, text: Sequence[int]) -> int:

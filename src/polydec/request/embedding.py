@@ -8,8 +8,9 @@ there. So every token of the text sees a summary of the whole. What is computed 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -18,9 +19,11 @@ from torch.nn.functional import normalize
 
 from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
+from polydec.base.options import shown
 from polydec.core.effects import Forward, gather
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
+from polydec.formats import sentences
 from polydec.methods.kit import CALLED, family_of
 from polydec.nets.query import Query
 from polydec.request.reading import PLACE, TEXT, Reading
@@ -57,7 +60,30 @@ class Loaded(Protocol):
 def embed(model: Loaded, texts: Texts, how: Reading) -> Tensor:
     """A vector a text, [n, width], float32. Raises RequestError for a text that is empty or longer than the context, a layer
     that the model has not, and a model that shows no states."""
+    how = settled(model, how)
     return run([vectors(model, prepared(model, texts, how), how)])[0]
+
+
+def settled(model: Loaded, how: Reading) -> Reading:
+    """What is left open in `how`, as an embedding model's own files have it (formats/sentences.py); of other models the last
+    state, and no prompt. Raises RequestError for a prompt that the model has not, FileError for a layout that is not read."""
+    says = sentences.read(Path(model.checkpoint.path))
+    prompts = {} if says is None else says.prompts
+    if how.prompt is not None and how.prompt not in prompts:
+        raise RequestError(
+            f"prompt is {shown(how.prompt)}: {model.name} has "
+            + (
+                f"the prompts {', '.join(map(shown, prompts))}"
+                if prompts
+                else "no prompts of its own"
+            )
+        )
+    name = how.prompt
+    if says is not None and name is None and how.template is None and not how.prepend_to:
+        name = says.usual
+    before = None if name is None else prompts[name] + TEXT
+    pool = how.pool or ("last" if says is None else says.pool)
+    return replace(how, pool=pool, prompt=None, template=how.template if before is None else before)
 
 
 def prepared(model: Loaded, texts: Texts, how: Reading, most: int | None = None) -> list[Prepared]:

@@ -146,7 +146,8 @@ class LM:
         """A vector for each of the texts, [n, width], float32.
 
         how: the fields of `Reading` (request/reading.py): `pool`, "last" or "mean"; `layer`, behind which it is read;
-        `normalised`; `template`; `prepend_from` and `prepend_to`. Raises RequestError for what cannot be honoured, TypeError
+        `normalised`; `template`; `prompt`;
+        `prepend_from` and `prepend_to`. Raises RequestError for what cannot be honoured, TypeError
         for an unknown field.
         """
         from polydec.request.embedding import embed

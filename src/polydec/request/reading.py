@@ -27,7 +27,12 @@ TEXT, PLACE = "{text}", "{placeholder}"
 class Reading:
     """How a vector is read out of a text. Raises RequestError for what cannot be."""
 
-    pool: Annotated[str, OneOf("last", "mean"), "the last token's state, or the mean"] = "last"
+    pool: Annotated[
+        str | None,
+        OneOf("last", "mean"),
+        Note("none: as an embedding model says, else last"),
+        "the last token's state, or the mean",
+    ] = None
     layer: Annotated[
         int | None,
         AtLeast(1),
@@ -41,6 +46,11 @@ class Reading:
         Note("none: the text alone"),
         "what stands around a {text}, such as a task, and the {placeholder} of prepending",
     ] = None
+    prompt: Annotated[
+        str | None,
+        Note("none: what it says of texts without one"),
+        "name of a prompt that an embedding model has, such as query",
+    ] = None
     prepend_from: Annotated[
         int, AtLeast(0), "layers before the first one where the placeholder takes the last state"
     ] = 0
@@ -50,6 +60,10 @@ class Reading:
 
     def __post_init__(self) -> None:
         settle(self)
+        if self.prompt is not None and (self.template is not None or self.prepend_to):
+            raise RequestError(
+                f"prompt is {shown(self.prompt)}: it stands in the place of a template and of prepending, so leave these out"
+            )
         around, placed = self.around, self.prepend_to > 0
         if around.count(TEXT) != 1:
             raise RequestError(f"template is {shown(around)}: it must hold {TEXT} once")

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from polydec.api import LM
 from polydec.base.options import shown
-from polydec.request.embedding import Prepared, prepared
+from polydec.request.embedding import Prepared, prepared, settled
 from polydec.request.reading import Reading, declared
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
@@ -67,7 +67,7 @@ def read(body: Body, model: LM, limits: Limits) -> Embeddings:
         raise Refusal(
             f"encoding_format is {shown(form)}: it must be float or base64", param="encoding_format"
         )
-    how = Reading(**fields)
+    how = settled(model, Reading(**fields))
     return Embeddings(
         prepared(model, _texts(texts), how, limits.prompt), how, dimensions, form == "base64"
     )

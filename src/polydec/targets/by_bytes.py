@@ -360,6 +360,11 @@ class ByBytesSession(Closed):
         self._whole = False
         self._forget()
 
+    def spelled(self, node: int) -> tuple[float, int]:
+        """Of the text up to a node of the draft that was scored last: the log-probability that a text begins so, behind what
+        was read first, and the tokens of its likeliest spelling there."""
+        return self._law.alphabet.spelled(self._covers[node])
+
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
         draft = self._draft
         if draft is None:

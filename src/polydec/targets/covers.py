@@ -116,6 +116,23 @@ class Alphabet:
         del new[self.width :]
         return (*going, *(self.whole(tip) for tip, _ in new)), new
 
+    def spelled(self, covers: Covers) -> tuple[float, int]:
+        """The log-probability that a text begins with the bytes of these covers, behind what the session was opened with, and
+        how many tokens their likeliest spelling has there, one that has not ended counted. -inf and 0: nothing spells them."""
+        logp = list[float]()
+        for c in covers:
+            going = 0.0
+            if c.depth:
+                chance_R = c.tip.row_V[self.spelling.order[c.lo : c.hi]].double()
+                going = float(chance_R.logsumexp(0))
+            logp.append(c.tip.logp + going)
+        top = max(logp, default=NEG_INF)
+        if top == NEG_INF:
+            return NEG_INF, 0
+        best = covers[logp.index(top)]
+        total = top + math.log(sum(math.exp(x - top) for x in logp))
+        return total, best.tip.size + (best.depth > 0)
+
     def weights(self, covers: Covers) -> Tensor:
         """Log-weights of the next symbol, float64: the log-probabilities of the text with that symbol at its end, behind what
         the session was opened with. Where nothing spells the text every symbol has the same."""

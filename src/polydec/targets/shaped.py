@@ -52,6 +52,11 @@ class Shaped:
         return self.target.layers
 
     @property
+    def context(self) -> int | None:
+        """Tokens that the target reads at most; None where it does not say."""
+        return getattr(self.target, "context", None)
+
+    @property
     def adapts(self) -> bool:
         """See `LM.adapts`."""
         return getattr(self.target, "adapts", False)

@@ -4,67 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Reads, Vocab
 from polydec.models.lm import LM
+from polydec.nets.entries import Entries
 from polydec.nets.query import Answer, Query
 
 State = tuple[int, int, int, int]
 
 
-class TextCache:
-    """A cache whose entries hold the whole text that led to them, and what each layer wrote there; its verbs are those of
-    polydec.nets.cache.Cache."""
-
-    def __init__(self) -> None:
-        self.text: list[tuple[tuple[int, ...], tuple[int, ...]] | None] = []
-        self.length = 0
-        self.parent: list[int] = []
-
-    @property
-    def end(self) -> int:
-        return self.length + len(self.parent)
-
-    def stage(self, parent: Sequence[int]) -> int:
-        first = self.end
-        self.parent += parent
-        self.text += [None] * len(parent)
-        return first
-
-    def reserve(self, need: int) -> None:
-        """There is always room."""
-
-    def claim(self, first: int) -> None:
-        """Twins share nothing."""
-
-    def commit(self, path: Sequence[int]) -> None:
-        self.keep(path, ())
-
-    def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
-        self.text[self.length :] = [self.text[self.length + j] for j in (*path, *stay)]
-        new = {j: i for i, j in enumerate(stay)}
-        self.length, self.parent = (
-            self.length + len(path),
-            [new.get(self.parent[j], -1) for j in stay],
-        )
-
-    def truncate(self, length: int) -> None:
-        del self.text[length:]
-        self.length, self.parent = length, []
-
-    def fork(self, length: int | None = None) -> TextCache:
-        twin = TextCache()
-        twin.text, twin.length, twin.parent = list(self.text), self.length, list(self.parent)
-        if length is not None:
-            twin.truncate(length)
-        return twin
-
-    @property
-    def nbytes(self) -> int:
-        return 8 * len(self.text)
+TextCache = Entries[Any]
+"""A cache whose entries hold the whole text that led to them, and what each layer wrote there."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
 from polydec.base.errors import RequestError
+from polydec.core.types import Words
 from polydec.text.tokenizer import Text, byte_alphabet
 
 BYTES = 256
@@ -89,7 +90,7 @@ def byte_text(text: Text) -> Text:
     return twin
 
 
-def lead_of(text: Text) -> bytes:
+def lead_of(text: Words) -> bytes:
     """The bytes that a tokenizer writes before every text: a space, or nothing."""
     first = text.encode("a", special=False)
     piece = text.pieces[first[0]] if first else None

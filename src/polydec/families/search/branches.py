@@ -50,8 +50,13 @@ class Branches:
         Without any that goes on, the tree stays as it is."""
         if not texts:
             return list(waiting)
+        going = [(node, (token,)) for node, token in texts]
+        return self.extend([*going, *((node, ()) for node in waiting)])
+
+    def extend(self, texts: Sequence[tuple[int, Sequence[int]]]) -> list[int]:
+        """As `grow`, of at least one text, each with any number of tokens: with none it stays as it is."""
         draft = self._draft
-        paths = [{0, *draft.path_to(node)} for node in {*waiting, *(node for node, _ in texts)}]
+        paths = [{0, *draft.path_to(node)} for node in {node for node, _ in texts}]
         kept = sorted({node for path in paths for node in path})
         root = max(node for node in kept if all(node in path for path in paths))
         _, stay, _ = draft.below(root, kept)
@@ -59,14 +64,17 @@ class Branches:
         moved = {old: new for new, old in enumerate(stay)}
         token, parent = list(left.token), list(left.parent)
         node_of, nodes = dict[tuple[int, int], int](), list[int]()
-        for text in texts:
-            if text not in node_of:
-                node_of[text] = len(token)
-                token.append(text[1])
-                parent.append(moved[text[0]])
-            nodes.append(node_of[text])
+        for node, tokens in texts:
+            at = moved[node]
+            for x in tokens:
+                if (at, x) not in node_of:
+                    node_of[at, x] = len(token)
+                    token.append(x)
+                    parent.append(at)
+                at = node_of[at, x]
+            nodes.append(at)
         self._draft = Draft.certain(token, parent)
-        return [*nodes, *(moved[node] for node in waiting)]
+        return nodes
 
     def close(self) -> None:
         """Give the session back."""

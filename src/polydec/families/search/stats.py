@@ -9,7 +9,8 @@ from typing import Any
 @dataclass(frozen=True)
 class SearchStats:
     """passes: of the target that this answer took part in; first: tokens that were certain after the first of them; scored:
-    tokens that were fed and scored, of all texts that were tried; ended: texts that came to an end; written: tokens of all
+    tokens that were fed and scored, of all texts that were tried, those of a further prompt even where another text's cache
+    held them; ended: texts that came to an end; written: tokens of all
     texts that were tried; judged: texts, or beginnings of texts, that a reward was asked of. What the clock says of them stands
     beside these figures, in every answer's `seconds`.
 

@@ -1,0 +1,127 @@
+"""Published orders and what came of them here: which method is ahead of which, with the interval that says whether that holds.
+
+`docs/orders.csv` has a row an order. expected: what the paper has, as "above 1" (a ratio) or "as much as 0" (a difference);
+ours, low, high: as the page that is named there shows them, the interval being that of the ratio or of the difference.
+
+    python docs/orders.py             # writes the table of docs/claims.md
+    python docs/orders.py --check     # only says whether it is up to date
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+BEGIN, END = "<!-- orders: made by docs/orders.py from orders.csv -->", "<!-- end -->"
+
+YES, NO, OPEN = "yes", "**no**", "cannot be told"
+
+
+def above(low: float, high: float, base: float) -> str:
+    return YES if low > base else NO if high < base else OPEN
+
+
+def below(low: float, high: float, base: float) -> str:
+    return above(-high, -low, -base)
+
+
+def as_much(low: float, high: float, base: float) -> str:
+    """Nothing is lost that can be told from chance; more is no fault."""
+    return NO if high < base else YES
+
+
+EXPECTED: dict[str, Callable[[float, float, float], str]] = {
+    "above": above,
+    "below": below,
+    "as much as": as_much,
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """A row of the file."""
+
+    method: str
+    order: str
+    paper: str
+    expected: str
+    ours: str
+    low: str
+    high: str
+    page: str
+
+    @property
+    def holds(self) -> str:
+        """Whether the published order holds here, by the interval."""
+        word, _, base = self.expected.rpartition(" ")
+        return EXPECTED[word](float(self.low), float(self.high), float(base))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (self.order, self.paper, self.ours, f"{self.low} to {self.high}", self.holds)
+
+    def stands_in(self, page: str) -> bool:
+        """Whether the page shows this figure with this interval."""
+        figure, low, high = map(re.escape, (self.ours, self.low, self.high))
+        return bool(
+            re.search(rf"(?<![\d.]){figure}\s(?:times\s)?[\[(]{low}(?:,| to)\s{high}[\])]", page)
+        )
+
+
+@cache
+def orders() -> tuple[Order, ...]:
+    with (DOCS / "orders.csv").open(encoding="utf-8") as file:
+        return tuple(Order(**row) for row in csv.DictReader(file))
+
+
+HEAD = ("order", "the paper", "here", "95 % interval", "does it hold?")
+
+
+def drawn(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|"] + [
+        f"| {' | '.join(row)} |" for row in rows
+    ]
+
+
+def section(name: str) -> list[str]:
+    """The lines of a method's page; none where no order of it is known."""
+    mine = [order for order in orders() if order.method == name]
+    if not mine:
+        return []
+    told = ", ".join(dict.fromkeys(f"[{order.page}](../{order.page})" for order in mine))
+    lines = drawn(HEAD, [order.cells for order in mine])
+    return [f"Published orders ({told}: how each was measured):", "", *lines, ""]
+
+
+def counted() -> str:
+    each = [order.holds for order in orders()]
+    methods = len({order.method for order in orders()})
+    return (
+        f"Of {len(each)} published orders of {methods} methods **{each.count(YES)} hold**, {each.count(NO)} are the other way "
+        f"round, and of {each.count(OPEN)} the interval does not tell."
+    )
+
+
+def listing() -> str:
+    rows = [(f"`{order.method}`", *order.cells, f"[page]({order.page})") for order in orders()]
+    return "\n".join([counted(), "", *drawn(("method", *HEAD, "from"), rows)])
+
+
+def main() -> None:
+    page = DOCS / "claims.md"
+    before = page.read_text("utf-8")
+    head, rest = before.split(BEGIN)
+    after = f"{head}{BEGIN}\n{listing()}\n{END}{rest.split(END, 1)[1]}"
+    if "--check" in sys.argv:
+        sys.exit(after != before)
+    page.write_text(after, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

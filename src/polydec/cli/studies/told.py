@@ -1,0 +1,133 @@
+"""What a suite is asked, what it tells, and how that is shown: a table, JSON, CSV, a page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from polydec.base import files
+from polydec.cli.flags import Flags
+from polydec.cli.page import FIGURES, document, safe
+from polydec.cli.shown import as_csv, cell, emit, emit_drawn
+from polydec.request import machine
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks. methods: as they are typed, None: the suite's own; from_: where
+    its questions or models are."""
+
+    flags: Flags
+    methods: str | None
+    from_: Path | None
+    each: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """title: of the page; columns: of the table, a head and what stands there of a row; notes: below it, a sentence each;
+    figures: a heading and an SVG figure each; rows: all that was measured."""
+
+    title: str
+    rows: Sequence[Row]
+    columns: Sequence[tuple[str, Callable[[Row], str]]]
+    notes: Sequence[str] = ()
+    figures: Sequence[tuple[str, str]] = ()
+    words: Collection[str] = field(default=())
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite that measures by itself.
+
+    measure: what it tells; each: what `--each` is where it is left out; takes: fields of `Flags` that it reads; methods, from_:
+    whether it reads `--methods` and `--from`.
+    """
+
+    measure: Callable[[Asked], Told]
+    each: int
+    takes: Collection[str] = ()
+    methods: bool = False
+    from_: bool = False
+
+
+def percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def between(low: float, high: float) -> str:
+    return f"{low:.1%}-{high:.1%}"
+
+
+def publish(told: Told, as_json: bool, html: Path | None, table: Path | None) -> None:
+    """The table, or its JSON, on standard output; a page and a file of figures where they are asked for."""
+    command, where = f"polydec {shlex.join(sys.argv[1:])}", machine.describe()
+    if html is not None:
+        text = _page(told, command, where)
+        files.replace(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
+    if table is not None:
+        sheet = as_csv([dict(r) for r in told.rows])
+        files.replace(table, lambda at: Path(at).write_text(sheet, encoding="utf-8"))
+    if as_json:
+        rows = [dict(r) for r in told.rows]
+        emit(json.dumps({"machine": where, "command": command, "rows": rows}))
+        return
+
+    def draw(out: Console) -> None:
+        shown = Table(box=None, pad_edge=False)
+        for name, _ in told.columns:
+            side = "left" if name in told.words else "right"
+            shown.add_column(name, no_wrap=True, justify=side)
+        for row in told.rows:
+            shown.add_row(*(cell(text(row)) for _, text in told.columns))
+        out.print(shown)
+        for note in (*told.notes, where):
+            out.print(note, style="dim", soft_wrap=True, markup=False)
+
+    emit_drawn(draw)
+
+
+STYLE = (
+    FIGURES
+    + """
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(24em,100%),1fr));gap:.8em;align-items:start}
+.card{border:1px solid var(--line);border-radius:8px;padding:.6em .8em .8em;min-width:0}
+table{border-collapse:collapse;font-size:.9em;font-variant-numeric:tabular-nums}
+th{font-weight:600;color:var(--soft)}th,td{text-align:right;padding:.2em .7em;white-space:nowrap}
+th.l,td.l{text-align:left}tr+tr td{border-top:1px solid var(--faint)}
+"""
+)
+
+
+def _page(told: Told, command: str, where: str) -> str:
+    cards = "".join(
+        f'<div class="card"><h3>{safe(heading)}</h3>{drawn}</div>'
+        for heading, drawn in told.figures
+    )
+    sides = ['class="l"' if name in told.words else "" for name, _ in told.columns]
+    head = "".join(f"<th {side}>{safe(n)}</th>" for side, (n, _) in zip(sides, told.columns))
+    lines = "".join(
+        "<tr>"
+        + "".join(f"<td {s}>{safe(text(r))}</td>" for s, (_, text) in zip(sides, told.columns))
+        + "</tr>"
+        for r in told.rows
+    )
+    notes = "".join(f'<p class="note">{safe(note, 1000)}</p>' for note in told.notes)
+    return document(
+        told.title,
+        STYLE,
+        f'<p class="note">{safe(where)}, {time.strftime("%Y-%m-%d")}</p><p class="note">{safe(command, 1000)}</p>'
+        f'{notes}<div class="cards">{cards}</div>'
+        f'<h2>All figures</h2><div class="wide"><table><tr>{head}</tr>{lines}</table></div>',
+    )

@@ -1,0 +1,93 @@
+"""Sizes of a word-pooled model, as its config.json has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from polydec.base.edge import check
+from polydec.base.errors import RequestError
+from polydec.base.record import Record
+
+MODEL_TYPE = "polydec_word_pooled"
+
+Size = Annotated[int, Field(ge=1, le=1 << 16)]
+Layers = Annotated[int, Field(ge=1, le=256)]
+Token = Annotated[int, Field(ge=0, lt=1 << 16)]
+
+
+class Fields(Record):
+    """What config.json must say."""
+
+    vocab_size: Size
+    begin: Token
+    ends: Annotated[list[Token], Field(min_length=1, max_length=256)]
+    width: Size
+    layers: Layers
+    small: Size
+    slots: Annotated[int, Field(ge=1, le=64)]
+    longest: Annotated[int, Field(ge=1, le=256)]
+    encoder: Layers
+    decoder: Layers
+    context: Annotated[int, Field(ge=2, le=1 << 20)]
+
+
+@dataclass(frozen=True)
+class WordConfig:
+    """vocab: bytes and marks; begin: the mark before a text; ends: tokens that end a word; width, layers: of the backbone;
+    small: width inside a word; slots: vectors of a word; longest: tokens of one, which ends there at the latest; encoder,
+    decoder: layers inside a word; context: tokens of a text."""
+
+    vocab: int
+    begin: int
+    ends: tuple[int, ...]
+    width: int
+    layers: int
+    small: int
+    slots: int
+    longest: int
+    encoder: int = 1
+    decoder: int = 2
+    context: int = 1024
+    eps: float = 1e-5
+    theta: float = 10000.0
+    head: int = 32
+
+    def to_json(self, *, eos: int) -> dict[str, Any]:
+        """The content of config.json."""
+        own = {k: v for k, v in asdict(self).items() if k in Fields.model_fields}
+        return {
+            "architectures": ["PolydecWordPooled"],
+            "model_type": MODEL_TYPE,
+            "vocab_size": self.vocab,
+            **own,
+            "ends": list(self.ends),
+            "bos_token_id": self.begin,
+            "eos_token_id": eos,
+        }
+
+
+def read(config: Mapping[str, Any]) -> WordConfig:
+    """Raises RequestError with one sentence where config.json is not that of such a model."""
+    f = check(Fields, dict(config), "config.json of a word-pooled model")
+    for name, width in (("width", f.width), ("small", f.small)):
+        if width % WordConfig.head:
+            raise RequestError(f"config.json: {name} is {width}: it must be a multiple of 32")
+    if max(f.begin, *f.ends) >= f.vocab_size:
+        raise RequestError("config.json: begin and ends must lie below vocab_size")
+    return WordConfig(
+        f.vocab_size,
+        f.begin,
+        tuple(f.ends),
+        f.width,
+        f.layers,
+        f.small,
+        f.slots,
+        f.longest,
+        f.encoder,
+        f.decoder,
+        f.context,
+    )

@@ -1,0 +1,138 @@
+"""Word problems of finite automata: to which state does a word lead, and what is written on the way there.
+
+Source: Merrill and Sabharwal, The expressive power of transformers with chain of thought, ICLR 2024. The tasks, the budgets
+and how a scratchpad is laid out are ours: the paper has theorems and no experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+from random import Random
+
+SYMBOLS = "abc"
+"""Of which a word is made, uniformly at random."""
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """table[state][symbol]: the state behind them. A word begins in state 0."""
+
+    table: tuple[tuple[int, ...], ...]
+
+    def run(self, word: Sequence[int]) -> tuple[int, ...]:
+        """The states on the way: the i-th behind i + 1 symbols."""
+        out, state = list[int](), 0
+        for symbol in word:
+            state = self.table[state][symbol]
+            out.append(state)
+        return tuple(out)
+
+    def law(self, length: int) -> list[float]:
+        """How likely each state is behind a uniformly random word of so many symbols."""
+        law = [1.0] + [0.0] * (len(self.table) - 1)
+        for _ in range(length):
+            then = [0.0] * len(law)
+            for state, nexts in enumerate(self.table):
+                for following in nexts:
+                    then[following] += law[state] / len(nexts)
+            law = then
+        return law
+
+    def chance(self, length: int) -> float:
+        """How often whoever always says the likeliest state is right."""
+        return max(self.law(length))
+
+
+def _of_permutations(generators: Sequence[tuple[int, ...]]) -> Automaton:
+    """Its states are all permutations of so many things, its symbols further ones, each applied behind the others."""
+    states = list(permutations(range(len(generators[0]))))
+    number = {state: i for i, state in enumerate(states)}
+    return Automaton(
+        tuple(
+            tuple(number[tuple(state[i] for i in generator)] for generator in generators)
+            for state in states
+        )
+    )
+
+
+def _drawn(states: int, name: str) -> Automaton:
+    """Every step leads anywhere, uniformly at random, always the same for a name."""
+    r = Random(name)
+    return Automaton(tuple(tuple(r.randrange(states) for _ in SYMBOLS) for _ in range(states)))
+
+
+TASKS: Mapping[str, Automaton] = {
+    "parity": Automaton(((1, 0, 0), (0, 1, 1))),
+    "dfa": _drawn(5, "dfa 0"),
+    "s5": _of_permutations(((1, 0, 2, 3, 4), (1, 2, 3, 4, 0), (0, 1, 3, 2, 4))),
+}
+"""parity: is the number of a's odd? dfa: five states, transitions at random. s5: the permutation of five things that swaps and
+a rotation make one behind the other, of which there are 120: no circuit of constant depth is believed to find it."""
+
+BUDGETS: Mapping[str, Callable[[int], int]] = {
+    "none": lambda length: 0,
+    "log": lambda length: max(1, (length - 1).bit_length()),
+    "half": lambda length: (length + 1) // 2,
+    "linear": lambda length: length,
+}
+"""Steps that may be written before the answer, by the length of the word."""
+
+
+def stops(length: int, steps: int) -> tuple[int, ...]:
+    """Behind how many symbols each step says the state: the word in parts as equal as can be, the last of them its end."""
+    return tuple(-(-length * (i + 1) // steps) for i in range(steps))
+
+
+BEGIN, END, PAD, ANSWER = "<|begin|>", "<|end|>", "<pad>", "<answer>"
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A task as tokens. A row is BEGIN, the word, PAD up to `longest` symbols, the mark of a budget, its steps, ANSWER, the
+    state and END: a step stands always equally far behind the symbol that it needs."""
+
+    task: str
+    longest: int
+
+    @property
+    def automaton(self) -> Automaton:
+        return TASKS[self.task]
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        """All of them; their places are their ids."""
+        marks = tuple(f"<{name}>" for name in BUDGETS)
+        states = tuple(f"s{i}" for i in range(len(self.automaton.table)))
+        return (BEGIN, END, PAD, ANSWER, *marks, *SYMBOLS, *states)
+
+    def id(self, token: str) -> int:
+        return self._ids[token]
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    @property
+    def positions(self) -> int:
+        """Of the longest row."""
+        return 2 * self.longest + 5
+
+    def prompt(self, word: Sequence[int], budget: str) -> list[int]:
+        """The word and the mark of its budget, without steps."""
+        first = self._ids[SYMBOLS[0]]
+        filled = [self._ids[PAD]] * (self.longest - len(word))
+        return [self._ids[BEGIN], *(first + x for x in word), *filled, self._ids[f"<{budget}>"]]
+
+    def written(self, word: Sequence[int], budget: str) -> list[int]:
+        """What stands behind the prompt: steps, ANSWER, the state and END."""
+        states, first = self.automaton.run(word), self._ids["s0"]
+        steps = [first + states[i - 1] for i in stops(len(word), BUDGETS[budget](len(word)))]
+        return [*steps, self._ids[ANSWER], first + states[-1], self._ids[END]]
+
+
+def word(r: Random, length: int) -> list[int]:
+    """A uniformly random word."""
+    return [r.randrange(len(SYMBOLS)) for _ in range(length)]

@@ -1,0 +1,42 @@
+"""How good a law of bytes is at words: those it would spell right, and text with slips in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import nn
+
+from polydec.train.specs.words import CONTEXT
+
+TEXTS = 64
+"""Texts that are read for words, each up to the context."""
+
+
+@torch.no_grad()
+def words_right(network: nn.Module, texts: Sequence[Sequence[int]], ends: Collection[int]) -> float:
+    """The share of words that greedy decoding would spell right to their last byte, which parts them from the next one, behind
+    the text before them. A word is greedily right where each of its bytes is the likeliest behind those before it."""
+    right, count = 0, 0
+    for ids in texts[:TEXTS]:
+        token_1T = torch.tensor([ids[: CONTEXT + 1]])
+        guess = network(token_1T[:, :-1])[0].argmax(-1)
+        whole = True
+        for hit, token in zip((guess == token_1T[0, 1:]).tolist(), token_1T[0, 1:].tolist()):
+            whole = whole and hit
+            if token in ends:
+                right, count, whole = right + whole, count + 1, True
+    return right / max(1, count)
+
+
+def with_slips(
+    texts: Sequence[Sequence[int]], letters: Sequence[int], share: float, seed: int
+) -> list[list[int]]:
+    """The same texts with another letter in place of such a share of their letters."""
+    r = torch.Generator().manual_seed(seed)
+    among, out = set(letters), list[list[int]]()
+    for ids in texts:
+        slips = (torch.rand(len(ids), generator=r) < share).tolist()
+        drawn = torch.randint(len(letters), (len(ids),), generator=r).tolist()
+        out.append([letters[d] if s and x in among else x for x, s, d in zip(ids, slips, drawn)])
+    return out

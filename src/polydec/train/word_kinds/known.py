@@ -1,0 +1,14 @@
+"""The kinds of `polydec train words` by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from polydec.train.word_kinds import lexinvariant, plain_bytes, word_pooled
+from polydec.train.word_kinds.protocols import Kind
+
+KINDS: Mapping[str, Kind] = {
+    "bytes": plain_bytes.KIND,
+    "lexinvariant": lexinvariant.KIND,
+    "word-pooled": word_pooled.KIND,
+}
