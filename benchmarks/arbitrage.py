@@ -1,7 +1,10 @@
 """Steps of a small reasoner and of a large one: accuracy against the share that the large one writes.
 
-    python benchmarks/arbitrage.py --draft DIR --router DIR [--model zoo:reasoner] [--reward zoo:reasoner-prm] [--problems 40]
-        [--seed 78] [--csv FILE]
+    python benchmarks/arbitrage.py --draft DIR [--router DIR] [--reads DIR ...] [--model zoo:reasoner]
+        [--reward zoo:reasoner-prm] [--only WORD ...] [--problems 40] [--seed 78] [--csv FILE]
+
+--router is one of `train router`, --reads some of `train text-router`; --only takes the ways whose names hold one of these
+words.
 
 Held-out problems (train/problems.py: SHA-1 of the question), as many of each kind; an answer counts where the checker accepts
 every step. "random" gives the large model as many steps as it is told to, whatever they are: what a rule has to beat. All see
@@ -25,10 +28,10 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
-from polydec.families.search.arbiters import ByAdvantage, ByChance, ByRouter, ByValue
-from polydec.families.search.arbitrage import Arbitrage
+from polydec.families.search.arbiters import ByAdvantage, ByChance, ByReading, ByRouter, ByValue
+from polydec.families.search.arbitrage import Arbitrage, Reader
 from polydec.formats import zoo
-from polydec.learned.kinds import router, step_reward
+from polydec.learned.kinds import router, step_reward, text_router
 from polydec.models import checkpoint
 from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
@@ -42,17 +45,35 @@ Asked = Sequence[tuple[Any, tuple[int, ...]]]
 
 
 def ways(
-    big: Speculative, small: Speculative, learned: router.Router, reward: step_reward.StepReward
+    big: Speculative,
+    small: Speculative,
+    learned: router.Router | None,
+    reading: Sequence[text_router.TextRouter],
+    reward: step_reward.StepReward,
 ) -> dict[str, Decoder]:
     """By name, in the order of the table."""
 
     def routed(arbiter: Any) -> Arbitrage:
         return Arbitrage(big, small, arbiter)
 
+    def told(reads: text_router.TextRouter, tau: float) -> Arbitrage:
+        law = Speculative(reads.law, Nothing(), Match(), Fixed(0))
+        reader = Reader(law, *reads.marks, reads.law.context)
+        return Arbitrage(big, small, ByReading(reads, tau), reader=reader)
+
     return {
         "target": big,
         "draft": small,
-        **{f"router {t}": routed(ByRouter(learned, t)) for t in (0.1, 0.2, 0.3, 0.4, 0.5)},
+        **{
+            f"router {t}": routed(ByRouter(learned, t))
+            for t in (0.1, 0.2, 0.3, 0.4, 0.5)
+            if learned is not None
+        },
+        **{
+            f"reading {number}, {t}": told(reads, t)
+            for number, reads in enumerate(reading)
+            for t in (0.3, 0.5, 0.7)
+        },
         **{f"reward-guided {t}": routed(ByValue(reward, t)) for t in (0.1, 0.3, 0.5, 0.7, 0.9)},
         "oracle": routed(ByAdvantage(reward)),
         **{f"random {s}": routed(ByChance(s)) for s in (0.2, 0.4, 0.6, 0.8)},
@@ -107,10 +128,12 @@ def main() -> None:
     for name, default in (
         ("model", "zoo:reasoner"),
         ("draft", None),
-        ("router", None),
         ("reward", "zoo:reasoner-prm"),
     ):
         parser.add_argument(f"--{name}", default=default, required=default is None)
+    parser.add_argument("--router")
+    parser.add_argument("--reads", nargs="*", default=[])
+    parser.add_argument("--only", nargs="*", default=[""])
     parser.add_argument("--problems", type=int, default=40)
     parser.add_argument("--seed", type=int, default=78)
     parser.add_argument("--temperature", type=float, default=0.6)
@@ -127,7 +150,11 @@ def main() -> None:
     problems = [make(kind, args.seed, i, True) for i in range(args.problems) for kind in KINDS]
     asked = [(p, target.text.chat([{"role": "user", "content": p.question}])) for p in problems]
     lines = list[dict[str, Any]]()
-    for name, decoder in ways(big, small, router.load(args.router), reward).items():
+    learned = None if args.router is None else router.load(args.router)
+    reading = [text_router.load(name) for name in args.reads]
+    for name, decoder in ways(big, small, learned, reading, reward).items():
+        if not any(word in name for word in args.only):
+            continue
         lines.append(measure(name, decoder, asked, target.text))
         print(*lines[-1].values(), sep=" | ", flush=True)
     if args.csv:

@@ -100,6 +100,7 @@ SMALL = {
     "train reasoner": "--steps 2",
     "train prm": "--steps 2 --each 8",
     "train router": "--steps 2 --each 8",
+    "train text-router": "--steps 2 --each 16",
     "train context": "--steps 4 --rows 2 --width 32",
 }
 """What a command is given in addition, so that it ends soon: the last value of an option counts."""

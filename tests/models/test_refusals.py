@@ -25,7 +25,7 @@ from polydec.train.kinds import KINDS
 from polydec.train.network import from_weights
 from polydec.train.students import Shown
 
-READ_NO_STATES = {"ngrams", "filter", "reward", "value", "block-drafter"}
+READ_NO_STATES = {"ngrams", "filter", "reward", "value", "block-drafter", "text-router"}
 OTHERS_LAYOUT = [
     name
     for name, kind in KINDS.items()

@@ -302,6 +302,31 @@ class StepRewardFields(Strict):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
+class TextRouterFields(Strict):
+    """config.json of a router that reads the text. head: numbers between the state and the chance."""
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    width: Annotated[int, Field(ge=2, le=1 << 16)]
+    layers: Annotated[int, Field(ge=1, le=1024)]
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 18)]
+    context: Annotated[int, Field(ge=2, le=1 << 24)]
+    theta: Annotated[float, Field(gt=0.0, le=1e12)]
+    eps: Annotated[float, Field(gt=0.0, le=1.0)]
+    head: Annotated[int, Field(ge=1, le=1 << 16)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> TextRouterFields:
+        if self.width % (2 * self.heads) or self.heads % self.kv_heads:
+            raise FileError(
+                f"width is {self.width}, heads {self.heads} and kv_heads {self.kv_heads}: width must be an even multiple of "
+                "heads, and heads a multiple of kv_heads"
+            )
+        return self
+
+
 class LayerFields(Strict):
     """What a config says of a layer that reads states. layers: one behind another, each of these sizes."""
 

@@ -29,6 +29,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "mtp": "neither has masks whose rows alone run with added matrices",
         "ngrams": "neither reads an n-gram table (their n-gram drafts come from the prompt)",
         "router": "neither routes steps between two models",
+        "text-router": "neither routes steps between two models",
         "stop-head": "neither has a stop head",
         "judge": "neither has a judge",
         "prm": "neither reads a reward of steps",

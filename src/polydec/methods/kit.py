@@ -363,9 +363,11 @@ class Trained:
         return self.instead is not None and isinstance(trained, type_of(self.instead))
 
     def check(self, kit: Kit, method: str) -> None:
-        if any(map(self._does, kit.artefacts)):
+        kind, others = self.wanted, [x for x in kit.artefacts if self._does(x)]
+        if others:
+            if not any(self.fits(x) for x in kit.artefacts if isinstance(x, kind)):
+                kit.need(type(others[0]))  # says why it does not fit, where it does not
             return
-        kind = self.wanted
         if not any(self.fits(x) for x in kit.artefacts):
             raise MissingError(
                 f"method {method} needs {self.called or kind.called}: name one (--with DIR); "

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from polydec.base.options import AtLeast, Note, Within
 from polydec.core.decoder import Decoder
+from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.methods.card import Card
 from polydec.methods.kit import DRAFT, Kit, Trained
@@ -21,7 +22,7 @@ CARD = Card(
     reduces_to="plain of the target at tau 0, of the draft at tau 2",
     parent="entropy-adaptive",
     home="problems in steps, most of which a small model solves as well",
-    needs=(DRAFT, Trained("router")),
+    needs=(DRAFT, Trained("router", "a router", instead="text-router")),
     needs_training=True,
     aliases=("advantage-aware-speculation",),
     published="up to about 2 times lower latency than speculation by steps, at the same accuracy (MATH500, "
@@ -42,15 +43,17 @@ def build(
 ) -> Decoder:
     from polydec.drafters.nothing import Nothing
     from polydec.families.ar.speculative import Speculative
-    from polydec.families.search.arbiters import ByRouter
-    from polydec.families.search.arbitrage import Arbitrage
+    from polydec.families.search.arbiters import ByReading, ByRouter
+    from polydec.families.search.arbitrage import Arbitrage, Reader
     from polydec.learned.kinds.router import Router
+    from polydec.learned.kinds.text_router import TextRouter
     from polydec.policies.fixed import Fixed
     from polydec.verifiers.match import Match
 
-    big, small = (
-        Speculative(law, Nothing(), Match(), Fixed(0)) for law in (kit.target, kit.drafting)
-    )
-    return Arbitrage(
-        big, small, ByRouter(kit.need(Router), tau), delimiter.replace("\\n", "\n"), longest
-    )
+    def plain(law: Target) -> Speculative:
+        return Speculative(law, Nothing(), Match(), Fixed(0))
+
+    ends, reads = delimiter.replace("\\n", "\n"), kit.find(TextRouter)
+    arbiter = ByRouter(kit.need(Router), tau) if reads is None else ByReading(reads, tau)
+    reader = None if reads is None else Reader(plain(reads.law), *reads.marks, reads.law.context)
+    return Arbitrage(plain(kit.target), plain(kit.drafting), arbiter, ends, longest, reader)

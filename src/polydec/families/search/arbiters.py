@@ -14,7 +14,7 @@ class ByRouter:
     target is not asked.
 
     router: trained on the draft model's states; tau: 0 takes none of the draft model's steps, above 1 all.
-    Source: "Arbitrage" (2025); there the router is a language model of its own that reads the text.
+    Source: "Arbitrage" (2025); there the router is a language model of its own that reads the text (ByReading).
     """
 
     router: Reward
@@ -22,6 +22,22 @@ class ByRouter:
 
     async def prefers(self, case: Case, rng: Rng) -> bool:
         return await case.drafted(self.router) >= self.tau
+
+
+@dataclass(frozen=True)
+class ByReading:
+    """The same by a router that is a language model of its own: it reads the problem and all steps, each behind a mark of who
+    wrote it. Neither model is asked.
+
+    router: trained on that model's states; tau: as above.
+    Source: "Arbitrage" (2025).
+    """
+
+    router: Reward
+    tau: float = 0.5
+
+    async def prefers(self, case: Case, rng: Rng) -> bool:
+        return await case.told(self.router) >= self.tau
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,27 @@ from polydec.core.types import Edit, Exactness, Reads, Vocab
 from polydec.families.ar.walk import Method, Walk
 from polydec.families.search.attempt import Attempt, for_each
 from polydec.families.search.protocols import Arbiter, Reward
-from polydec.families.search.types import Steps
+from polydec.families.search.types import Steps, Written
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model that reads for a router what was written, and by whom. method: over that model's law; small, big: the token that
+    stands before a step of the draft model's and of the target's; context: tokens that it can read."""
+
+    method: Method
+    small: int
+    big: int
+    context: int
+
+    def tokens(self, steps: Sequence[Written]) -> tuple[int, ...]:
+        """Of steps, each behind the mark of who wrote it."""
+        return marked(steps, self.small, self.big)
+
+
+def marked(steps: Sequence[Written], small: int, big: int) -> tuple[int, ...]:
+    """The tokens of steps, each behind the mark of who wrote it: the draft model or the target."""
+    return tuple(x for step in steps for x in (big if step.target else small, *step.tokens))
 
 
 @dataclass(frozen=True)
@@ -25,7 +45,8 @@ class Arbitrage:
     step after step. The target reads what the draft model wrote only when it is called, all at once.
 
     big: writes with the law of the target, small: with the draft model's; delimiter: what a step ends with, at the end of a
-    token's text or within it; longest: tokens of a step at most, at least 1.
+    token's text or within it; longest: tokens of a step at most, at least 1; reader: reads the text for an arbiter that asks
+    what it is told (ByReading), None: there is none.
 
     Draws of the target are plain decoding's, position by position, until a step of its own is dropped; from then on each of its
     steps has a stream of its own, as each of the draft model's has.
@@ -41,6 +62,7 @@ class Arbitrage:
     arbiter: Arbiter
     delimiter: str = "\n"
     longest: int = 64
+    reader: Reader | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -57,9 +79,11 @@ class Arbitrage:
         """Steps of each choice for themselves."""
 
         async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
-            return await _Course(self, request, into, answer, root, opened).run(
-                rng(answer.choice or 0)
-            )
+            course = _Course(self, request, into, answer, root, opened)
+            try:
+                return await course.run(rng(answer.choice or 0))
+            finally:
+                course.close()
 
         return await for_each(self.small, request, into, write)
 
@@ -91,6 +115,10 @@ class _Course:
         self._own: Attempt | None = None  # the target behind a step of its own in its place
         self._steps = Steps((plan.delimiter,), plan.longest, plan.vocab.words)
         self._rng, self._stats, self._dropped = Rng.of(0), ArbitrageStats(), False
+        self._written = list[Written]()  # the steps that stand
+        self._reader: Walk | None = None  # the reader behind so many of them
+        self._seen = 0
+        self._told: Walk | None = None  # the reader behind the step that is judged, too
 
     async def run(self, rng: Rng) -> Result:
         self._rng, arbiter = rng, self._plan.arbiter
@@ -105,6 +133,7 @@ class _Course:
                 await arbiter.prefers(self, rng.at("arbiter", at)),
             )
             await (self._replace(at) if called else self._keep(drafted))
+            self._stands(Written(called, tuple(self._answer.tokens[at:])))
             self._stats = self._stats.plus(
                 ArbitrageStats(
                     steps=1,
@@ -132,6 +161,49 @@ class _Course:
 
     async def written(self, reward: Reward) -> float:
         return await (await self._step()).judge(reward)
+
+    @property
+    def steps(self) -> Sequence[Written]:
+        drafted = tuple(self._tried.text.tokens[len(self._answer.tokens) :])
+        return (*self._written, Written(False, drafted))
+
+    async def own(self) -> Sequence[int]:
+        return (await self._step()).text.tokens[len(self._answer.tokens) :]
+
+    async def told(self, reward: Reward) -> float:
+        reader, prompt = self._plan.reader, self._request.prompt
+        if reader is None:
+            raise RequestError("this arbiter asks a reader, and there is none")
+        if len(prompt) + len(reader.tokens(self.steps)) > reader.context:
+            return 1.0
+        if self._reader is None:
+            self._reader = await Walk.open(reader.method, prompt, whole=True)
+        if missed := reader.tokens(self._written[self._seen :]):
+            self._reader.take(await self._reader.given(missed))
+            self._seen = len(self._written)
+        self._told = self._reader.fork()
+        drafted = reader.tokens(self.steps[-1:])
+        self._told.take(await self._told.given(drafted))
+        self._stats = self._stats.plus(ArbitrageStats(routed=len(missed) + len(drafted)))
+        return reward.chance(await self._told.state())
+
+    def _stands(self, step: Written) -> None:
+        """The reader goes on behind a step that it has read, and else reads it later."""
+        self._written.append(step)
+        if self._told is None:
+            return
+        if step.target:
+            self._told.close()
+        else:
+            self.close(self._reader)
+            self._reader, self._seen = self._told, len(self._written)
+        self._told = None
+
+    def close(self, *walks: Walk | None) -> None:
+        """Give back what the reader holds, or these walks of it."""
+        for walk in walks or (self._reader, self._told):
+            if walk is not None:
+                walk.close()
 
     async def _step(self) -> Attempt:
         """A step of the target's own, in place of the draft model's."""
@@ -196,7 +268,8 @@ class _Course:
 class ArbitrageStats:
     """passes: of the target; first: tokens that were there after its first one; steps: of the answer; called: those that the
     target wrote; drafted: tokens that the draft model wrote, kept: those that stand; own: tokens that the target wrote, whether
-    they stand or were only judged; scored: tokens that it was fed."""
+    they stand or were only judged; scored: tokens that it was fed; routed: tokens that a reader was fed for a router, the
+    prompt left out."""
 
     passes: int = 0
     first: int = 0
@@ -206,6 +279,7 @@ class ArbitrageStats:
     kept: int = 0
     own: int = 0
     scored: int = 0
+    routed: int = 0
 
     def plus(self, other: ArbitrageStats) -> ArbitrageStats:
         """Both together."""
@@ -215,7 +289,7 @@ class ArbitrageStats:
 
     def metrics(self) -> Mapping[str, Any]:
         """steps and steps_of_target; tokens_drafted, tokens_kept (of those), tokens_of_target (written, not read), and
-        tokens_scored by it."""
+        tokens_scored by it; tokens_routed where a router reads."""
         return {
             "steps": self.steps,
             "steps_of_target": self.called,
@@ -223,4 +297,5 @@ class ArbitrageStats:
             "tokens_kept": self.kept,
             "tokens_of_target": self.own,
             "tokens_scored": self.scored,
+            **({"tokens_routed": self.routed} if self.routed else {}),
         }

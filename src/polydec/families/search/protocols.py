@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from polydec.core.rng import Rng
-from polydec.families.search.types import Tried
+from polydec.families.search.types import Tried, Written
 
 
 class Reward(Protocol):
@@ -32,6 +32,20 @@ class Case(Protocol):
 
     async def written(self, reward: Reward) -> float:
         """The same of a step that the target writes in its place."""
+        ...
+
+    async def told(self, reward: Reward) -> float:
+        """The same by the state of a reader, a model of its own that reads who wrote which step: a pass over what it has not
+        read yet. 1 where the text is longer than it can read."""
+        ...
+
+    @property
+    def steps(self) -> Sequence[Written]:
+        """Those that stand, and last the one that is judged."""
+        ...
+
+    async def own(self) -> Sequence[int]:
+        """The tokens of the step that the target writes in its place."""
         ...
 
 

@@ -20,6 +20,14 @@ class Tried:
 
 
 @dataclass(frozen=True)
+class Written:
+    """A step. target: whether the target wrote it, else the draft model; tokens: of it, at least one."""
+
+    target: bool
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Steps:
     """Where a step of a text ends: with the token that completes one of `delimiters`, or after `most` tokens (at least 1).
     words: how tokens read; without them only their number counts."""
