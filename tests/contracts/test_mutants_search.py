@@ -22,7 +22,11 @@ MUTANTS = {
         "self._session.keep(kept, root)",
         "draft.below(root, kept)[2]",
     ),
-    "a branch keeps its old number": ("branches", "moved[text[0]]", "min(text[0], len(left) - 1)"),
+    "a branch keeps its old number": (
+        "branches",
+        "at = moved[node]",
+        "at = min(node, len(left) - 1)",
+    ),
     "sessions are not closed": ("branches", "self._session.close()", "pass"),
     "the parent is left out of the score": (
         "diverse_beam",

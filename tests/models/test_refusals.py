@@ -199,7 +199,7 @@ def adapted(model, tmp_path_factory):
     return str(path)
 
 
-READ_STATES_ALONE = {"judge", "router", "prm", "stop-head"}
+READ_STATES_ALONE = {"judge", "router", "prm", "stop-head", "thought"}
 """These ask nothing of a model but its states."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -97,13 +98,14 @@ class Trunk(Mapping[str, Tensor]):
         return len(self._own)
 
 
-PREFIX = "model."
+PREFIX, TRUNK = "model.", re.compile(r"(embed_tokens|layers\.\d+|norm)\.")
+"""What a head-less network lacks before its names, and how all of them begin."""
 
 
 def open_weights(path: Path) -> Mapping[str, Tensor]:
     """The tensors of a directory, with the names that a network with a head has: see `_open`."""
     weights = _open(path)
-    return Trunk(weights) if "embed_tokens.weight" in weights else weights
+    return Trunk(weights) if all(map(TRUNK.match, weights)) else weights
 
 
 def _open(path: Path) -> Mapping[str, Tensor]:

@@ -31,6 +31,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "router": "neither routes steps between two models",
         "text-router": "neither routes steps between two models",
         "stop-head": "neither has a stop head",
+        "thought": "neither feeds a vector of its own making in the place of a token",
         "judge": "neither has a judge",
         "prm": "neither reads a reward of steps",
         "reward": "it judges texts and drafts none",

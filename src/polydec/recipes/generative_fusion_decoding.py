@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Above, Note, Within
+from polydec.base.options import Note, Within
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.card import Card
@@ -40,7 +40,7 @@ def build(
     ] = True,
     mean: Annotated[bool, "scores are those of a token, as published; false: of the text"] = True,
     heat: Annotated[
-        float, Above(0), Note("published: 1.7"), "temperature of the language model's law"
+        float, Within(1e-5, 1e6), Note("published: 1.7"), "temperature of the language model's law"
     ] = 1.0,
     covers: Annotated[
         int, Within(1, 64), "sequences of tokens that are followed for the same bytes"
