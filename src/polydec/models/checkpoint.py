@@ -246,7 +246,7 @@ def _network(
     if seq2seq.is_seq2seq(source.config):
         config = seq2seq.read(source.config, source.generation)
         return build_seq2seq(config, source.weights, dtype=kind, device=device), why
-    if source.config["model_type"] == word_config.MODEL_TYPE:
+    if source.config.get("model_type") == word_config.MODEL_TYPE:
         return _words(source, dtype, device), why
     if llama:
         return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
