@@ -49,7 +49,7 @@ class LM:
     ) -> None:
         self.network, self.vocab, self.chunk, self._keep = network, vocab, chunk, keep
         self.press, self.beside, self.within = press, beside, within
-        self.shared = 0  # tokens of opened texts whose entries another text's cache held
+        self.shared = 0
         self.texts = Texts()  # of the keys of requests that take an earlier one's cache
         self._pressed = dict[Press, LM]()  # the same network over pressed caches
         # Oldest first: the text of each cache, and the cache.
