@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -220,3 +221,13 @@ def covered(
     spans += [m.span() for words in left for m in pattern(words).finditer(whole)]
     figures = measured(page)
     return len(figures), sum(any(a <= x < b for a, b in spans) for x, _ in figures)
+
+
+def rewrite(page: Path, begin: str, end: str, text: str) -> None:
+    """Put `text` between two marks of a page. With `--check` nothing is written: the program ends, with 1 where it differs."""
+    before = page.read_text("utf-8")
+    head, rest = before.split(begin)
+    after = f"{head}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}"
+    if "--check" in sys.argv:
+        sys.exit(after != before)
+    page.write_text(after, "utf-8")

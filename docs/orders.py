@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from made import rewrite
 
 DOCS = Path(__file__).parent
 BEGIN, END = "<!-- orders: made by docs/orders.py from orders.csv -->", "<!-- end -->"
@@ -114,13 +115,7 @@ def listing() -> str:
 
 
 def main() -> None:
-    page = DOCS / "claims.md"
-    before = page.read_text("utf-8")
-    head, rest = before.split(BEGIN)
-    after = f"{head}{BEGIN}\n{listing()}\n{END}{rest.split(END, 1)[1]}"
-    if "--check" in sys.argv:
-        sys.exit(after != before)
-    page.write_text(after, "utf-8")
+    rewrite(DOCS / "claims.md", BEGIN, END, listing())
 
 
 if __name__ == "__main__":

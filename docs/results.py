@@ -26,6 +26,7 @@ from made import (
     column,
     covered,
     pick,
+    rewrite,
     told,
 )
 
@@ -1122,13 +1123,7 @@ def listing() -> str:
 
 
 def main() -> None:
-    page = ROOT / "docs" / "measurements.md"
-    before = page.read_text("utf-8")
-    head, rest = before.split(BEGIN)
-    after = f"{head}{BEGIN}\n{listing()}\n{END}{rest.split(END, 1)[1]}"
-    if "--check" in sys.argv:
-        sys.exit(after != before)
-    page.write_text(after, "utf-8")
+    rewrite(ROOT / "docs" / "measurements.md", BEGIN, END, listing())
     for name in pages():
         figures, compared = covered(name, TABLES, SENTENCES, ())
         if figures:
