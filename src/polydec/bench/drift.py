@@ -97,6 +97,10 @@ class Watched:
         return self.denoiser.block
 
     @property
+    def boundary(self) -> int | None:
+        return self.denoiser.boundary
+
+    @property
     def context(self) -> int:
         return self.denoiser.context
 

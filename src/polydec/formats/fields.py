@@ -198,6 +198,8 @@ class MaskedFields(Strict):
     polydec_mask: Id
     polydec_shifted: bool = False
     polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
+    polydec_boundary: Id | None = None
+    polydec_written: Count | None = None
 
 
 class InsertionFields(Strict):

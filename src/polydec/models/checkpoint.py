@@ -149,16 +149,16 @@ def load(
                 f"{name}: eos_token_id is {bad[0]}, but ids lie in 0 to {network.size - 1}"
             )
         )
-    vocab = Vocab(
-        network.size,
-        source.text.eos,
-        source.fingerprint,
-        source.text if source.fingerprint else None,
-    )
     kernel = network.kernel + (
         f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else ""
     )
     with edge.reading(f"{name} cannot be loaded"):
+        vocab = Vocab(
+            denoiser.written(source.config, network.size),
+            source.text.eos,
+            source.fingerprint,
+            source.text if source.fingerprint else None,
+        )
         lm = _model(network, vocab, source)
     return Checkpoint(
         name, lm, source.text, source.generation, network.dtype, kernel, source.path, why
@@ -197,6 +197,7 @@ def _model(network: Any, vocab: Vocab, source: Source) -> LM | Masked | Insertio
             config["polydec_mask"],
             shifted=config.get("polydec_shifted", False),
             block=config.get("polydec_block") or 0,
+            boundary=config.get("polydec_boundary"),
         )
     return LM(network, vocab)
 

@@ -28,23 +28,34 @@ _STATES = Want(law=Reads.NOTHING, hidden=True)
 class Masked:
     """A Denoiser over a bidirectional network. mask: the id that stands for a gap, never written; shifted: the law of a
     position is read one position before it, as in models that began as autoregressive ones (Dream); block: of a block-causal
-    network, whose positions see all of their own block and of those before it (0: everything)."""
+    network, whose positions see all of their own block and of those before it (0: everything); boundary: see `Denoiser`. Ids
+    behind the vocabulary are marks of the network's own, which no law writes."""
 
     family: ClassVar[str] = "diffusion"
     layers = 0  # none can run alone
     live: Sequence[Any] = ()  # boards cannot be put on hold
 
     def __init__(
-        self, network: Network, vocab: Vocab, mask: int, *, shifted: bool = False, block: int = 0
+        self,
+        network: Network,
+        vocab: Vocab,
+        mask: int,
+        *,
+        shifted: bool = False,
+        block: int = 0,
+        boundary: int | None = None,
     ) -> None:
-        if not 0 <= mask < vocab.size:
-            raise RequestError(f"the mask token is {mask}: it must lie in 0 to {vocab.size - 1}")
-        self.network, self.vocab, self.mask, self.shifted, self.block = (
+        rows = max(vocab.size, network.size)
+        for name, mark in (("mask", mask), ("boundary", mask if boundary is None else boundary)):
+            if not 0 <= mark < rows:
+                raise RequestError(f"the {name} token is {mark}: it must lie in 0 to {rows - 1}")
+        self.network, self.vocab, self.mask, self.shifted, self.block, self.boundary = (
             network,
             vocab,
             mask,
             shifted,
             block,
+            boundary,
         )
         self._boards = WeakSet[MaskedBoard]()
 
@@ -67,9 +78,9 @@ class Masked:
         return self.unmasked(self.network.head(state_RH))
 
     def unmasked(self, logits_RV: Tensor) -> Tensor:
-        """Float64, without the mask. Raises RequestError where a number is not finite."""
-        logw_RV = logits_RV.double().cpu()
-        logw_RV[:, self.mask] = NEG_INF
+        """Float64, of the vocabulary alone, without the mask. Raises RequestError where a number is not finite."""
+        logw_RV = logits_RV[:, : self.vocab.size].double().cpu()
+        logw_RV[:, self.mask : self.mask + 1] = NEG_INF
         finite(logw_RV.max(-1).values.tolist())
         return logw_RV
 
@@ -157,6 +168,15 @@ class MaskedBoard:
 def is_masked(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a masked-diffusion model."""
     return config.get("model_type") in _LAYOUTS or config.get("polydec_mask") is not None
+
+
+def written(config: Mapping[str, Any], rows: int) -> int:
+    """How many ids a model with so many rows may write: all, or of a masked-diffusion one those before its own marks
+    (`polydec_written`). Raises RequestError where there are not so many."""
+    count = config.get("polydec_written") if is_masked(config) else None
+    if count is not None and count > rows:
+        raise RequestError(f"polydec_written is {count}: the model has {rows} rows")
+    return rows if count is None else count
 
 
 def read(

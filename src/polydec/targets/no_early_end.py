@@ -37,6 +37,10 @@ class NoEarlyEnd:
         return self.denoiser.block
 
     @property
+    def boundary(self) -> int | None:
+        return self.denoiser.boundary
+
+    @property
     def context(self) -> int:
         return self.denoiser.context
 

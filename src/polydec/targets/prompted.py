@@ -47,6 +47,10 @@ class Prompted:
         return self.denoiser.block
 
     @property
+    def boundary(self) -> int | None:
+        return self.denoiser.boundary
+
+    @property
     def context(self) -> int:
         return self.denoiser.context
 

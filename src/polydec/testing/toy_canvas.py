@@ -88,6 +88,7 @@ class ToyDenoiser:
     masked: bool = True
     family: ClassVar[str] = "diffusion"
     layers: ClassVar[int] = 0
+    boundary: ClassVar[int | None] = None
 
     @property
     def vocab(self) -> Vocab:
@@ -141,8 +142,9 @@ class ToyBoard:
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         block = self._block
-        assert len(canvas) <= self._length and len(canvas) > feed[-1], (
-            "the canvas grew, or is shorter than what is fed"
+        assert len(canvas) > feed[-1], "the canvas is shorter than what is fed"
+        assert set(range(self._length, len(canvas))) <= {*feed}, (
+            "the canvas grew by positions that are not fed"
         )
         assert all(r in feed for r in rows) and list(rows) == sorted(set(rows)) and rows
         assert list(feed) == sorted(set(feed)), "feeds ascend"

@@ -15,7 +15,8 @@ U = TypeVar("U")
 
 
 class Board(Protocol):
-    """A canvas under one model, with the keys and values of its last passes. It never grows, and may become shorter."""
+    """A canvas under one model, with the keys and values of its last passes. It may become shorter, and grows only by positions
+    that the pass feeds."""
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         """The model's log-weights at these positions (ascending, inside `feed`; where a token stands they are what the model
@@ -50,6 +51,11 @@ class Denoiser(Protocol):
     @property
     def context(self) -> int:
         """Positions of the longest canvas."""
+        ...
+
+    @property
+    def boundary(self) -> int | None:
+        """The id that stood between a text and the gaps behind it when the model was trained; None: none did."""
         ...
 
     @property
