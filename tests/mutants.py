@@ -4,6 +4,62 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "filled gaps: drawn from a sharper law than the one that is said",
+        "drafters/filled_gaps.py",
+        "categorical(probs(row_V))",
+        "categorical(probs(normalise(2 * row_V)))",
+        "tests/drafters/test_filled_gaps.py::test_the_output_law_is_the_targets",
+    ),
+    Mutant(
+        "filled gaps: the model is shown no boundary",
+        "drafters/filled_gaps.py",
+        "mark = () if denoiser.boundary is None else (denoiser.boundary,)",
+        "mark = ()",
+        "tests/drafters/test_filled_gaps.py::test_a_boundary_stands_before_the_gaps_and_kept_text_is_not_fed_again",
+    ),
+    Mutant(
+        "filled gaps: what stood in the boundary's place is taken for known",
+        "drafters/filled_gaps.py",
+        "kept.seen = len(known) - marks",
+        "kept.seen = len(known)",
+        "tests/drafters/test_filled_gaps.py::test_a_boundary_stands_before_the_gaps_and_kept_text_is_not_fed_again",
+    ),
+    Mutant(
+        "denoiser: marks of its own may be written",
+        "models/denoiser.py",
+        "logits_RV[:, : self.vocab.size].double()",
+        "logits_RV.double()",
+        "tests/drafters/test_filled_gaps.py::test_texts_stay_as_they_are_and_marks_are_never_written",
+    ),
+    Mutant(
+        "deer: gaps of the second stage weigh alike",
+        "train/deer.py",
+        "range(count), count, self.spec.decay)",
+        "range(count), count)",
+        "tests/train/test_train_deer.py::test_the_rows_of_both_stages",
+    ),
+    Mutant(
+        "deer: the second stage is told what stands behind its gaps",
+        "train/deer.py",
+        "return self.cut(sample, cut, range(count), count, self.spec.decay)",
+        "return self.cut(sample, cut, range(count), len(answer) - cut, self.spec.decay)",
+        "tests/train/test_train_deer.py::test_the_rows_of_both_stages",
+    ),
+    Mutant(
+        "hat: a word takes the white space behind it",
+        "train/word_kinds/hat.py",
+        'SPLIT = r"(?<=\\S)(?=\\s)"',
+        'SPLIT = r"(?<=\\s)(?=\\S)"',
+        "tests/train/test_train_words.py::test_splits_stand_before_white_space_and_never_move",
+    ),
+    Mutant(
+        "hat: the mark of a word closes nothing",
+        "train/word_kinds/hat.py",
+        "frozenset((mark_id(tokens, WORD), mark_id(tokens, END)))",
+        "frozenset((mark_id(tokens, END),))",
+        "tests/train/test_train_words.py::test_a_hierarchical_network_closes_a_word_at_its_mark_and_once",
+    ),
+    Mutant(
         "judge: what lies behind an error is labelled too",
         "train/judge.py",
         "count = min(sum(d.right) + 1, len",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from itertools import product
 from pathlib import Path
 
@@ -19,11 +20,11 @@ from polydec.models.lm import LM
 from polydec.nets.query import Query
 from polydec.nets.words import WordNetwork, names
 from polydec.testing.check_target import check_target
-from polydec.train.data import SPECIAL
+from polydec.train.data import END, SPECIAL
 from polydec.train.evaluate import bits_per_byte
 from polydec.train.specs.words import UNITS, WordsSpec
 from polydec.train.tokens import train_tokenizer
-from polydec.train.word_kinds import lexinvariant, word_pooled
+from polydec.train.word_kinds import hat, lexinvariant, word_pooled
 from polydec.train.word_kinds.judged import with_slips, words_right
 from polydec.train.word_kinds.known import KINDS
 from polydec.train.word_kinds.positions import by_position
@@ -32,6 +33,10 @@ from polydec.train.words import train_words
 
 SMALL = WordConfig(8, 0, (1, 2), 32, 2, 32, 2, 3, context=64)
 """Eight tokens: a mark, two that end words, five letters; words of three at most."""
+
+
+HAT = WordConfig(8, 0, (1, 2), 64, 2, 32, 1, 5, encoder=2, decoder=2, context=64)
+"""The same tokens with one vector a word, two layers inside words, and a backbone twice as wide."""
 
 
 def spoken(seed=0, config=SMALL):
@@ -60,8 +65,9 @@ def test_kinds_are_those_that_the_command_names():
     assert tuple(KINDS) == UNITS
 
 
-def test_whole_texts_and_sessions_have_one_law():
-    network, r = spoken(), torch.Generator().manual_seed(1)
+@pytest.mark.parametrize("config", [SMALL, HAT], ids=["word-pooled", "hat"])
+def test_whole_texts_and_sessions_have_one_law(config):
+    network, r = spoken(config=config), torch.Generator().manual_seed(1)
     for _ in range(20):
         tokens = [0, *torch.randint(1, 8, (23,), generator=r).tolist()]
         together = network(torch.tensor([tokens, tokens[::-1]]))[0].log_softmax(-1)
@@ -105,6 +111,110 @@ def test_words_end_with_what_parts_them_or_at_their_length():
     word, offset = spoken().places(torch.tensor([[0, 3, 4, 1, 1, 3, 3, 3, 3, 2]]))
     assert word.tolist() == [[0, 0, 0, 1, 2, 2, 2, 3, 3, 4]]
     assert offset.tolist() == [[0, 1, 2, 0, 0, 1, 2, 0, 1, 0]]
+
+
+WORDS = WordsSpec("x", kind="hat", width=128, longest=12)
+
+
+def test_splits_stand_before_white_space_and_never_move():
+    """A text comes back whole, what is read of its beginning is the beginning of what is read of it, and every word but the
+    first begins with white space."""
+    tokens, r = hat.tokenizer(WORDS, ()), random.Random(5)
+    mark = tokens.token_to_id(hat.WORD)
+
+    def read(text):
+        return tokens.encode(text, add_special_tokens=False).ids
+
+    def words(text):
+        out = [[]]
+        for x in read(text):
+            if x == mark:
+                out.append([])
+            else:
+                out[-1].append(x)
+        return [tokens.decode(w) for w in out]
+
+    assert words("Hello, world!  I\n\nsay ") == ["Hello,", " world!", "  I", "\n\nsay", " "]
+    alphabet = "ab,.! \n\t éß好\u00a0\u2003🙂\u0301"
+    for _ in range(300):
+        text = "".join(r.choice(alphabet) for _ in range(r.randint(1, 24)))
+        assert "".join(words(text)) == tokens.decode(read(text)) == text
+        assert all(w[0].isspace() for w in words(text)[1:])
+        assert not any(a[-1].isspace() for a in words(text)[:-1])
+        cut = r.randint(0, len(text))
+        ids = read(text[:cut])
+        assert read(text)[: len(ids)] == ids
+
+
+def test_a_hierarchical_network_closes_a_word_at_its_mark_and_once():
+    """One pass of the backbone a whole word, none for the one that is open; and it has the sizes that the paper's ratio gives."""
+    tokens = hat.tokenizer(WORDS, ())
+    network = hat.make(WORDS, tokens)
+    c = network.c
+    assert (c.slots, c.small, c.width, c.encoder, c.decoder) == (1, 32, 128, 2, 2)
+    assert c.ends == tuple(sorted((tokens.token_to_id(hat.WORD), tokens.token_to_id(END))))
+    serving = served(network)
+    for text, whole in (("Hello, wor", 1), ("Hello, world", 1), ("Hello, world! and on", 3)):
+        before = serving.steps
+        row(serving, tokens.encode(text).ids)
+        assert serving.steps == before + whole
+    long = "a" * 30  # closed at 12 bytes without a mark
+    before = serving.steps
+    row(serving, tokens.encode(long).ids)
+    assert serving.steps == before + 2
+
+
+def test_a_prompt_that_ends_inside_a_word_goes_on_as_the_word_does():
+    tokens = hat.tokenizer(WORDS, ())
+    serving = served(hat.make(WORDS, tokens))
+    whole = row(serving, tokens.encode("One small, green fox").ids)
+    for text in ("One", "One sm", "One small, gre"):
+        ids = tokens.encode(text).ids
+        assert torch.allclose(row(serving, ids)[-1], whole[len(ids) - 1], atol=1e-5)
+
+
+def test_no_mark_of_a_word_is_written_into_a_text(trained):
+    lm = api.load(trained["hat"]["at"], threads=1)
+    engine = api.Engine(lm)
+    ticket = engine.submit("The 3 cats of", method="plain", max_tokens=30, raw=True)
+    engine.run([ticket])
+    done = ticket.completion()
+    mark = lm.checkpoint.text.tokenizer.token_to_id(hat.WORD)
+    sampled = engine.submit(
+        "The 3 cats of house",
+        method="plain",
+        max_tokens=200,
+        raw=True,
+        ignore_eos=True,
+        sampling=lm.sampling(temperature=1.0),
+    )
+    engine.run([sampled])
+    assert mark in sampled.completion().token_ids
+    assert hat.WORD not in done.choices[0].text + sampled.completion().choices[0].text
+
+
+def test_slips_are_of_the_same_letters_whatever_reads_them(trained, monkeypatch):
+    """Every kind is asked about one and the same slipped text."""
+    from polydec.train import words as harness
+
+    seen = {}
+
+    def asked(network, texts, size, *, context):
+        seen.setdefault(name, []).append(texts)
+        return 1.0
+
+    monkeypatch.setattr(harness, "bits_per_byte", asked)
+    read = {}
+    for name in ("bytes", "hat", "tokens"):
+        at = Path(trained[name]["at"])
+        spec = WordsSpec(str(at / "again"), kind=name, data=str(at.parent / "text.jsonl"))
+        spec = WordsSpec(**{**vars(spec), "steps": 1, "rows": 1, "length": 64, "width": 64})
+        spec = WordsSpec(**{**vars(spec), "layers": 1, "train_mb": 0.05, "held_kb": 2.0})
+        train_words(spec)
+        tokenizer = api.load(str(at), threads=1).checkpoint.text.tokenizer
+        read[name] = [[tokenizer.decode(ids) for ids in texts] for texts in seen[name]]
+    assert read["bytes"] == read["hat"] == read["tokens"]
+    assert read["bytes"][0] != read["bytes"][1]
 
 
 def lexical(seed=0):
@@ -196,7 +306,8 @@ def test_every_kind_has_held_out_bits_and_lossless_methods_keep_its_text(trained
     result = trained[kind]
     for name in ("bits_per_byte", "bits_per_byte_with_slips"):
         assert 0 < result[name]["prose"] < 9
-    assert 0 <= result["words_right"] <= 1
+    assert ("words_right" in result) == (kind != "tokens")
+    assert 0 <= result.get("words_right", 0) <= 1
     lm = api.load(result["at"], threads=1)
     engine = api.Engine(lm)
     texts = []

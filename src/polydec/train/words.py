@@ -23,7 +23,6 @@ from polydec.train.specs.words import WordsSpec
 from polydec.train.tokens import mark_id, train_tokenizer
 from polydec.train.word_kinds.judged import with_slips, words_right
 from polydec.train.word_kinds.known import KINDS
-from polydec.train.word_kinds.word_pooled import PARTS
 
 SLIPS = 0.1
 """Share of letters of held-out text that are replaced, to see what noise costs."""
@@ -36,9 +35,9 @@ def train_words(spec: WordsSpec) -> dict[str, Any]:
 
 
 def _course(spec: WordsSpec) -> Course:
-    kind, tokenizer = KINDS[spec.kind], train_tokenizer([], 256 + len(SPECIAL))
+    kind, parts, plain = KINDS[spec.kind], read_texts(spec), train_tokenizer([], 256 + len(SPECIAL))
+    tokenizer = kind.tokenizer(spec, [text for p in parts.values() for text in p.train])
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
-    parts = read_texts(spec)
 
     def ids(texts: tuple[str, ...]) -> list[list[int]]:
         return [e.ids for e in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -46,12 +45,20 @@ def _course(spec: WordsSpec) -> Course:
     streams = [Packed(pack(ids(p.train), end), begin, spec.seed) for p in parts.values()]
     if short := [name for name, s in zip(parts, streams) if len(s.stream) < spec.length]:
         raise RequestError(
-            f"data has fewer than {spec.length} bytes of {short[0]} to train on: a row needs as many"
+            f"data has fewer than {spec.length} tokens of {short[0]} to train on: a row needs as many"
         )
     unseen = {name: [[begin, *x, end] for x in ids(p.unseen)] for name, p in parts.items()}
     sizes = {name: sum(len(t.encode()) for t in p.unseen) for name, p in parts.items()}
-    letters = tokenizer.encode(ascii_letters, add_special_tokens=False).ids
-    ends = {*tokenizer.encode("".join(PARTS), add_special_tokens=False).ids, end}
+    ends = kind.ends(tokenizer)
+
+    def slipped(texts: tuple[str, ...]) -> list[list[int]]:
+        """Letters of the text are replaced, whatever it is read as."""
+        marks = mark_id(plain, BEGIN), mark_id(plain, END)
+        bare = plain.encode_batch_fast(list(texts), add_special_tokens=False)
+        among = plain.encode(ascii_letters, add_special_tokens=False).ids
+        bent = with_slips([[marks[0], *e.ids, marks[1]] for e in bare], among, SLIPS, 0)
+        return [[begin, *x, end] for x in ids(tuple(plain.decode(b[1:-1], False) for b in bent))]
+
     network, bf16 = kind.make(spec, tokenizer), arithmetic(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -77,15 +84,12 @@ def _course(spec: WordsSpec) -> Course:
                 },
                 "bits_per_byte_with_slips": {
                     name: bits_per_byte(
-                        network,
-                        with_slips(every, letters, SLIPS, 0),
-                        sizes[name],
-                        context=spec.length,
+                        network, slipped(parts[name].unseen), sizes[name], context=spec.length
                     )
-                    for name, every in unseen.items()
+                    for name in unseen
                     if sizes[name]
                 },
-                "words_right": words_right(network, texts, ends, spec.length),
+                **({"words_right": words_right(network, texts, ends, spec.length)} if ends else {}),
                 **kind.beside(network, texts, spec.length),
             }
 

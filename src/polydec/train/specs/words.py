@@ -15,7 +15,7 @@ from polydec.train.specs.fields import AdamRate, Data, Layers, MuonRate, Resumed
 CONTEXT = 1024
 """Bytes of a text that the models read."""
 
-UNITS = ("bytes", "lexinvariant", "word-pooled")
+UNITS = ("bytes", "lexinvariant", "word-pooled", "hat", "tokens")
 """Kinds of models; `train/word_kinds/known.py` has them."""
 
 
@@ -23,8 +23,9 @@ UNITS = ("bytes", "lexinvariant", "word-pooled")
 class WordsSpec:
     """What `train_words` makes.
 
-    kind: what the units are; every kind's law is one of bytes, so their held-out figures may be compared. width, layers: of the
-    network, of word-pooled its backbone, whose encoder and decoder are half as wide. length: bytes of a row.
+    kind: what the units are; every kind's law is one of texts, so their held-out figures may be compared. width, layers: of the
+    network, of word-pooled and hat its backbone, whose encoder and decoder are half or a quarter as wide. length: of a row, in
+    what the kind reads: bytes, of hat with an end mark a word, of tokens these.
     """
 
     out: Resumed
@@ -32,11 +33,12 @@ class WordsSpec:
     kind: Annotated[str, OneOf(*UNITS), "of model (docs/words.md)"] = "word-pooled"
     steps: Steps = 600
     rows: Annotated[int, AtLeast(1), "rows a step"] = 16
-    length: Annotated[int, Within(16, CONTEXT), "bytes of a row"] = 256
+    length: Annotated[int, Within(16, CONTEXT), "bytes (or tokens) of a row"] = 256
     width: Annotated[int, Within(64, 4096), "of the network, a multiple of 64"] = 128
     layers: Layers = 4
     slots: Annotated[int, Within(1, 16), "vectors of a word (word-pooled)"] = 4
-    longest: Annotated[int, Within(2, 64), "bytes of a word at most (word-pooled)"] = 12
+    longest: Annotated[int, Within(2, 64), "bytes of a word at most (word-pooled, hat)"] = 12
+    vocab: Annotated[int, Within(260, 65536), "tokens of the vocabulary (tokens)"] = 1024
     train_mb: Annotated[float, Above(0), "megabytes of each kind of text to train on"] = 4.0
     held_kb: Annotated[float, Above(0), PythonOnly(), "kilobytes of held-out text"] = 60.0
     texts: Annotated[tuple[str, ...], PythonOnly(), "kinds of text"] = TEXTS[:1]

@@ -10,21 +10,40 @@ from typing import Any
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from polydec.train.data import END, SPECIAL
 from polydec.train.specs.words import CONTEXT, WordsSpec
-from polydec.train.tokens import tokenizer_files
+from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
+
+
+PARTS = (" ", "\n")
+"""What ends a word of bytes."""
+
+
+def of_bytes(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
+    """A byte is a token."""
+    return train_tokenizer([], 256 + len(SPECIAL))
+
+
+def parting(tokenizer: Tokenizer) -> frozenset[int]:
+    """Bytes that part words, and the end of a text."""
+    parts = tokenizer.encode("".join(PARTS), add_special_tokens=False).ids
+    return frozenset((*parts, mark_id(tokenizer, END)))
 
 
 @dataclass(frozen=True)
 class Kind:
     """make: a network that reads tokens [B, T], BEGIN first, and gives the logits of what follows each,
-    [B, T, V]: whatever its units are, its law is one of bytes. learn: the same logits as they are
+    [B, T, V]: whatever its units are, its law is one of texts. learn: the same logits as they are
     learned from at a step. save: writes a directory that `polydec.load` reads. beside: figures of its
-    own, of held-out texts, each as far as a row is long."""
+    own, of held-out texts, each as far as a row is long. tokenizer: what writes texts as its tokens, from those that are trained
+    on; ends: the tokens that end a word, none where words are not counted."""
 
     make: Callable[[WordsSpec, Tokenizer], nn.Module]
     learn: Callable[[Any, Tensor, int], Tensor]
     save: Callable[[Path, Any, Tokenizer, WordsSpec], None]
     beside: Callable[[Any, Sequence[Sequence[int]], int], Mapping[str, Any]]
+    tokenizer: Callable[[WordsSpec, Sequence[str]], Tokenizer] = of_bytes
+    ends: Callable[[Tokenizer], frozenset[int]] = parting
 
 
 def files_of(tokenizer: Tokenizer) -> dict[str, Any]:

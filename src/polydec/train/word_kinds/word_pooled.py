@@ -24,10 +24,7 @@ from polydec.train.data import BEGIN, END
 from polydec.train.network import Layer, Norm, Shape
 from polydec.train.specs.words import CONTEXT, WordsSpec
 from polydec.train.tokens import mark_id
-from polydec.train.word_kinds.protocols import Kind, as_it_is, files_of
-
-PARTS = (" ", "\n")
-"""What ends a word."""
+from polydec.train.word_kinds.protocols import PARTS, Kind, as_it_is, files_of
 
 NONE = -1
 """Stands behind the bytes of a word that is shorter than the longest."""

@@ -1,0 +1,159 @@
+"""How deep a target accepts what one pass of a masked-diffusion draft proposes, beside a draft that writes token by token.
+
+    python -m benchmarks.studies.deer --write problems.jsonl
+    polydec train deer --target zoo:reasoner --data problems.jsonl --each 700 --context 256 --out two0 ...
+    python -m benchmarks.studies.deer --target zoo:reasoner --data problems.jsonl --count 60 --csv docs/deer.csv \
+        "two stages=deer:two0,two1,two2" "token by token=draft-model:ar0,ar1,ar2" ...
+
+Each row is of a kind of draft, a sampling and a depth: of the drafts that were right up to there the share whose next token was
+accepted (`here`), the share of all drafts accepted so far (`so far`), and in the row of depth 0 the tokens a target pass. Seeds are
+the directories; intervals are Student's, of the mean over them. Prompts are held out by their SHA-1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from polydec import Engine, load
+from polydec.families.ar.events import Proposed, Verified
+from polydec.train import rows
+from polydec.train.data import held_out
+from polydec.train.problems import make
+
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Of a mean of so many values, 95 %."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of draft. name: as the table has it; method: that decodes with it; places: a directory a seed; options: of the
+    method, beside the depth."""
+
+    name: str
+    method: str
+    places: tuple[str, ...]
+    options: dict[str, float | bool]
+
+    @staticmethod
+    def of(text: str) -> Kind:
+        """name=method[+option=value...]:directory,directory,..."""
+        name, _, rest = text.partition("=")
+        how, _, places = rest.rpartition(":")
+        method, *options = how.split("+")
+        pairs = (o.split("=") for o in options)
+        return Kind(name, method, tuple(places.split(",")), {k: json.loads(v) for k, v in pairs})
+
+
+def write(path: Path, count: int, unseen: int) -> None:
+    """Prompts of three kinds of problems, `count` to learn from and `unseen` held out of each."""
+    with open(path, "w", encoding="utf-8") as f:
+        for kind in ("chain", "make", "order"):
+            for apart, most in ((False, count), (True, unseen)):
+                for question in list(_questions(kind, apart, most)):
+                    f.write(json.dumps({"prompt": question, "category": kind}) + "\n")
+
+
+def _questions(kind: str, unseen: bool, most: int) -> Iterator[str]:
+    known, number = set[str](), 0
+    while len(known) < most:
+        question = make(kind, 77, number, unseen).question
+        number += 1
+        if question not in known:
+            known.add(question)
+            yield question
+
+
+def depths(
+    kind: Kind, place: str, target: str, prompts: Sequence[str], temperature: float, most: int
+) -> dict[str, list[float]]:
+    """Of each depth from 1 the drafts that reached it and those accepted there; and tokens, target passes, and passes of the
+    draft."""
+    depth = {"draft-model": "depth"}.get(kind.method, "block")
+    lm = load(target, draft=place, threads=1)
+    engine, options = Engine(lm, max_running=8), {depth: most, **kind.options}
+    reached, kept, tokens, passes = [0] * most, [0] * most, 0, 0
+    events = list[list[object]]()
+    asked = []
+    for n, prompt in enumerate(prompts):
+        events.append([])
+        asked.append(
+            engine.submit(
+                prompt,
+                method=kind.method,
+                options=options,
+                max_tokens=96,
+                seed=n,
+                sampling=lm.sampling(temperature=temperature),
+                on=events[-1].append,
+            )
+        )
+    for ticket, seen in zip(engine.run(asked), events, strict=True):
+        tokens += len(ticket.token_ids)
+        passes += ticket.metrics["target_passes"]
+        drafted = 0
+        for event in seen:
+            if isinstance(event, Proposed):
+                drafted = len(event.token) - 1
+            elif isinstance(event, Verified) and drafted:
+                for i in range(min(drafted, len(event.path) + 1)):
+                    reached[i] += 1
+                    kept[i] += i < len(event.path)
+    return {"reached": reached, "kept": kept, "tokens": [tokens], "passes": [passes]}
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean, and both ends of Student's 95 % interval."""
+    mean = statistics.fmean(values)
+    if len(values) == 1:
+        return mean, mean, mean
+    half = STUDENT[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+    return mean, mean - half, mean + half
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kinds", nargs="*")
+    parser.add_argument("--write")
+    parser.add_argument("--target", default="zoo:reasoner")
+    parser.add_argument("--data")
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--csv")
+    args = parser.parse_args()
+    if args.write:
+        return write(Path(args.write), 900, 150)
+    texts = [p for item in rows.read(Path(args.data)) for p in item.prompts]
+    unseen = [t for t in texts if held_out(t)]
+    prompts = unseen[:: max(1, len(unseen) // args.count)][: args.count]
+    out = [["draft", "temperature", "depth", "figure", "mean", "low", "high", "seeds"]]
+    for kind in map(Kind.of, args.kinds):
+        for temperature in args.temperatures:
+            found = [
+                depths(kind, p, args.target, prompts, temperature, args.depth) for p in kind.places
+            ]
+            lines = [
+                (0, "tokens a target pass", [f["tokens"][0] / f["passes"][0] for f in found]),
+                *(
+                    (i + 1, name, [f["kept"][i] / max(1, f[below][at]) for f in found])
+                    for i in range(args.depth)
+                    for name, below, at in (("here", "reached", i), ("so far", "reached", 0))
+                ),
+            ]
+            for depth, figure, values in lines:
+                cells = [f"{x:.4f}" for x in spread(values)]
+                out.append([kind.name, str(temperature), str(depth), figure, *cells, str(len(values))])
+                print(*out[-1], sep="  ", flush=True)
+    if args.csv:
+        with open(args.csv, "w", newline="", encoding="utf-8") as f:
+            csv.writer(f, lineterminator="\n").writerows(out)
+
+
+if __name__ == "__main__":
+    main()
