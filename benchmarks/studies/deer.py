@@ -2,12 +2,12 @@
 
     python -m benchmarks.studies.deer --write problems.jsonl
     polydec train deer --target zoo:reasoner --data problems.jsonl --each 700 --context 256 --out two0 ...
-    python -m benchmarks.studies.deer --target zoo:reasoner --data problems.jsonl --count 60 --csv docs/deer.csv \
+    python -m benchmarks.studies.deer --target zoo:reasoner --data problems.jsonl --count 60 --svg docs/deer.svg \
         "two stages=deer:two0,two1,two2" "token by token=draft-model:ar0,ar1,ar2" ...
 
-Each row is of a kind of draft, a sampling and a depth: of the drafts that were right up to there the share whose next token was
-accepted (`here`), the share of all drafts accepted so far (`so far`), and in the row of depth 0 the tokens a target pass. Seeds are
-the directories; intervals are Student's, of the mean over them. Prompts are held out by their SHA-1.
+Each row is of a kind of draft, a sampling and a depth: of the drafts that were right up to there the share whose next token
+was accepted (`here`), the share of all drafts accepted so far (`so far`), and in the row of depth 0 the tokens a
+target pass. Seeds are the directories; intervals are Student's, of the mean over them. Prompts are held out by their SHA-1.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from polydec import Engine, load
@@ -116,6 +117,60 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
+COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83", "#8c510a", "#4d4d4d")
+
+
+def svg(out: Sequence[Sequence[str]], most: int) -> str:
+    """Of each sampling the share of drafts that are accepted up to each depth, with a bar for the interval."""
+    heats = list(dict.fromkeys(row[1] for row in out))
+    names = list(dict.fromkeys(row[0] for row in out))
+    wide, high, left, foot = 330, 260, 44, 40 + 16 * len(names)
+    made = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide * len(heats)}" height="{high + foot}" font-family="sans-serif" '
+        'font-size="12">',
+        f'<rect width="{wide * len(heats)}" height="{high + foot}" fill="white"/>',
+    ]
+
+    def place(panel: int, depth: int, share: float) -> tuple[float, float]:
+        return panel * wide + left + (wide - left - 12) * depth / most, 30 + (high - 60) * (
+            1 - share
+        )
+
+    for panel, heat in enumerate(heats):
+        x, y = place(panel, 0, 0)
+        made.append(
+            f'<text x="{x}" y="18" font-weight="bold">accepted up to a depth, T = {heat}</text>'
+        )
+        for share in (0, 0.5, 1):
+            _, y = place(panel, 0, share)
+            end, _ = place(panel, most, share)
+            made.append(f'<line x1="{x}" y1="{y}" x2="{end}" y2="{y}" stroke="#ddd"/>')
+            made.append(f'<text x="{x - 6}" y="{y + 4}" text-anchor="end">{share}</text>')
+        for depth in range(most + 1):
+            at, y = place(panel, depth, 0)
+            made.append(f'<text x="{at}" y="{y + 16}" text-anchor="middle">{depth}</text>')
+        for name, colour in zip(names, COLOURS):
+            some = [r for r in out if r[:2] == [name, heat] and r[3] == "so far"]
+            points = [place(panel, 0, 1), *(place(panel, int(r[2]), float(r[4])) for r in some)]
+            line = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+            made.append(
+                f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            )
+            for row in some:
+                ends = [
+                    place(panel, int(row[2]), min(1.0, max(0.0, float(row[i])))) for i in (5, 6)
+                ]
+                made.append(
+                    f'<line x1="{ends[0][0]:.1f}" y1="{ends[0][1]:.1f}" x2="{ends[1][0]:.1f}" y2="{ends[1][1]:.1f}" '
+                    f'stroke="{colour}"/>'
+                )
+    for i, (name, colour) in enumerate(zip(names, COLOURS)):
+        y = high + 12 + 16 * i
+        made.append(f'<rect x="{left}" y="{y - 9}" width="10" height="10" fill="{colour}"/>')
+        made.append(f'<text x="{left + 16}" y="{y}">{escape(name)}</text>')
+    return "\n".join([*made, "</svg>"]) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kinds", nargs="*")
@@ -126,6 +181,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=8)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--csv")
+    parser.add_argument("--svg")
     args = parser.parse_args()
     if args.write:
         return write(Path(args.write), 900, 150)
@@ -148,8 +204,12 @@ def main() -> None:
             ]
             for depth, figure, values in lines:
                 cells = [f"{x:.4f}" for x in spread(values)]
-                out.append([kind.name, str(temperature), str(depth), figure, *cells, str(len(values))])
+                out.append(
+                    [kind.name, str(temperature), str(depth), figure, *cells, str(len(values))]
+                )
                 print(*out[-1], sep="  ", flush=True)
+    if args.svg:
+        Path(args.svg).write_text(svg(out[1:], args.depth), "utf-8")
     if args.csv:
         with open(args.csv, "w", newline="", encoding="utf-8") as f:
             csv.writer(f, lineterminator="\n").writerows(out)

@@ -59,8 +59,8 @@ def rows(target, prompt, draft):
 
 
 def joint(target, prompt, q, goes_on):
-    """The law of the next two tokens, drafts drawn from q[0] and q[1]; goes_on: the second token of the draft is tested behind a
-    replaced first one, against the law behind the rejected one (the published pseudo-code)."""
+    """The law of the next two tokens, drafts drawn from q[0] and q[1]; goes_on: the second token of the draft is tested behind
+    a replaced first one, against the law behind the rejected one (the published pseudo-code)."""
     law = dict.fromkeys(product(range(3), repeat=2), 0.0)
     for d in product(range(3), repeat=2):
         p = rows(target, prompt, d)
@@ -266,7 +266,7 @@ def test_what_is_kept_has_the_law_of_the_first_pass(pair):
 def test_bad_values(pair):
     model = ToyDenoiser(Chain(1))
     for heat in (-1.0, 1e-7, 2000.0):
-        with pytest.raises(ValueError, match="heat is .*: it must be 0 or lie in"):
+        with pytest.raises(ValueError, match=r"heat is .*: it must be 0 or lie in"):
             FilledGaps(model, heat)
     with pytest.raises(ValueError, match="polydec_written is 9: the model has 8 rows"):
         written({"polydec_mask": 3, "polydec_written": 9}, 8)

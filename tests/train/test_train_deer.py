@@ -83,7 +83,7 @@ def test_the_saved_model_computes_what_was_trained(given, made, tmp_path):
     mask, boundary = lm.draft.lm.mask, lm.draft.lm.boundary
     network = begun(
         sources.open_source(given[0]).config,
-        {n: t for n, t in sources.open_source(given[0]).weights.items()},
+        dict(sources.open_source(given[0]).weights.items()),
         mask,
         spec(given, tmp_path),
     )

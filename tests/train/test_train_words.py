@@ -147,7 +147,7 @@ def test_splits_stand_before_white_space_and_never_move():
 
 
 def test_a_hierarchical_network_closes_a_word_at_its_mark_and_once():
-    """One pass of the backbone a whole word, none for the one that is open; and it has the sizes that the paper's ratio gives."""
+    """One pass of the backbone a whole word, none for the one that is open; the sizes have the paper's ratio."""
     tokens = hat.tokenizer(WORDS, ())
     network = hat.make(WORDS, tokens)
     c = network.c

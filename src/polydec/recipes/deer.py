@@ -23,8 +23,8 @@ CARD = Card(
     parent="plain",
     home="templated text, with a draft that `polydec train deer` made on the target's own text",
     needs=(MASKED_DRAFT,),
-    published="5.54 times plain decoding on HumanEval (Qwen3-30B-A3B; EAGLE-3: 2.41 times), about 5 tokens accepted on average and "
-    "32 at most",
+    published="5.54 times plain decoding on HumanEval (Qwen3-30B-A3B; EAGLE-3: 2.41 times), about 5 tokens accepted on average "
+    "and 32 at most",
 )
 
 
@@ -39,7 +39,7 @@ def build(
     ] = 0.0,
     keep: Annotated[
         bool,
-        "the text keeps the keys and values of the pass that saw it first, and only what is new is fed (approximate drafts, exact text)",
+        "the text keeps the keys and values of the pass that saw it first; only what is new is fed: other drafts, the same law",
     ] = False,
 ) -> Decoder:
     from polydec.drafters.filled_gaps import FilledGaps

@@ -96,9 +96,7 @@ def _course(spec: DeerSpec) -> Course:
 
 def fitting(samples: Sequence[Sample], context: int) -> list[Sample]:
     """Those that fit with a boundary mark."""
-    return [
-        s for s in samples if s.output_ids and len(s.prompt_ids) + len(s.output_ids) < context
-    ]
+    return [s for s in samples if s.output_ids and len(s.prompt_ids) + len(s.output_ids) < context]
 
 
 def begun(
@@ -163,8 +161,8 @@ class Lesson:
     def cut(
         self, sample: Sample, at: int, gaps: Sequence[int], length: int, decay: float = 1.0
     ) -> Row:
-        """Behind `at` tokens of the answer a boundary and `length` further tokens, of which those numbered in `gaps` are masked;
-        weights fall by `decay` a token and add up to 1."""
+        """Behind `at` tokens of the answer a boundary and `length` further tokens, of which those numbered in `gaps` are
+        masked; weights fall by `decay` a token and add up to 1."""
         known = (*sample.prompt_ids, *sample.output_ids[:at], self.size + 1)
         rest, hidden = sample.output_ids[at : at + length], set(gaps)
         shown = [self.size if j in hidden else x for j, x in enumerate(rest)]

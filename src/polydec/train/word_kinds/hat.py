@@ -1,5 +1,5 @@
-"""Hierarchical transformer (HAT): a word's bytes become one vector, a backbone reads these, a decoder spells the next word up to
-its end mark.
+"""Hierarchical transformer (HAT): a word's bytes become one vector, a backbone reads these, a decoder spells the next word up
+to its end mark.
 
 Source: Neitemeier et al., Hierarchical autoregressive transformers: combining byte- and word-level processing for robust,
 adaptable language models, 2025. A word is what stands between two of its splits: white space with the letters and signs behind

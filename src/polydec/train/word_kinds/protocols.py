@@ -14,7 +14,6 @@ from polydec.train.data import END, SPECIAL
 from polydec.train.specs.words import CONTEXT, WordsSpec
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
-
 PARTS = (" ", "\n")
 """What ends a word of bytes."""
 
@@ -35,8 +34,8 @@ class Kind:
     """make: a network that reads tokens [B, T], BEGIN first, and gives the logits of what follows each,
     [B, T, V]: whatever its units are, its law is one of texts. learn: the same logits as they are
     learned from at a step. save: writes a directory that `polydec.load` reads. beside: figures of its
-    own, of held-out texts, each as far as a row is long. tokenizer: what writes texts as its tokens, from those that are trained
-    on; ends: the tokens that end a word, none where words are not counted."""
+    own, of held-out texts, each as far as a row is long. tokenizer: what writes texts as its tokens, from those that are
+    trained on; ends: the tokens that end a word, none where words are not counted."""
 
     make: Callable[[WordsSpec, Tokenizer], nn.Module]
     learn: Callable[[Any, Tensor, int], Tensor]
