@@ -13,7 +13,7 @@ CANVAS = "must be a masked-diffusion model"
 COMMANDS = [
     *(
         (command, "zoo:diffusion", OTHER)
-        for command in ("draft", "ngrams", "heads", "eagle", "probes", "prm", "sorted")
+        for command in ("draft", "deer", "ngrams", "heads", "eagle", "probes", "prm", "sorted")
     ),
     ("stop-head --draft zoo:tiny-draft", "zoo:diffusion", OTHER),
     ("judge --draft zoo:tiny-draft", "zoo:diffusion", OTHER),

@@ -198,6 +198,7 @@ def _model(network: Any, vocab: Vocab, source: Source) -> LM | Masked | Insertio
             shifted=config.get("polydec_shifted", False),
             block=config.get("polydec_block") or 0,
             boundary=config.get("polydec_boundary"),
+            marks=network.size - vocab.size,
         )
     return LM(network, vocab)
 

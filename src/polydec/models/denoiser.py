@@ -28,8 +28,8 @@ _STATES = Want(law=Reads.NOTHING, hidden=True)
 class Masked:
     """A Denoiser over a bidirectional network. mask: the id that stands for a gap, never written; shifted: the law of a
     position is read one position before it, as in models that began as autoregressive ones (Dream); block: of a block-causal
-    network, whose positions see all of their own block and of those before it (0: everything); boundary: see `Denoiser`. Ids
-    behind the vocabulary are marks of the network's own, which no law writes."""
+    network, whose positions see all of their own block and of those before it (0: everything); boundary: see `Denoiser`. marks:
+    so many ids behind the vocabulary are the network's own, which no law writes."""
 
     family: ClassVar[str] = "diffusion"
     layers = 0  # none can run alone
@@ -44,8 +44,9 @@ class Masked:
         shifted: bool = False,
         block: int = 0,
         boundary: int | None = None,
+        marks: int = 0,
     ) -> None:
-        rows = max(vocab.size, network.size)
+        rows = vocab.size + marks
         for name, mark in (("mask", mask), ("boundary", mask if boundary is None else boundary)):
             if not 0 <= mark < rows:
                 raise RequestError(f"the {name} token is {mark}: it must lie in 0 to {rows - 1}")
