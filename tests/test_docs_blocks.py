@@ -96,6 +96,7 @@ SMALL = {
     "train insertion": "--steps 2 --rows 2",
     "train filter": "--steps 2 --each 2",
     "train dparallel": "--steps 2 --each 2",
+    "train deer": "--target zoo:tiny --steps 2 --refine 2 --each 2 --max-tokens 16",
     "train joint": "--steps 2 --texts 4",
     "train reasoner": "--steps 2",
     "train prm": "--steps 2 --each 8",

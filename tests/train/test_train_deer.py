@@ -9,6 +9,7 @@ import torch
 
 import micro
 from polydec import Engine, load
+from polydec.core.scheduler import run
 from polydec.models import sources
 from polydec.train import selfplay
 from polydec.train.deer import Lesson, begun, train_deer
@@ -77,24 +78,25 @@ def test_it_drafts_for_its_target_and_texts_stay(given, made):
     assert max(drawn.token_ids) < size
 
 
-def test_the_saved_model_computes_what_was_trained(given, made, tmp_path):
-    source = sources.open_source(made[0])
-    lm = load(given[0], draft=made[0], dtype="float32")
+@pytest.mark.parametrize("shifted", [False, True])
+def test_the_saved_model_computes_what_was_trained(given, tmp_path, shifted):
+    """At the gaps, or, without a boundary mark before them, one position before each."""
+    out = str(tmp_path / "out")
+    asked = spec(given, out, steps=3, refine=2, shifted=shifted, boundary=not shifted)
+    train_deer(asked)
+    source = sources.open_source(out)
+    lm = load(given[0], draft=out, dtype="float32")
     mask, boundary = lm.draft.lm.mask, lm.draft.lm.boundary
-    network = begun(
-        sources.open_source(given[0]).config,
-        dict(sources.open_source(given[0]).weights.items()),
-        mask,
-        spec(given, tmp_path),
-    )
+    assert (boundary is None, lm.draft.lm.shifted) == (shifted, shifted)
+    base = sources.open_source(given[0])
+    network = begun(base.config, dict(base.weights.items()), mask, asked)
     network.load_state_dict({n: source.weights[n].float() for n in network.state_dict()})
-    lesson = Lesson(network, mask, spec(given, tmp_path))
+    lesson, mark = Lesson(network, mask, asked), () if shifted else (boundary,)
     row = lesson.cut(Sample((3, 7), (9, 8, 11, 7)), 1, range(3), 3)
-    assert row.token == (3, 7, 9, boundary, mask, mask, mask) and row.right == (8, 11, 7)
-    from polydec.core.scheduler import run
-
-    board = lm.draft.lm.open(7)
-    logw = run([board.score((3, 7, 9, boundary, None, None, None), (4, 5, 6), range(7))])[0]
+    assert row.token == (3, 7, 9, *mark, mask, mask, mask) and row.right == (8, 11, 7)
+    canvas = (3, 7, 9, *mark, None, None, None)
+    n = len(canvas)
+    logw = run([lm.draft.lm.open(n).score(canvas, range(n - 3, n), range(n))])[0]
     other = Sample((3,), (9, 8))  # a shorter row beside it, which padding must not reach
     together = lesson.logits([row, lesson.cut(other, 1, range(1), 1)])
     assert torch.allclose(together[:3].double(), logw, atol=0.05)

@@ -35,7 +35,7 @@ def train_deer(spec: DeerSpec) -> dict[str, Any]:
 
     Source: DEER (2025). Not established there, and so ours: in the first stage all behind the cut is masked in half of the
     rows and a uniform share of it in the others; in the second stage R is uniform in 1 to `last`, and weights fall by `decay`
-    a gap. Both stages share one schedule of the learning rate."""
+    a gap. Both stages share one schedule of the learning rate; `shifted` and training without a boundary are ours."""
     return carry_out("deer", spec, _course)
 
 
@@ -83,7 +83,8 @@ def _course(spec: DeerSpec) -> Course:
         own = {
             "polydec_causal": False,
             "polydec_mask": size,
-            "polydec_boundary": size + 1,
+            "polydec_boundary": size + 1 if spec.boundary else None,
+            "polydec_shifted": spec.shifted,
             "polydec_written": size,
             "polydec_base": spec.target,
         }
@@ -163,7 +164,8 @@ class Lesson:
     ) -> Row:
         """Behind `at` tokens of the answer a boundary and `length` further tokens, of which those numbered in `gaps` are
         masked; weights fall by `decay` a token and add up to 1."""
-        known = (*sample.prompt_ids, *sample.output_ids[:at], self.size + 1)
+        mark = (self.size + 1,) if self.spec.boundary else ()
+        known = (*sample.prompt_ids, *sample.output_ids[:at], *mark)
         rest, hidden = sample.output_ids[at : at + length], set(gaps)
         shown = [self.size if j in hidden else x for j, x in enumerate(rest)]
         raw = [decay**j for j in gaps]
@@ -181,7 +183,8 @@ class Lesson:
         there_BT = torch.arange(length) < torch.tensor([len(r.token) for r in rows])[:, None]
         see_B1TT = there_BT[:, None, None].expand(-1, 1, length, -1)
         states = self.network.model(token_BT, None, see_B1TT)
-        at = [(b, i) for b, r in enumerate(rows) for i in r.gap]
+        back = int(self.spec.shifted)
+        at = [(b, i - back) for b, r in enumerate(rows) for i in r.gap]
         b_N, i_N = (torch.tensor(x) for x in zip(*at, strict=True))
         return self.network.logits(states[b_N, i_N])[:, : self.size].float()
 

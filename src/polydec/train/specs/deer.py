@@ -50,6 +50,11 @@ class DeerSpec:
     decay: Annotated[
         float, Above(0), Within(0, 1), "weight of a gap there, beside the one before it"
     ] = 0.9
+    boundary: Annotated[bool, "a mark stands between the text that is known and the gaps"] = True
+    shifted: Annotated[
+        bool,
+        "the law of a gap is read one position before it, where models that continue texts have theirs",
+    ] = False
     rows: AnswersAStep = 16
     rate: AdamRate = 1e-3
     muon: MuonRate = 0.01
