@@ -16,10 +16,13 @@ import argparse
 import csv
 import json
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from polydec import Engine, load
 from polydec.families.ar.events import Proposed, Verified
@@ -39,7 +42,7 @@ class Kind:
     name: str
     method: str
     places: tuple[str, ...]
-    options: dict[str, float | bool]
+    options: tuple[tuple[str, float | bool], ...]
 
     @staticmethod
     def of(text: str) -> Kind:
@@ -47,8 +50,8 @@ class Kind:
         name, _, rest = text.partition("=")
         how, _, places = rest.rpartition(":")
         method, *options = how.split("+")
-        pairs = (o.split("=") for o in options)
-        return Kind(name, method, tuple(places.split(",")), {k: json.loads(v) for k, v in pairs})
+        pairs = tuple((o.split("=")[0], json.loads(o.split("=")[1])) for o in options)
+        return Kind(name, method, tuple(places.split(",")), pairs)
 
 
 def write(path: Path, count: int, unseen: int) -> None:
@@ -77,7 +80,7 @@ def depths(
     draft."""
     depth = {"draft-model": "depth"}.get(kind.method, "block")
     lm = load(target, draft=place, threads=1)
-    engine, options = Engine(lm, max_running=8), {depth: most, **kind.options}
+    engine, options = Engine(lm, max_running=8), {depth: most, **dict(kind.options)}
     reached, kept, tokens, passes = [0] * most, [0] * most, 0, 0
     events = list[list[object]]()
     asked = []
@@ -106,6 +109,38 @@ def depths(
                     reached[i] += 1
                     kept[i] += i < len(event.path)
     return {"reached": reached, "kept": kept, "tokens": [tokens], "passes": [passes]}
+
+
+def clock(kinds: Sequence[Kind], target: str, prompts: Sequence[str], most: int) -> None:
+    """Of each kind, by its first directory, greedy and one request at a time: the ratio of plain decoding's seconds to its own,
+    median over prompts of the best of three, in turns; and whether all texts are plain's."""
+    seconds = {kind.name: list[float]() for kind in kinds}
+    same = True
+    for prompt in prompts:
+        best, texts = dict[str, float](), dict[str, tuple[int, ...]]()
+        for _ in range(3):
+            for name, engine, fields in _engines(kinds, target, most):
+                began = time.perf_counter()
+                (ticket,) = engine.run([engine.submit(prompt, max_tokens=96, **fields)])
+                took = time.perf_counter() - began
+                best[name] = min(best.get(name, took), took)
+                texts[name] = ticket.token_ids
+        same &= len(set(texts.values())) == 1
+        for kind in kinds:
+            seconds[kind.name].append(best["plain"] / best[kind.name])
+    for name, ratios in seconds.items():
+        print(f"{name}: {statistics.median(ratios):.2f} times plain, texts the same: {same}")
+
+
+@cache
+def _engines(kinds: tuple[Kind, ...], target: str, most: int) -> list[tuple[str, Engine, Any]]:
+    out = [("plain", Engine(load(target, draft=None, threads=1)), {"method": "plain"})]
+    for kind in kinds:
+        depth = {"draft-model": "depth"}.get(kind.method, "block")
+        options = {depth: most, **dict(kind.options)}
+        engine = Engine(load(target, draft=kind.places[0], threads=1))
+        out.append((kind.name, engine, {"method": kind.method, "options": options}))
+    return out
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
@@ -180,6 +215,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--depth", type=int, default=8)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--clock", action="store_true", help="seconds in place of depths")
     parser.add_argument("--csv")
     parser.add_argument("--svg")
     args = parser.parse_args()
@@ -188,8 +224,11 @@ def main() -> None:
     texts = [p for item in rows.read(Path(args.data)) for p in item.prompts]
     unseen = [t for t in texts if held_out(t)]
     prompts = unseen[:: max(1, len(unseen) // args.count)][: args.count]
+    kinds = tuple(map(Kind.of, args.kinds))
+    if args.clock:
+        return clock(kinds, args.target, prompts, args.depth)
     out = [["draft", "temperature", "depth", "figure", "mean", "low", "high", "seeds"]]
-    for kind in map(Kind.of, args.kinds):
+    for kind in kinds:
         for temperature in args.temperatures:
             found = [
                 depths(kind, p, args.target, prompts, temperature, args.depth) for p in kind.places
