@@ -76,7 +76,27 @@ def test_whole_texts_and_sessions_have_one_law(config):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_session_keeps_the_contract_of_targets(seed):
-    check_target(LM(served(spoken(seed)), Vocab(8, frozenset({2})), chunk=3))
+    for config in (SMALL, HAT):
+        check_target(LM(served(spoken(seed, config)), Vocab(8, frozenset({2})), chunk=3))
+
+
+def test_a_draft_of_a_whole_word_takes_one_pass_and_one_step_of_the_backbone():
+    """Its bytes, the mark behind them and the next word's first byte: the rows are those of feeding them one by one."""
+    tokens = hat.tokenizer(WORDS, ())
+    serving = served(hat.make(WORDS, tokens))
+    text, word = tokens.encode("One small").ids, tokens.encode(" fox", add_special_tokens=False).ids
+    mark = tokens.token_to_id(hat.WORD)
+    alone = row(serving, [*text, mark, *word])
+    cache = serving.new_cache()
+    cache.stage(range(-1, len(text) - 1))
+    serving.forward([Query(cache, 0, tuple(text), (), Want())])
+    cache.commit(range(len(text)))
+    before = serving.steps
+    cache.stage(range(-1, len(word)))
+    asked = Query(cache, len(text), (mark, *word), range(len(word) + 1), Want())
+    (answer,) = serving.forward([asked])
+    assert serving.steps == before + 1
+    assert torch.allclose(answer.logits_RV.log_softmax(-1), alone[len(text) :], atol=1e-5)
 
 
 def test_the_chances_of_all_texts_add_up_to_one():
