@@ -7,7 +7,8 @@
 
 Each row is of a kind of draft, a sampling and a depth: of the drafts that were right up to there the share whose next token
 was accepted (`here`), the share of all drafts accepted so far (`so far`), and in the row of depth 0 the tokens a
-target pass. Seeds are the directories; intervals are Student's, of the mean over them. Prompts are held out by their SHA-1.
+target pass. Seeds are the directories (`each`); intervals are Student's, of the mean over
+them. Then the first kind is held against each other, seed by seed. Prompts are held out by their SHA-1.
 """
 
 from __future__ import annotations
@@ -206,6 +207,24 @@ def svg(out: Sequence[Sequence[str]], most: int) -> str:
     return "\n".join([*made, "</svg>"]) + "\n"
 
 
+def between(out: Sequence[Sequence[str]], one: str, other: str, ratio: bool) -> None:
+    """Print, seed by seed, how far one kind is ahead of another: tokens a target pass, and at the first gap."""
+    for heat in dict.fromkeys(row[1] for row in out):
+        for depth, figure in (("0", "tokens a target pass"), ("1", "here")):
+            mine, theirs = (
+                [
+                    float(x)
+                    for r in out
+                    if r[:4] == [name, heat, depth, figure]
+                    for x in r[7].split()
+                ]
+                for name in (one, other)
+            )
+            pairs = list(zip(mine, theirs, strict=True))
+            told = spread([a / b if ratio else a - b for a, b in pairs])
+            print(f"{one} over {other}, T = {heat}, {figure}:", *(f"{x:.3f}" for x in told))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kinds", nargs="*")
@@ -227,7 +246,7 @@ def main() -> None:
     kinds = tuple(map(Kind.of, args.kinds))
     if args.clock:
         return clock(kinds, args.target, prompts, args.depth)
-    out = [["draft", "temperature", "depth", "figure", "mean", "low", "high", "seeds"]]
+    out = [["draft", "temperature", "depth", "figure", "mean", "low", "high", "each"]]
     for kind in kinds:
         for temperature in args.temperatures:
             found = [
@@ -243,10 +262,12 @@ def main() -> None:
             ]
             for depth, figure, values in lines:
                 cells = [f"{x:.4f}" for x in spread(values)]
-                out.append(
-                    [kind.name, str(temperature), str(depth), figure, *cells, str(len(values))]
-                )
+                each = " ".join(f"{x:.4f}" for x in values)
+                out.append([kind.name, str(temperature), str(depth), figure, *cells, each])
                 print(*out[-1], sep="  ", flush=True)
+    for other in kinds[1:]:
+        for ratio in (True, False):
+            between(out[1:], kinds[0].name, other.name, ratio)
     if args.svg:
         Path(args.svg).write_text(svg(out[1:], args.depth), "utf-8")
     if args.csv:
