@@ -54,7 +54,7 @@ def ways() -> Iterator[Way]:
         yield Way("factor", "fast-dllm-factor", {"block": 0, "factor": factor})
     for steps in (1, 2, 3):
         for again in (1, 2, 3, 5):
-            for count in (1, 2, 3):
+            for count in (1, 2):
                 how = {"block": 0, "steps": steps, "again": again, "count": count}
                 yield Way("remasking", "remdm", how, steps + again)
 
