@@ -160,9 +160,9 @@ PASSES_ZEN5 = Run(
 THREADS = Run("docs/native-threads.csv", "python benchmarks/threads.py", ZEN4, "a591aee0")
 PARALLEL = Run(
     "docs/diffusion-parallelbench.csv",
-    "polydec bench --suite parallelbench-digits --temperature 1",
-    f"{ZEN5}, under load",
-    "6a7f3697",
+    "polydec bench --model zoo:diffusion --suite parallelbench-digits --each 100 --temperature 1 --json",
+    "any: counts, no times",
+    "62198c37",
 )
 PROTOCOL = Run(
     "docs/diffusion-protocol.csv",
