@@ -139,7 +139,6 @@ KINDS = {
     "learn2pd": ("learn2pd", "learn2pd, two spare gaps"),
     "adjust": ("adjust",),
     "dparallel": ("dparallel",),
-    "remdm": ("remasking",),
     "guided-diffusion": ("guided-diffusion",),
     "insertion-language-models": ("insertion",),
     "diffuspec": ("autoregressive, diffuspec",),
