@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from polydec.base.errors import RequestError
-from polydec.bench.checks import Boxed, Follows, Passes, Expected, bare, check_of, last_box
+from polydec.bench.checks import Boxed, Expected, Follows, Passes, bare, check_of, last_box
 from polydec.cli.suites import SUITES, rows
 
 ROWS = {

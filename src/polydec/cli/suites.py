@@ -11,7 +11,7 @@ from typing import Any
 
 from polydec.base.edge import parse_object, sentence, whole_text
 from polydec.base.errors import RequestError
-from polydec.bench.checks import Boxed, Check, Follows, Passes, Expected
+from polydec.bench.checks import Boxed, Check, Expected, Follows, Passes
 from polydec.cli.prompts import Row, read_text
 
 Asked = tuple[str, Check | None]
