@@ -76,7 +76,7 @@ def _questions(kind: str, unseen: bool, most: int) -> Iterator[str]:
 
 def depths(
     kind: Kind, place: str, target: str, prompts: Sequence[str], temperature: float, most: int
-) -> dict[str, list[float]]:
+) -> dict[str, list[int]]:
     """Of each depth from 1 the drafts that reached it and those accepted there; and tokens, target passes, and passes of the
     draft."""
     depth = {"draft-model": "depth"}.get(kind.method, "block")
@@ -135,7 +135,7 @@ def clock(kinds: Sequence[Kind], target: str, prompts: Sequence[str], most: int)
 
 @cache
 def _engines(kinds: tuple[Kind, ...], target: str, most: int) -> list[tuple[str, Engine, Any]]:
-    out = [("plain", Engine(load(target, draft=None, threads=1)), {"method": "plain"})]
+    out: list[tuple[str, Engine, Any]] = [("plain", Engine(load(target, draft=None, threads=1)), {"method": "plain"})]
     for kind in kinds:
         depth = {"draft-model": "depth"}.get(kind.method, "block")
         options = {depth: most, **dict(kind.options)}

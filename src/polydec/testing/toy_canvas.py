@@ -88,7 +88,10 @@ class ToyDenoiser:
     masked: bool = True
     family: ClassVar[str] = "diffusion"
     layers: ClassVar[int] = 0
-    boundary: ClassVar[int | None] = None
+
+    @property
+    def boundary(self) -> int | None:
+        return None
 
     @property
     def vocab(self) -> Vocab:
