@@ -135,7 +135,9 @@ def clock(kinds: Sequence[Kind], target: str, prompts: Sequence[str], most: int)
 
 @cache
 def _engines(kinds: tuple[Kind, ...], target: str, most: int) -> list[tuple[str, Engine, Any]]:
-    out: list[tuple[str, Engine, Any]] = [("plain", Engine(load(target, draft=None, threads=1)), {"method": "plain"})]
+    out: list[tuple[str, Engine, Any]] = [
+        ("plain", Engine(load(target, draft=None, threads=1)), {"method": "plain"})
+    ]
     for kind in kinds:
         depth = {"draft-model": "depth"}.get(kind.method, "block")
         options = {depth: most, **dict(kind.options)}
