@@ -4,6 +4,55 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "what another routing wrote is committed",
+        "models/session.py",
+        "scores = await rerouted.score(self.ledger, draft, want)",
+        "scores = await depths.score_whole(self.ledger, draft, want)",
+        "tests/models/test_rerouted.py::test_a_look_leaves_the_text_as_it_was",
+    ),
+    Mutant(
+        "a router is moved by plain numbers, whatever its scores",
+        "nets/transformer.py",
+        "by_NLE[:, i] * spread_N1",
+        "by_NLE[:, i]",
+        "tests/native/test_experts.py::test_a_router_is_moved_by_deviations_of_a_rows_own_scores",
+    ),
+    Mutant(
+        "the router's own choice has no part in a refined token",
+        "families/search/refining.py",
+        "[probs(r.scores.row(0)), *map(probs, others)]",
+        "[*map(probs, others)]",
+        "tests/families/test_refining.py::test_it_is_the_loop",
+    ),
+    Mutant(
+        "a refined token is drawn from the mean of logarithms",
+        "families/search/refining.py",
+        "torch.stack(list(laws)).mean(0)",
+        "torch.stack(list(laws)).log().mean(0).exp()",
+        "tests/families/test_refining.py::test_it_is_the_loop",
+    ),
+    Mutant(
+        "sure tokens are refined",
+        "families/search/pool.py",
+        "if _entropy(r.scores, 0) > by.above]",
+        "if _entropy(r.scores, 0) < by.above]",
+        "tests/families/test_refining.py::test_it_is_the_loop",
+    ),
+    Mutant(
+        "the pass that refines is not counted",
+        "families/search/pool.py",
+        "self._passes += bool(unsure)",
+        "pass",
+        "tests/families/test_refining.py::test_passes_are_counted_as_they_ran",
+    ),
+    Mutant(
+        "a dense model's pool would refine",
+        "families/search/pool.py",
+        "phase * unsure * self.refine",
+        "phase * unsure",
+        "tests/families/test_refining.py::test_a_pool_refines_late_while_it_is_unsure_and_only_a_mixture_does",
+    ),
+    Mutant(
         "unsure answers of a path weigh as much as sure ones",
         "families/search/multi_view.py",
         "return self.chance * self.sure",

@@ -12,7 +12,7 @@ from polydec.base.errors import RequestError
 from polydec.base.values import value
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads
+from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.protocols import Drafter, Guess, Policy, Verifier
 from polydec.families.ar.types import Verdict
 
@@ -148,6 +148,10 @@ class Walk:
         if scores.hidden_NH is None:
             raise RequestError("this model gives no hidden states, which a learned reward reads")
         return scores.hidden_NH[0]
+
+    async def rerouted(self, routing: tuple[tuple[float, ...], ...]) -> Tensor:
+        """Log-probabilities of what follows the root where a mixture's router is moved (Want.routing). Nothing of that stays."""
+        return (await self._session.score(Draft.chain(self.root), Want(routing=routing))).row(0)
 
     def fork(self, choice: int | None = None) -> Walk:
         """A walk of its own from here. choice: it writes this choice of the request (see Session.fork)."""
