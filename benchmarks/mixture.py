@@ -45,7 +45,9 @@ def ways() -> list[Way]:
             for said, more in (("not refined", {"ways": 1}), ("refined", {}))
         ),
         *(
-            Way(f"HyPER, a look every 4, refined, {said}", "hyper", {**hyper, "interval": 4, **more})
+            Way(
+                f"HyPER, a look every 4, refined, {said}", "hyper", {**hyper, "interval": 4, **more}
+            )
             for said, more in (
                 ("noise 0.3", {"stir": 0.3}),
                 ("noise 1", {"stir": 1.0}),
@@ -76,9 +78,7 @@ def measure(lm: api.LM, way: Way, asked: Sequence[Problem], heat: float) -> dict
     each = lambda key, other=0: [d.metrics.get(key, other) for d in done]  # noqa: E731
     return {
         "right": [solved(p, d.text) for p, d in zip(asked, done, strict=True)],
-        "tokens": [
-            d.metrics.get("tokens_written", d.usage["completion_tokens"]) for d in done
-        ],
+        "tokens": [d.metrics.get("tokens_written", d.usage["completion_tokens"]) for d in done],
         "refined": sum(each("tokens_refined")),
         "positions": sum(each("positions_fed")),
     }

@@ -4,6 +4,20 @@ from mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "heads with matrices of their own norm what their layer made once more",
+        "drafters/heads.py",
+        "if weights.normed and known.tip is None:",
+        "if weights.normed:",
+        "tests/train/test_train_states.py::test_what_is_trained_is_what_drafts",
+    ),
+    Mutant(
+        "all heads share the matrix of the first",
+        "learned/kinds/heads.py",
+        "return None if self.own_VH is None else self.own_VH[k]",
+        "return None if self.own_VH is None else self.own_VH[0]",
+        "tests/train/test_train_rules.py::test_matrices_of_their_own_begin_as_the_targets_and_part_then",
+    ),
+    Mutant(
         "what another routing wrote is committed",
         "models/session.py",
         "scores = await rerouted.score(self.ledger, draft, want)",

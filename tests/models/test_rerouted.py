@@ -116,7 +116,8 @@ def test_the_compiled_step_says_the_same():
         session = target.open(PROMPT)
         await session.prefill(Want())
         return [
-            (await law(session, PROMPT[-1], by)).row(0) for by in (None, routing(2), routing(3, 0.2))
+            (await law(session, PROMPT[-1], by)).row(0)
+            for by in (None, routing(2), routing(3, 0.2))
         ]
 
     a, b = run([rows(slow), rows(quick)])

@@ -69,7 +69,9 @@ def require_routing(network: Network, draft: Draft, want: Want) -> None:
     require_answerable(network, want)
     have, moved = routes(network), want.routing
     if have is None or moved is None:
-        raise RequestError("routing is wanted: this model has no router of experts that can be moved")
+        raise RequestError(
+            "routing is wanted: this model has no router of experts that can be moved"
+        )
     if len(moved) != have[0] or any(len(layer) != have[1] for layer in moved):
         raise RequestError(
             f"routing has {len(moved)} layers of {len(moved[0]) if moved else 0} experts: this model has "

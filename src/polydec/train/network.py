@@ -122,7 +122,9 @@ class Layer(nn.Module):
             Norm(s.width, s.eps),
         )
         self.self_attn = Attention(s)
-        self.add_module("block_sparse_moe" if s.experts else "mlp", (Mixture if s.experts else Mlp)(s))
+        self.add_module(
+            "block_sparse_moe" if s.experts else "mlp", (Mixture if s.experts else Mlp)(s)
+        )
         self.mixed = s.experts > 0
 
     def forward(

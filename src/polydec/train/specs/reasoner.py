@@ -42,7 +42,9 @@ class ReasonerSpec:
     width: Width = 256
     layers: Layers = 6
     experts: Annotated[
-        int, Within(0, 64), "MLPs of half the size that a layer has, two of them for a token (0: one of full size)"
+        int,
+        Within(0, 64),
+        "MLPs of half the size that a layer has, two of them for a token (0: one of full size)",
     ] = 0
     flawed: Annotated[
         float, AtLeast(0), Below(1), "share of problems that are shown with a wrong step"
