@@ -1,11 +1,12 @@
-"""HyPER on a small mixture of experts: refining of single tokens, and intervals between two looks, beside votes of as many texts.
+"""HyPER on a small mixture of experts: refining of single tokens and intervals between two looks, beside votes.
 
-    polydec train reasoner --out out/mixture --width 96 --layers 4 --experts 8 --kinds chain,make
+    polydec train reasoner --out out/mixture --width 64 --layers 3 --rows 8 --experts 8 \
+        --kinds chain,make --steps 900
     python benchmarks/mixture.py out/mixture [--problems 200] [--csv FILE]
 
-Problems are held out (train/problems.py: SHA-1 of the question) and answers count where the checker accepts every step. All ways
-see the same problems, so differences are paired: over a vote of 8, in points, with a 95 % interval of a bootstrap over problems.
-Tokens are those of all texts that were tried, positions all that was fed (other routings of a token too).
+Problems are held out (train/problems.py: SHA-1 of the question) and answers count where the checker accepts every step. All
+ways see the same problems, so differences are paired: over a vote of 8, in points, with a 95 % interval of a bootstrap over
+problems. Tokens are those of all texts that were tried, positions all that was fed (other routings of a token too).
 """
 
 from __future__ import annotations

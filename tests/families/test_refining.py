@@ -1,4 +1,4 @@
-"""Tokens that a mixture draws from the mean of several choices of experts, held against a loop that knows no session's tricks."""
+"""Tokens that a mixture draws from the mean of several choices of experts, held against a loop with a fresh session a token."""
 
 from __future__ import annotations
 
@@ -107,12 +107,17 @@ def test_without_noise_or_with_a_high_bar_it_is_self_consistency_draw_for_draw()
         assert still.stats.refined and still.stats.written == want.stats.written
 
 
+def watched(seed):
+    """A mixture, and how many rows each of its passes has."""
+    target, ran = mixture(seed), []
+    forward = target.network.forward
+    target.network.forward = lambda queries: ran.append(sum(map(len, queries))) or forward(queries)
+    return target, ran
+
+
 def test_passes_are_counted_as_they_ran():
     for seed in range(4):
-        target = mixture(seed)
-        network, ran = target.network, []
-        forward = network.forward
-        network.forward = lambda queries: ran.append(sum(map(len, queries))) or forward(queries)
+        target, ran = watched(seed)
         found = run(
             [answer_one(pool(target, Refining(ROUTES, 3, 1.0, 0.5)), Request(PROMPT, 6, seed=seed))]
         )[0]

@@ -13,7 +13,7 @@ from polydec.methods.kit import Kit
 CARD = Card(
     name="hyper",
     title="HyPER",
-    summary="Draws several texts, forks the unsure ones early, gives up weak ones late and refines a mixture's tokens; what ends "
+    summary="Draws several texts, forks the unsure ones early, gives up weak ones late, refines a mixture's tokens; what ends "
     "votes with a weight.",
     kind="rollouts",
     family="ar",

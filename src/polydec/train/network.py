@@ -78,7 +78,7 @@ class Expert(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
-class Mixture(nn.Module):
+class Experts(nn.Module):
     """Several MLPs, of which a row goes through those that a router finds likeliest; their chances, shared out among them,
     weigh what they add. balance: of the rows read last, how far the router is from using all alike (1: it does; the number of
     experts: all rows go the same way).
@@ -110,7 +110,7 @@ class Mixture(nn.Module):
 
 def balance(network: nn.Module) -> Tensor:
     """What the mixtures of a network say of the rows that were read last, on average; 1 where there are none."""
-    found = [part.balance for part in network.modules() if isinstance(part, Mixture)]
+    found = [part.balance for part in network.modules() if isinstance(part, Experts)]
     return torch.stack(found).mean() if found else torch.ones(())
 
 
@@ -123,7 +123,7 @@ class Layer(nn.Module):
         )
         self.self_attn = Attention(s)
         self.add_module(
-            "block_sparse_moe" if s.experts else "mlp", (Mixture if s.experts else Mlp)(s)
+            "block_sparse_moe" if s.experts else "mlp", (Experts if s.experts else Mlp)(s)
         )
         self.mixed = s.experts > 0
 

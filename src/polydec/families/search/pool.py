@@ -53,8 +53,8 @@ def likeness(a: Window, b: Window) -> float:
 
 @dataclass(frozen=True)
 class Control:
-    """What becomes of a pool after every `interval` passes: it grows by one, loses its weakest, refines what it writes until the
-    next look, or stays.
+    """What becomes of a pool after every `interval` passes: it grows by one, loses its weakest, refines what it writes until
+    the next look, or stays.
 
     With the phase p (the share of the budget that is spent), the uncertainty u (mean entropy of the windows, at most 1 nat),
     the diversity d (one less the mean likeness of two windows) and the redundancy r (the share of pairs whose likeness is
@@ -189,8 +189,8 @@ class Pool:
     mark: what stands before an answer, "" for the last line; tries: 1 to 64; budget: tokens of all texts; no pass is begun that
     would go beyond it. Where no text has ended then, the likeliest is drawn to its end alone. early: whether the vote is held
     as soon as those that are still being written cannot change the answer that wins: another text may speak for it then, and
-    no more are forked. refining: how a mixture's tokens are refined where the controller says so (Control.refine), None: they are
-    not, as of a dense model.
+    no more are forked. refining: how a mixture's tokens are refined where the controller says so (Control.refine), None: they
+    are not, as of a dense model.
 
     The paper's statistics, thresholds and formulas are not known to us: these are ours.
 

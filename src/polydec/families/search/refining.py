@@ -21,8 +21,9 @@ Routing = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Refining:
-    """An unsure token is drawn from the mean of `ways` laws: the router's own, and others with Gumbel noise on the scores by which
-    it chooses experts. What stands in the cache is what the router's own choice wrote, and log-probabilities are those of its law.
+    """An unsure token is drawn from the mean of `ways` laws: the router's own, and others with Gumbel noise on the scores by
+    which it chooses experts. What stands in the cache is what the router's own choice wrote, and log-probabilities are those
+    of its law.
 
     routes: layers and experts of the target; ways: at least 2; stir: of the noise, in standard deviations of a row's scores, 0
     or more; above: nats, of the entropy of laws that are refined.

@@ -10,13 +10,13 @@ from typing import Any
 class SearchStats:
     """passes: of the target that this answer took part in; first: tokens that were certain after the first of them; scored:
     tokens that were fed and scored, of all texts that were tried, those of a further prompt even where another text's cache
-    held them; ended: texts that came to an end; written: tokens of all
-    texts that were tried; judged: texts, or beginnings of texts, that a reward was asked of; refined: tokens drawn from the mean of
-    several choices of experts, whose further rows count as scored. What the clock says of them stands
-    beside these figures, in every answer's `seconds`.
+    held them; ended: texts that came to an end; written: tokens of all texts that were tried; judged: texts, or beginnings of
+    texts, that a reward was asked of; refined: tokens drawn from the mean of several choices of experts, whose further rows
+    count as scored. What the clock says of them stands beside these figures, in every answer's `seconds`.
 
-    One search writes all answers to a request. What it took as a whole (scored, ended, written, judged, refined) is counted with the
-    first of them, so that sums over the answers count it once. Where each answer has a search of its own, each has its ledger.
+    One search writes all answers to a request. What it took as a whole (scored, ended, written, judged, refined) is counted
+    with the first of them, so that sums over the answers count it once. Where each answer has a search of its own, each has its
+    ledger.
     """
 
     passes: int = 0

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -37,8 +36,8 @@ class Heads:
     their root mean square first.
 
     own_VH: of each head a matrix that makes its laws, and states then enter as the target's final norm leaves them (the
-    published form of Medusa and Hydra); None: the target's norm and head make laws of what heads guess. more: of each head the blocks
-    behind its first, as many for each; none: it has one block.
+    published form of Medusa and Hydra); None: the target's norm and head make laws of what heads guess. more: of each head the
+    blocks behind its first, as many for each; none: it has one block.
     """
 
     called: ClassVar[str] = "draft heads"
