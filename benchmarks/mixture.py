@@ -106,7 +106,7 @@ def table(model: str, found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, 
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     p.add_argument("models", nargs="+")
     p.add_argument("--problems", type=int, default=200, help="of each kind")
     p.add_argument("--kinds", nargs="+", default=["chain", "make"])

@@ -122,17 +122,14 @@ class Layer(nn.Module):
             Norm(s.width, s.eps),
         )
         self.self_attn = Attention(s)
-        self.add_module(
-            "block_sparse_moe" if s.experts else "mlp", (Experts if s.experts else Mlp)(s)
-        )
-        self.mixed = s.experts > 0
+        self.second = "block_sparse_moe" if s.experts else "mlp"
+        self.add_module(self.second, (Experts if s.experts else Mlp)(s))
 
     def forward(
         self, x: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos_TD, sin_TD, see_TT)
-        add = self.block_sparse_moe if self.mixed else self.mlp
-        return x + add(self.post_attention_layernorm(x))
+        return x + getattr(self, self.second)(self.post_attention_layernorm(x))
 
 
 class Trunk(nn.Module):

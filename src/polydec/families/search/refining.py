@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,8 +58,8 @@ class Refining:
         out = list[Routing]()
         for way in range(1, self.ways):
             noise_V = rng.at("routing", position, way).noise(layers * experts).gumbel_V
-            by_LE = (self.stir * noise_V).view(layers, experts)
-            out.append(tuple(map(tuple, by_LE.tolist())))
+            by: Any = (self.stir * noise_V).view(layers, experts).tolist()
+            out.append(tuple(tuple(layer) for layer in by))
         return out
 
     async def refined(self, attempt: Attempt, r: Round, rng: Rng) -> Round:
