@@ -10,7 +10,6 @@ docs/measurements.md states a figure that nothing here covers.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean, median
@@ -373,8 +372,7 @@ def context_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
 
 
 def scaling_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    from studies.scaling import Point, beyond, fit
+    from polydec.bench.scaling import Point, beyond, fit
 
     points = [
         Point(int(r["tokens"]), int(r["layers"]), float(r["accepted"]))
