@@ -42,7 +42,7 @@ def ways() -> list[Way]:
         Way("one sample", "plain"),
         *(
             Way(f"HyPER, a look every {n}, {said}", "hyper", {**hyper, "interval": n, **more})
-            for n in (64, 16, 8, 4)
+            for n in (64, 8, 4)
             for said, more in (("not refined", {"ways": 1}), ("refined", {}))
         ),
         *(
@@ -50,9 +50,7 @@ def ways() -> list[Way]:
                 f"HyPER, a look every 4, refined, {said}", "hyper", {**hyper, "interval": 4, **more}
             )
             for said, more in (
-                ("noise 0.3", {"stir": 0.3}),
                 ("noise 1", {"stir": 1.0}),
-                ("8 ways", {"ways": 8}),
                 ("above 0.3 nats", {"above": 0.3}),
                 ("above 0.3 nats, noise 1", {"above": 0.3, "stir": 1.0}),
                 ("written whole", {"early": False}),
