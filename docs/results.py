@@ -163,6 +163,12 @@ PARALLEL = Run(
     "any: counts, no times",
     "62198c37",
 )
+SUPERPOSED = Run(
+    "docs/superposed.csv",
+    "python benchmarks/superposed.py --out DIR --prompts 80 --corpus 2000000 --csv docs/superposed.csv",
+    "any: counts, no times",
+    "111b3df6",
+)
 PROTOCOL = Run(
     "docs/diffusion-protocol.csv",
     "python benchmarks/parallelbench.py --each 50 --csv docs/diffusion-protocol.csv",
@@ -550,6 +556,12 @@ def drawn_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     ]
 
 
+def superposed_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    row = pick(SUPERPOSED, way=cells[0])
+    names = ("positions", "best", "mean", "times", "times low", "times high", "words of best")
+    return row and [row[name] for name in (*names, "more", "more low", "more high")]
+
+
 PACES = re.compile(r"(?P<kind>[a-z]+)(?P<two> of two)?, (?P<pace>[\d.]+)(?: and (?P<again>\d))?")
 
 
@@ -771,6 +783,12 @@ TABLES = (
         "| task | 6 passes | 3 | 2 | 1 | threshold 0.9 (passes) |",
         PARALLEL,
         parallel_row,
+    ),
+    Table(
+        "docs/search-measured.md",
+        "| | positions | best | all | over one sample, times | words | over one sample, points |",
+        SUPERPOSED,
+        superposed_row,
     ),
     Table(
         "docs/diffusion-measured.md",
