@@ -710,7 +710,8 @@ TABLES = (
     Table("README.md", "| engine | tokens a second over Polydec's plain |", SPEED, besides),
     Table(
         "docs/measurements.md",
-        "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load | Intel Xeon with AMX, quiet, four turns |",
+        "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load | "
+        "Intel Xeon with AMX, quiet, four turns |",
         START,
         start_row,
     ),
