@@ -12,7 +12,7 @@
 using namespace polydec;
 
 namespace {
-constexpr int ALL = 16, PANELS = 4, BLOCKS = 16, INPUTS = BLOCKS * BLOCK;
+constexpr int ALL = 8, PANELS = 4, BLOCKS = 16, INPUTS = BLOCKS * BLOCK;
 
 struct Dice {  // xorshift: the same numbers everywhere
   uint64_t x = 88172645463325252ull;
@@ -134,8 +134,8 @@ void integers(const Integers& k, const char* name) {
       for (int most = 1; most <= k.rows[compute]; ++most) {
         std::vector<float> y(ALL * LANES);
         in_tiles(most, [&](int r0, int M) {
-          Aligned bytes(size_t(M) * INPUTS * 2 + MOST_ROWS * size_t(BYTES[INT16])),
-              words(size_t(M) * INPUTS * 2), scale(size_t(M) * BLOCKS * 4), all(size_t(M) * BLOCKS * 4),
+          Aligned bytes(size_t(M) * INPUTS * 2), words(size_t(M) * INPUTS * 2),
+              scale(size_t(M) * BLOCKS * 4), all(size_t(M) * BLOCKS * 4),
               sums(size_t(M) * BLOCKS * SUMS * 4), out(size_t(M) * LANES * 4);
           const Whole whole{reinterpret_cast<int8_t*>(bytes.at()),
                             reinterpret_cast<int16_t*>(words.at()), scale.floats(), all.floats(),
@@ -304,10 +304,5 @@ int main() {
   if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq"))
     all_of("AVX-512", kernels_avx512(), integers_vnni());
-  if (const Integers* amx = integers_amx()) {
-    amx->enter();
-    integers(*amx, "AVX-512-AMX");
-    amx->leave();
-  }
 #endif
 }

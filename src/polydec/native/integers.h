@@ -12,7 +12,6 @@
 namespace polydec {
 
 enum Compute : int { FLOAT32, INT16, INT8, COMPUTES };
-constexpr int MOST_ROWS = 16;  // of one tile of integers, at most
 constexpr int REACH[COMPUTES] = {0, 127 * 256 + 127, 127};  // of the integers
 constexpr int BYTES[COMPUTES] = {0, 2 * BLOCK,
                                  BLOCK};  // of a rounded block: high halves, then low ones
@@ -23,8 +22,7 @@ inline bool in_integers(int type) { return type > BF16; }
 // + j (whichever the kernel reads), the scale at scale[b * M + j], the sum of its integers at
 // total[b * M + j], that sum c (first half, second half, all) as an integer at sums[(b * SUMS + c)
 // * M + j]. Bytes stand even inputs of eight first, words in the order 0 4 2 6 1 5 3 7: so does
-// unpacking leave the codes. As many bytes as MOST_ROWS rows of a block have may be read behind the
-// last row.
+// unpacking leave the codes.
 struct Whole {
   int8_t* bytes;
   int16_t* words;
@@ -46,21 +44,16 @@ struct Integers {
   Products products[3];                     // of codes of 2, 4 and 8 bits
   int rows[COMPUTES];                       // of the largest tile
   bool words[COMPUTES][TYPES];              // what the kernel of a type reads
-  IntTile tile[COMPUTES][TYPES][MOST_ROWS + 1];  // [compute][type][rows]
+  IntTile tile[COMPUTES][TYPES][MAXM + 1];  // [compute][type][rows]
   // One row of a tile of M (all of `to` already at its first block; null: not wanted); false where
   // an input is infinite or NaN.
   bool (*round)(const float* x, int n, Compute compute, int M, const Whole& to);
-  // What each thread calls before the first and behind the last tile of a step; null: nothing.
-  void (*enter)();
-  void (*leave)();
 };
 
 const Integers* integers_portable();
 const Integers* integers_avx2();  // null where the compiler has no such target
 const Integers* integers_avxvnni();
 const Integers* integers_vnni();  // AVX-512 VNNI
-const Integers* integers_amx();  // AVX-512 VNNI and AMX's tiles of bytes; null where the compiler has
-                                 // no such target, or the processor or the system no such tiles
 const Integers* integers_neon();  // NEON with the dot product
 
 }  // namespace polydec

@@ -469,7 +469,6 @@ void Model::answer(const Job& j, int t, int& turn) {
 
 void Model::work(const Job& j, int t) {
   const Denormals count;
-  const Entered tiles(ints);
   const StepBatch& b = j.b;
   const int threads = j.pool.size(), m = b.rows, D = c.width, I = c.inner, Q = c.heads * c.head,
             QKV = Q + 2 * c.kv_heads * c.head;
@@ -641,13 +640,11 @@ int Model::check(const StepBatch& b, int& longest, int& packed) const {
 }
 
 // Room for so many rows of at most `wide` numbers as inputs of linear layers.
-// Floats: as far as kernels may read behind the last row.
-static constexpr size_t BEHIND = 16 * BYTES[INT16] / 4;
 void Model::need_inputs(int rows, int wide, int threads) {
   const size_t n = size_t(wide), row = n + n / BLOCK * std::max(size_t(BLOCK + SUMS), WHOLE_FLOATS);
-  act.need(size_t(rows) * row + BEHIND);
+  act.need(size_t(rows) * row);
   const int few = std::max(1, 32 / threads);
-  for (auto& o : own) o.need(size_t(std::min(rows, few)) * row + BEHIND);
+  for (auto& o : own) o.need(size_t(std::min(rows, few)) * row);
 }
 
 static constexpr int ROWS_OF_HEAD = 16;  // of a unit of attention, at most
@@ -735,7 +732,6 @@ int Model::through(const Mat& a, int rows, const float* in, float* out) {
   endless = false;
   j.pool.run([&](int t) {
     const Denormals count;
-    const Entered tiles(ints);
     const Mat* const reader[] = {&a, nullptr};
     int turn = 0;
     const Act x = prepare(j, t, rows, a.k, in, nullptr, nullptr, reader);

@@ -51,18 +51,6 @@ struct Denormals {
 #endif
 };
 
-// What a set of kernels keeps in its thread from tile to tile is there.
-struct Entered {
-  const Integers* const k;
-  explicit Entered(const Integers* ints) : k(ints) {
-    if (k->enter) k->enter();
-  }
-  ~Entered() {
-    if (k->leave) k->leave();
-  }
-  Entered(const Entered&) = delete;
-};
-
 struct Arena {  // large pages where the system gives them; freed with the model
   struct Map {
     u8* at;

@@ -51,8 +51,6 @@ static std::vector<Set> sets() {
     const bool vnni = __builtin_cpu_supports("avx512vnni");
     if (vnni && __builtin_cpu_is("amd"))
       out.push_back({"AVX-512-Zen", kernels_zen(), integers_vnni()});
-    if (vnni && integers_amx())
-      out.push_back({"AVX-512-AMX", kernels_avx512(), integers_amx()});
     if (vnni) out.push_back({"AVX-512-VNNI", kernels_avx512(), integers_vnni()});
     out.push_back({"AVX-512", kernels_avx512(), integers_avx2()});
   }

@@ -188,31 +188,6 @@ INLINE void chained(const u8* w, const Whole& x, S (&s)[M]) {
   }
 }
 
-// The sum n of row j over the block, or over half `half` of it, scaled by that half's d and m: added
-// to y, or kept until the other half comes.
-template <class F, int M>
-INLINE void settle(I n, V d, V m, const Whole& x, int half, int j, V& kept, V& taken, V& y) {
-  constexpr bool sixteen = F::unit == 16;
-  const int32_t* sum = x.sums + (sixteen ? half : 2) * M + j;
-  if constexpr (F::centre != 0) n = isub(n, ishift<F::centre>(iall(*sum)));
-  const V c = number(n);
-  V v;
-  if constexpr (!sixteen)
-    v = F::offset ? fms(d, c, mul(m, all(x.total[j]))) : mul(d, c);
-  else {
-    v = half ? fma(d, c, kept) : mul(d, c);
-    if constexpr (F::offset) {
-      const V f = number(iall(*sum));
-      taken = half ? fma(m, f, taken) : mul(m, f);
-      if (half) v = sub(v, taken);
-    }
-  }
-  if (sixteen && half == 0)
-    kept = v;
-  else
-    y = fma(all(x.scale[j]), v, y);
-}
-
 // One block of 32 inputs: outputs `part` ... of the panel, added to the rows' sums.
 template <class F, Compute C, int M>
 INLINE void block(const u8* at, const u8* head, const Whole& x, int part, V (&y)[M]) {
@@ -244,7 +219,24 @@ INLINE void block(const u8* at, const u8* head, const Whole& x, int part, V (&y)
     for (int j = 0; j < M; ++j) {
       I n = s[j].get();
       if constexpr (C == INT16 && !WORDED<F, C> && !one_sum) n = iadd(ishift<8>(n), t[j].get());
-      settle<F, M>(n, d, m, x, half, j, kept[j], taken[j], y[j]);
+      const int32_t* sum = x.sums + (sixteen ? half : 2) * M + j;
+      if constexpr (F::centre != 0) n = isub(n, ishift<F::centre>(iall(*sum)));
+      const V c = number(n);
+      V v;
+      if constexpr (!sixteen)
+        v = F::offset ? fms(d, c, mul(m, all(x.total[j]))) : mul(d, c);
+      else {
+        v = half ? fma(d, c, kept[j]) : mul(d, c);
+        if constexpr (F::offset) {
+          const V f = number(iall(*sum));
+          taken[j] = half ? fma(m, f, taken[j]) : mul(m, f);
+          if (half) v = sub(v, taken[j]);
+        }
+      }
+      if (sixteen && half == 0)
+        kept[j] = v;
+      else
+        y[j] = fma(all(x.scale[j]), v, y[j]);
     }
   }
 }
@@ -303,12 +295,7 @@ constexpr void fill_type(Integers& k) {
   fill_rows<F, INT8, 1>(k);
 }
 template <class... F>
-struct List {};
-using Formats = List<Simple<Q8_INT, 7>, Simple<Q4_0, 3>, Offset<Q4_1>, Simple<Q5_0, 4>, Offset<Q5_1>,
-                     Super<Q4_K>, Super<Q5_K>, Sixteen<Q6_K, 5>, Two, Sixteen<Q3_K, 2>, Nonlinear,
-                     NonlinearSuper, Micro>;
-template <class... F>
-constexpr void fill_types(Integers& k, List<F...>) {
+constexpr void fill_types(Integers& k) {
   (fill_type<F>(k), ...);
 }
 constexpr Integers make() {
@@ -319,7 +306,9 @@ constexpr Integers make() {
   k.rows[INT16] = ROWS[INT16];
   k.rows[INT8] = ROWS[INT8];
   k.round = round;
-  fill_types(k, Formats{});
+  fill_types<Simple<Q8_INT, 7>, Simple<Q4_0, 3>, Offset<Q4_1>, Simple<Q5_0, 4>, Offset<Q5_1>,
+             Super<Q4_K>, Super<Q5_K>, Sixteen<Q6_K, 5>, Two, Sixteen<Q3_K, 2>, Nonlinear,
+             NonlinearSuper, Micro>(k);
   return k;
 }
 
