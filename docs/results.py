@@ -46,7 +46,7 @@ HEADLINE = Run(
     copied=True,
 )
 START = Run(
-    "docs/start.csv", "python benchmarks/start.py", f"{ZEN4}; Zen 1", "dd3ef65e", copied=True
+    "docs/start.csv", "python benchmarks/start.py", f"{ZEN4}; Zen 1; Intel Xeon with AMX", "16074397", copied=True
 )
 CLOCK = Run(
     "docs/auto-clock.csv",
@@ -160,9 +160,21 @@ PASSES_ZEN5 = Run(
 THREADS = Run("docs/native-threads.csv", "python benchmarks/threads.py", ZEN4, "a591aee0")
 PARALLEL = Run(
     "docs/diffusion-parallelbench.csv",
-    "polydec bench --suite parallelbench-digits --temperature 1",
-    f"{ZEN5}, under load",
-    "6a7f3697",
+    "polydec bench --model zoo:diffusion --suite parallelbench-digits --each 100 --temperature 1 --json",
+    "any: counts, no times",
+    "62198c37",
+)
+SUPERPOSED = Run(
+    "docs/superposed.csv",
+    "python benchmarks/superposed.py --out DIR --prompts 80 --corpus 2000000 --csv docs/superposed.csv",
+    "any: counts, no times",
+    "111b3df6",
+)
+PROTOCOL = Run(
+    "docs/diffusion-protocol.csv",
+    "python benchmarks/parallelbench.py --each 50 --csv docs/diffusion-protocol.csv",
+    "any: counts, no times",
+    "111b3df6",
 )
 DIFFUSION = {
     name: Run(
@@ -304,7 +316,7 @@ STARTS = {
 
 def start_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     rows = [pick(START, command=name) for name in STARTS.get(cells[0], [])]
-    values = [row[c] for c in ("quiet", "loaded", "zen1") for row in rows if row]
+    values = [row[c] for c in ("quiet", "loaded", "zen1", "xeon") for row in rows if row]
     return [v for v in values if v] or None
 
 
@@ -546,6 +558,36 @@ def drawn_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     ]
 
 
+def superposed_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    row = pick(SUPERPOSED, way=cells[0])
+    names = ("positions", "best", "mean", "times", "times low", "times high", "words of best")
+    return row and [row[name] for name in (*names, "more", "more low", "more high")]
+
+
+PACES = re.compile(r"(?P<kind>[a-z]+)(?P<two> of two)?, (?P<pace>[\d.]+)(?: and (?P<again>\d))?")
+
+
+def protocol_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """Of a way its greedy figures, and how often it is right at temperature 1."""
+    way = PACES.fullmatch(cells[0])
+    if way is None:
+        return None
+    kind, again = way["kind"], way["again"] or ""
+    pace = {"confidence": "steps", "remasking": "steps"}.get(kind, kind)
+    where = {"kind": kind, "block": "0", pace: way["pace"], "again": again}
+    where["count"] = "2" if way["two"] else "1" if again else ""
+    row, *tasks = (
+        pick(PROTOCOL, task=t, temperature="0", **where)
+        for t in ("all", "shuffle", "pick", "count", "replace")
+    )
+    hot = pick(PROTOCOL, task="all", temperature="1", **where)
+    if row is None or hot is None:
+        return None
+    over = [row[name] for name in ("over", "over low", "over high") if row[name]]
+    first = [row[name] for name in ("passes", "right", "low", "high")]
+    return [*first, *(t["right"] for t in tasks if t), *over, hot["right"]]
+
+
 def by_task_row(run: Run, *policies: str) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
     def values(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
         rows = [pick(run, task=cells[0], policy=policy) for policy in policies]
@@ -660,7 +702,7 @@ TABLES = (
     Table("README.md", "| engine | tokens a second over Polydec's plain |", SPEED, besides),
     Table(
         "docs/measurements.md",
-        "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load |",
+        "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load | Intel Xeon with AMX, quiet, four turns |",
         START,
         start_row,
     ),
@@ -743,6 +785,18 @@ TABLES = (
         "| task | 6 passes | 3 | 2 | 1 | threshold 0.9 (passes) |",
         PARALLEL,
         parallel_row,
+    ),
+    Table(
+        "docs/search-measured.md",
+        "| | positions | best | all | over one sample, times | words | over one sample, points |",
+        SUPERPOSED,
+        superposed_row,
+    ),
+    Table(
+        "docs/diffusion-measured.md",
+        "| order, passes | passes | right | shuffle | pick | count | replace | over | right at T = 1 |",
+        PROTOCOL,
+        protocol_row,
     ),
     *(
         Table(

@@ -249,4 +249,32 @@ MUTANTS = [
         "        return self.config.open((), session)\n",
         "tests/constraints/test_languages.py::test_forked_guesses_go_their_own_ways",
     ),
+    Mutant(
+        "remasking takes back the surest tokens",
+        "families/diffusion/remasking.py",
+        "key=lambda p: (self.sure[p], p)",
+        "key=lambda p: (-self.sure[p], p)",
+        "tests/families/test_remasking.py::test_it_is_the_published_loop",
+    ),
+    Mutant(
+        "remasking keeps how sure the first writing was",
+        "families/diffusion/remasking.py",
+        "self.sure |= {p: float(look.logp_RV[at[p], x]) for p, x in step.edit.write}",
+        "self.sure = {p: float(look.logp_RV[at[p], x]) for p, x in step.edit.write} | self.sure",
+        "tests/families/test_remasking.py::test_it_is_the_published_loop",
+    ),
+    Mutant(
+        "remasking waits until a block is whole",
+        "families/diffusion/remasking.py",
+        ">= how.late * self.given",
+        ">= 1 + self.given",
+        "tests/families/test_remasking.py::test_it_is_the_published_loop",
+    ),
+    Mutant(
+        "a token streams that remasking takes back",
+        "families/diffusion/remasking.py",
+        "replace(after, final=self.start if self.done < how.again else first)",
+        "replace(after, final=first)",
+        "tests/families/test_remasking.py::test_nothing_is_final_that_may_be_taken_back",
+    ),
 ]
