@@ -10,7 +10,6 @@ docs/measurements.md states a figure that nothing here covers.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean, median
@@ -38,6 +37,7 @@ ZEN4 = "two cores of an AMD EPYC (Zen 4)"
 ZEN5 = "two cores of an AMD EPYC (Zen 5)"
 CORE4 = "a core of an AMD EPYC (Zen 4)"
 CORE = "a core of an AMD EPYC (Zen 5)"
+XEON = "two cores of an Intel Xeon (Sapphire Rapids or later, AVX-512 VNNI, BF16, FP16 and AMX), under load"
 HEADLINE = Run(
     "docs/headline.csv",
     "python benchmarks/speculation.py --each 2 --methods auto (each row has its own)",
@@ -46,7 +46,11 @@ HEADLINE = Run(
     copied=True,
 )
 START = Run(
-    "docs/start.csv", "python benchmarks/start.py", f"{ZEN4}; Zen 1; Intel Xeon with AMX", "16074397", copied=True
+    "docs/start.csv",
+    "python benchmarks/start.py",
+    f"{ZEN4}; Zen 1; Intel Xeon with AMX",
+    "16074397",
+    copied=True,
 )
 CLOCK = Run(
     "docs/auto-clock.csv",
@@ -180,13 +184,18 @@ DIFFUSION = {
     name: Run(
         f"docs/diffusion-{name}.csv",
         f"python benchmarks/diffusion.py {flags}",
-        f"{CORE}, under load",
+        XEON if name in ("blocks", "varied") else f"{CORE}, under load",
         at,
     )
     for name, flags, at in (
         ("policies", "--each 100", "eb11c3e8"),
         ("long", "--part long --each 8", "6a7f3697"),
-        ("blocks", "--each 100 (zoo:block-diffusion)", "d9fba44e"),
+        ("blocks", "--model zoo:block-diffusion --each 100", "7bc61701"),
+        (
+            "varied",
+            "--model zoo:diffusion-varied --varied --each 60 --only (eleven policies)",
+            "7bc61701",
+        ),
         ("blocks-long", "--part long --each 8 (zoo:block-diffusion)", "d9fba44e"),
         ("drawn", "--part drawn --each 100 --joint DIR --beside AR", "6a7f3697"),
         (
@@ -387,8 +396,7 @@ def context_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
 
 
 def scaling_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    from studies.scaling import Point, beyond, fit
+    from polydec.bench.scaling import Point, beyond, fit
 
     points = [
         Point(int(r["tokens"]), int(r["layers"]), float(r["accepted"]))
@@ -808,7 +816,7 @@ TABLES = (
             canvas_row(DIFFUSION[name]),
             where=nth(i),
         )
-        for i, name in enumerate(("policies", "long", "blocks", "blocks-long"))
+        for i, name in enumerate(("policies", "long", "blocks", "blocks-long", "varied"))
     ),
     *(
         Table(
