@@ -281,7 +281,9 @@ def headline(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     rows = [
         r
         for r in HEADLINE.rows
-        if r["together"] == "1" and f"{r['machine']}, {r['prompts']}" == kind
+        if r["together"] == "1"
+        and r["arithmetic"] == "int16"
+        and f"{r['machine']}, {r['prompts']}" == kind
     ]
     if not rows:
         return None
