@@ -37,6 +37,7 @@ ZEN4 = "two cores of an AMD EPYC (Zen 4)"
 ZEN5 = "two cores of an AMD EPYC (Zen 5)"
 CORE4 = "a core of an AMD EPYC (Zen 4)"
 CORE = "a core of an AMD EPYC (Zen 5)"
+XEON = "two cores of an Intel Xeon (Sapphire Rapids or later, AVX-512 VNNI, BF16, FP16 and AMX), under load"
 HEADLINE = Run(
     "docs/headline.csv",
     "python benchmarks/speculation.py --each 2 --methods auto (each row has its own)",
@@ -45,7 +46,11 @@ HEADLINE = Run(
     copied=True,
 )
 START = Run(
-    "docs/start.csv", "python benchmarks/start.py", f"{ZEN4}; Zen 1; Intel Xeon with AMX", "16074397", copied=True
+    "docs/start.csv",
+    "python benchmarks/start.py",
+    f"{ZEN4}; Zen 1; Intel Xeon with AMX",
+    "16074397",
+    copied=True,
 )
 CLOCK = Run(
     "docs/auto-clock.csv",
@@ -179,13 +184,18 @@ DIFFUSION = {
     name: Run(
         f"docs/diffusion-{name}.csv",
         f"python benchmarks/diffusion.py {flags}",
-        f"{CORE}, under load",
+        XEON if name in ("blocks", "varied") else f"{CORE}, under load",
         at,
     )
     for name, flags, at in (
         ("policies", "--each 100", "eb11c3e8"),
         ("long", "--part long --each 8", "6a7f3697"),
-        ("blocks", "--each 100 (zoo:block-diffusion)", "d9fba44e"),
+        ("blocks", "--model zoo:block-diffusion --each 100", "7bc61701"),
+        (
+            "varied",
+            "--model zoo:diffusion-varied --varied --each 60 --only (eleven policies)",
+            "7bc61701",
+        ),
         ("blocks-long", "--part long --each 8 (zoo:block-diffusion)", "d9fba44e"),
         ("drawn", "--part drawn --each 100 --joint DIR --beside AR", "6a7f3697"),
         (
@@ -271,7 +281,9 @@ def headline(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     rows = [
         r
         for r in HEADLINE.rows
-        if r["together"] == "1" and f"{r['machine']}, {r['prompts']}" == kind
+        if r["together"] == "1"
+        and r["arithmetic"] == "int16"
+        and f"{r['machine']}, {r['prompts']}" == kind
     ]
     if not rows:
         return None
@@ -700,7 +712,8 @@ TABLES = (
     Table("README.md", "| engine | tokens a second over Polydec's plain |", SPEED, besides),
     Table(
         "docs/measurements.md",
-        "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load | Intel Xeon with AMX, quiet, four turns |",
+        "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load | "
+        "Intel Xeon with AMX, quiet, four turns |",
         START,
         start_row,
     ),
@@ -804,7 +817,7 @@ TABLES = (
             canvas_row(DIFFUSION[name]),
             where=nth(i),
         )
-        for i, name in enumerate(("policies", "long", "blocks", "blocks-long"))
+        for i, name in enumerate(("policies", "long", "blocks", "blocks-long", "varied"))
     ),
     *(
         Table(
