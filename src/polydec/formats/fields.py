@@ -255,6 +255,34 @@ class ThoughtFields(Strict):
     mark: Annotated[int, Field(ge=0, le=1 << 31)]
 
 
+class ChunkEncoderFields(Strict):
+    """config.json of an encoder of chunks. chunk: tokens of one; target: width of what is made; policy_places: chunks that are
+    scored together; opening, closing: the marks of a passage."""
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    chunk: Annotated[int, Field(ge=1, le=4096)]
+    width: Annotated[int, Field(ge=1, le=1 << 16)]
+    layers: Annotated[int, Field(ge=0, le=256)]
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    policy_width: Annotated[int, Field(ge=1, le=1 << 16)]
+    policy_layers: Annotated[int, Field(ge=0, le=256)]
+    policy_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    policy_places: Annotated[int, Field(ge=1, le=1 << 20)]
+    target: Annotated[int, Field(ge=1, le=1 << 20)]
+    opening: Annotated[int, Field(ge=0, le=1 << 31)]
+    closing: Annotated[int, Field(ge=0, le=1 << 31)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> ChunkEncoderFields:
+        if self.width % self.heads or self.policy_width % self.policy_heads:
+            raise FileError(
+                f"width is {self.width} and heads {self.heads}, policy_width {self.policy_width} and policy_heads "
+                f"{self.policy_heads}: heads must divide widths"
+            )
+        return self
+
+
 class FilterFields(Strict):
     """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block; written: it
     reads the model's confidence where a token stands, too."""

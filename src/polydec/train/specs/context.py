@@ -10,7 +10,7 @@ from polydec.base.options import AtLeast, OneOf, Within, keep_ranges
 from polydec.train.specs.command import Command, written
 from polydec.train.specs.fields import AdamRate, Layers, MuonRate, Resumed, Seed, Steps, Width
 
-KINDS = ("continuous-cot", "hidden-cot")
+KINDS = ("continuous-cot", "hidden-cot", "refrag")
 """What can be trained: the files of train/contexts."""
 
 
@@ -30,6 +30,10 @@ class ContextSpec:
         OneOf("latent", "chain", "none"),
         "before the answer: vectors, the written steps, or nothing",
     ] = "latent"
+    target: Annotated[
+        str | None,
+        "the decoder that reads words, of an earlier run (refrag; default: one is trained)",
+    ] = None
     steps: Steps = 1600
     rows: Annotated[int, AtLeast(1), "questions a step"] = 32
     width: Width = 64
@@ -38,6 +42,9 @@ class ContextSpec:
     hops: Annotated[
         int, Within(1, 12), "steps of the longest question (continuous-cot: and thoughts)"
     ] = 3
+    at_once: Annotated[bool, "all chunks from the first step on, without a curriculum (refrag)"] = (
+        False
+    )
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     seed: Seed = 0
