@@ -283,6 +283,28 @@ class ChunkEncoderFields(Strict):
         return self
 
 
+class CoprocessorFields(Strict):
+    """config.json of a coprocessor. count: vectors that it makes."""
+
+    count: Annotated[int, Field(ge=1, le=64)]
+    width: Annotated[int, Field(ge=2, le=1 << 16)]
+    layers: Annotated[int, Field(ge=1, le=1024)]
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 18)]
+    theta: Annotated[float, Field(gt=0.0, le=1e12)]
+    eps: Annotated[float, Field(gt=0.0, le=1.0)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> CoprocessorFields:
+        if self.width % (2 * self.heads) or self.heads % self.kv_heads:
+            raise FileError(
+                f"width is {self.width}, heads {self.heads} and kv_heads {self.kv_heads}: width must be an even multiple of "
+                "heads, and heads a multiple of kv_heads"
+            )
+        return self
+
+
 class FilterFields(Strict):
     """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block; written: it
     reads the model's confidence where a token stands, too."""

@@ -13,7 +13,7 @@ from polydec.targets.chunked import SELECTORS
 CARD = Card(
     name="refrag",
     title="REFRAG (passages as a vector a chunk)",
-    summary="Passages of a prompt are read as one vector for each few tokens, but for the chunks that a policy reads as they are.",
+    summary="Passages of a prompt are read as one vector for each few tokens, but for the chunks that a policy picks.",
     kind="steering",
     family="ar",
     guarantee=None,

@@ -122,14 +122,12 @@ def at_random(rows: int, lines: int, count: int, generator: torch.Generator) -> 
 def course(spec: ContextSpec) -> Course:
     """What `train_context` carries out; earlier trainings lie in directories of their own."""
     out = Path(spec.out)
-    at = str(page_reader.found(spec, max(1, spec.steps * 4 // 10)))
-    read = replace(spec, target=at, out=str(out / "rewriting"), steps=max(1, spec.steps * 2 // 10))
-    told = carry_out("context refrag, rewriting", read, _rewriting)
-    answer = replace(
-        spec, target=at, out=str(out / "continued"), steps=max(1, spec.steps * 3 // 10)
-    )
+    at = str(page_reader.found(spec, spec.steps))
+    read = replace(spec, target=at, out=str(out / "rewriting"), steps=max(1, spec.steps * 4 // 10))
+    told = carry_out("context refrag, rewriting", read, rewriting_course)
+    answer = replace(spec, target=at, out=str(out / "continued"))
     carry_out("context refrag, continued", answer, _continued)
-    last = replace(spec, steps=max(TWICE, spec.steps // 10))
+    last = replace(spec, steps=max(TWICE, spec.steps * 2 // 10))
     return _choosing(last, {k: told[k] for k in ("rewritten", "rewritten_nats")})
 
 
@@ -161,7 +159,7 @@ def stage(spec: ContextSpec, step: int) -> int:
     return STAGES[min(len(STAGES) - 1, (len(STAGES) + 1) * step // spec.steps)]
 
 
-def _rewriting(spec: ContextSpec) -> Course:
+def rewriting_course(spec: ContextSpec) -> Course:
     network = loaded(Path(spec.target or ""), spec.seed, None)
     network.only(network.encoding)
 

@@ -10,7 +10,7 @@ from polydec.base.options import AtLeast, OneOf, Within, keep_ranges
 from polydec.train.specs.command import Command, written
 from polydec.train.specs.fields import AdamRate, Layers, MuonRate, Resumed, Seed, Steps, Width
 
-KINDS = ("continuous-cot", "hidden-cot", "refrag")
+KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation")
 """What can be trained: the files of train/contexts."""
 
 
@@ -32,7 +32,7 @@ class ContextSpec:
     ] = "latent"
     target: Annotated[
         str | None,
-        "the decoder that reads words, of an earlier run (refrag; default: one is trained)",
+        "a model that reads words, of an earlier run (refrag, cache-augmentation; default: one is trained)",
     ] = None
     steps: Steps = 1600
     rows: Annotated[int, AtLeast(1), "questions a step"] = 32
@@ -42,6 +42,7 @@ class ContextSpec:
     hops: Annotated[
         int, Within(1, 12), "steps of the longest question (continuous-cot: and thoughts)"
     ] = 3
+    latents: Annotated[int, Within(1, 64), "vectors behind a place (cache-augmentation)"] = 8
     at_once: Annotated[bool, "all chunks from the first step on, without a curriculum (refrag)"] = (
         False
     )
