@@ -149,6 +149,14 @@ def test_vectors_depend_on_their_tokens_alone_and_are_kept(lm, monkeypatch):
     assert read(lm, 0.4, made=small).instead == read(lm, 0.4).instead and len(small.kept) <= 2
 
 
+def test_what_fills_a_short_chunk_up_is_not_read(lm):
+    made = lm.artefacts[0]
+    table = made.tensors["table"].clone()
+    table[made.sizes.vocab] = 9.0
+    other = replace(made, tensors={**made.tensors, "table": table})
+    assert torch.equal(other.state((20, 21)), made.state((20, 21)))
+
+
 def test_other_ways_to_choose(lm):
     prompt = (5, 1, *range(20, 28), *range(40, 44), 2, 41, 42, 9)
     by_words = read(lm, 0.34, "words", prompt)
@@ -206,7 +214,7 @@ def test_what_cannot_be_is_refused(lm):
 
 def small(seed=0, width=32):
     shape = Shape(page_reader.VOCAB, width, 1, 2, 2, 64, page_reader.CONTEXT)
-    return refrag.Refrag(Llama(shape, seed=seed), seed)
+    return refrag.Refrag(Llama(shape, seed=seed), 16, seed)
 
 
 def test_pages_hold_what_is_asked():
@@ -315,7 +323,7 @@ def test_the_stages_train_their_parts_and_the_engine_reads_as_in_training(tmp_pa
     assert result["rewritten"].keys() == {1, 2, 4}
     out = tmp_path / "r"
     kept = [
-        refrag.loaded(out / a, 0, out / b if b else None)
+        refrag.loaded(out / a, spec, out / b if b else None)
         for a, b in (
             ("words", None),
             ("rewriting", "rewriting"),
@@ -323,7 +331,7 @@ def test_the_stages_train_their_parts_and_the_engine_reads_as_in_training(tmp_pa
             ("words", None),
         )
     ]
-    kept[3] = refrag.loaded(out, 0, out)
+    kept[3] = refrag.loaded(out, spec, out)
     for at, moved in ((1, {"encoder"}), (2, {"encoder", "decoder"}), (3, {"policy"})):
         changed = set()
         for (name, a), b in zip(kept[at - 1].state_dict().items(), kept[at].state_dict().values()):

@@ -1,6 +1,7 @@
 """What is lost and gained where passages are read as vectors.
 
     python -m benchmarks.studies.passages refrag OUT       # chunk vectors, a policy, a curriculum
+    python -m benchmarks.studies.passages augmentation OUT --steps 400    # a coprocessor over the cache
 
 One decoder on words, three seeds of everything that is trained for it. Answers are decoded by the
 engine (greedy), one question about each of 300 pages that are held out. Prints JSON lines, a summary
@@ -23,15 +24,17 @@ import torch
 from polydec import Ask, Engine, load
 from polydec.api import LM
 from polydec.bench.intervals import wilson
-from polydec.train import facts, page_reader
+from polydec.train import facts, page_reader, sums
 from polydec.train.context import train_context
-from polydec.train.contexts import refrag
+from polydec.train.contexts import cache_augmentation, refrag
 from polydec.train.envelope import carry_out
 from polydec.train.page_reader import CLOSING, LINES, OPENING, RECORDS
 from polydec.train.specs.context import ContextSpec
 
 ASKED = 300
 """Questions of each cell."""
+
+AUGMENTED = "cache-augmentation"
 
 SHAPE: Mapping[str, Any] = {"rows": 16, "width": 64, "layers": 3}
 
@@ -46,12 +49,14 @@ def questions(open_book: bool = True) -> list[tuple[str, str]]:
     ]
 
 
-def answered(lm: LM, asked: list[tuple[str, str]], **fields: Any) -> dict[str, Any]:
+def answered(
+    lm: LM, asked: list[tuple[str, str]], longest: int = facts.DIGITS, **fields: Any
+) -> dict[str, Any]:
     """The share that is answered right in all digits, with its interval, and seconds of processor
     time."""
     engine, began = Engine(lm), time.process_time()
     tickets = [
-        engine.submit(Ask(q, raw=True, method="plain", max_tokens=facts.DIGITS, **fields))
+        engine.submit(Ask(q, raw=True, method="plain", max_tokens=longest, **fields))
         for q, _ in asked
     ]
     while engine.step():
@@ -109,6 +114,36 @@ def of_refrag(out: Path, steps: int, seeds: int) -> None:
     summary(cells)
 
 
+def of_augmentation(out: Path, steps: int, seeds: int) -> None:
+    at = ContextSpec(str(out / "sums"), kind=AUGMENTED, steps=1000, hops=2, **SHAPE)
+    cells = dict[str, list[float]]()
+    print(json.dumps({"model": carry_out("the model", at, cache_augmentation.plain)["loss"]}))
+    made = [sums.drawn(f"asked {i}", 2, True) for i in range(2 * ASKED)]
+    asked = [(f"{s.question}{sums.ANSWER}", s.answer) for s in made]
+    before = answered(load(at.out, draft=None), asked, 1)
+    print(json.dumps({"what": "the model alone", **before}))
+    for seed in range(seeds):
+        for reasoning in ("latent", "chain", "none"):
+            name = f"{reasoning}-{seed}"
+            spec = replace(
+                at, out=str(out / name), steps=steps, seed=seed, target=at.out, reasoning=reasoning
+            )
+            told = train_context(spec)
+            for key in ("answers", "answers_nats", "nats"):
+                for which in ("without", "with"):
+                    value = told[f"{key}_{which}"]
+                    value = mean(value) if key == "nats" else value
+                    keep(cells, f"{key}, {which if which == 'without' else reasoning}", value)
+            print(json.dumps({"seed": seed, "what": reasoning, **told, "curve": None}))
+        spec = replace(at, out=str(out / f"latent-{seed}"))
+        lm = load(spec.out, draft=None, trained=[f"{spec.out}/coprocessor"])
+        for count in (0, 1, 2, 4, 8):
+            cell = answered(lm, asked, 1, steer=AUGMENTED, steer_options={"latents": count})
+            keep(cells, f"engine, {count} latents", cell["right"])
+            print(json.dumps({"seed": seed, "what": f"{count} latents", **cell}))
+    summary(cells)
+
+
 def keep(cells: dict[str, list[float]], name: str, value: float) -> None:
     cells.setdefault(name, []).append(round(value, 3))
 
@@ -118,7 +153,10 @@ def summary(cells: Mapping[str, list[float]]) -> None:
         print(json.dumps({"what": name, "mean": round(mean(values), 3), "by seed": values}))
 
 
-STUDIES: Mapping[str, Callable[[Path, int, int], None]] = {"refrag": of_refrag}
+STUDIES: Mapping[str, Callable[[Path, int, int], None]] = {
+    "refrag": of_refrag,
+    "augmentation": of_augmentation,
+}
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ VOCAB, CONTEXT = 260, 128
 SUMS, BEHIND = 5, ";"
 """Of a text, and what stands behind each."""
 
-AHEAD, PLACES = 4, 8
+AHEAD, PLACES = 4, 6
 """Tokens that follow a place, and places of a text."""
 
 UNSEEN = 400

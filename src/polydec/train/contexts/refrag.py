@@ -47,6 +47,9 @@ from polydec.train.specs.context import ContextSpec
 SHARE = 0.25
 """Of the chunks that the policy expands."""
 
+POLICY = 32
+"""Its width."""
+
 GROUP, CLIP, TWICE = 8, 0.2, 2
 """Selections of a page, bound of the ratio, steps on the same selections."""
 
@@ -60,13 +63,12 @@ UNSEEN = 200
 class Refrag(nn.Module):
     """A decoder, and what makes its vectors."""
 
-    def __init__(self, decoder: Llama, seed: int) -> None:
+    def __init__(self, decoder: Llama, width: int, seed: int) -> None:
         super().__init__()
         self.decoder = decoder
-        width = decoder.s.width
-        heads = width // 16
-        encoder, policy = Reader(width, 2, heads, LINE + 1), Reader(width, 2, heads, 64)
-        self.sizes = Sizes(VOCAB, LINE, encoder, policy, width)
+        encoder = Reader(width, 2, width // 8, LINE + 1)
+        policy = Reader(POLICY, 2, POLICY // 8, 64)
+        self.sizes = Sizes(VOCAB, LINE, encoder, policy, decoder.s.width)
         spread = float(decoder.model.embed_tokens.weight.detach().std())
         self.t = nn.ParameterDict(chunk_encoder.drawn(self.sizes, seed, spread))
 
@@ -142,9 +144,9 @@ def _saved(network: Refrag) -> Any:
     return save
 
 
-def loaded(at: Path, seed: int, encoder: Path | None) -> Refrag:
+def loaded(at: Path, spec: ContextSpec, encoder: Path | None) -> Refrag:
     """The decoder of a directory, with the encoder of another; None: a new one."""
-    network = Refrag(page_reader.read(at), seed)
+    network = Refrag(page_reader.read(at), spec.encoder, spec.seed)
     if encoder is not None:
         made = chunk_encoder.load(encoder / "chunks")
         network.t = nn.ParameterDict(dict(made.tensors))
@@ -160,7 +162,7 @@ def stage(spec: ContextSpec, step: int) -> int:
 
 
 def rewriting_course(spec: ContextSpec) -> Course:
-    network = loaded(Path(spec.target or ""), spec.seed, None)
+    network = loaded(Path(spec.target or ""), spec, None)
     network.only(network.encoding)
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -202,7 +204,7 @@ def rewriting(network: Refrag) -> dict[str, Any]:
 
 
 def _continued(spec: ContextSpec) -> Course:
-    network = loaded(Path(spec.target or ""), spec.seed, Path(spec.out).parent / "rewriting")
+    network = loaded(Path(spec.target or ""), spec, Path(spec.out).parent / "rewriting")
     network.only(network.encoding, [*network.decoder.parameters()])
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -255,7 +257,7 @@ def preferred(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
 
 def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> Course:
     out = Path(spec.out)
-    network = loaded(out / "continued", spec.seed, out / "continued")
+    network = loaded(out / "continued", spec, out / "continued")
     network.only(network.choosing)
     groups, count = max(1, spec.rows // 4), round(SHARE * LINES)
     last = dict[str, Any]()

@@ -43,6 +43,9 @@ class ContextSpec:
         int, Within(1, 12), "steps of the longest question (continuous-cot: and thoughts)"
     ] = 3
     latents: Annotated[int, Within(1, 64), "vectors behind a place (cache-augmentation)"] = 8
+    encoder: Annotated[
+        int, Within(8, 4096), "width of what encodes chunks (refrag), a multiple of 8"
+    ] = 16
     at_once: Annotated[bool, "all chunks from the first step on, without a curriculum (refrag)"] = (
         False
     )
@@ -52,6 +55,8 @@ class ContextSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        if self.encoder % 8:
+            raise RequestError(f"encoder is {self.encoder}: it must be a multiple of 8")
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
 
