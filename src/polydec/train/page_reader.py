@@ -101,28 +101,6 @@ def words(decoder: Llama, line_BLK: Tensor) -> Tensor:
     return decoder.model.embed_tokens(line_BLK).flatten(1, 2)
 
 
-def _from_the_first(decoder: Llama, line_BLK: Tensor, chance: torch.Generator) -> Tensor:
-    """Nats of writing some lines once more."""
-    some = line_BLK[:, : int(torch.randint(1, MOST + 1, (), generator=chance))]
-    return rewritten(decoder, words(decoder, some), some)[0]
-
-
-def _from_any(decoder: Llama, line_BLK: Tensor, chance: torch.Generator) -> Tensor:
-    """Nats of going on with a page behind the first letter of one of its lines, in the place of a
-    question: it must be looked up."""
-    lines = line_BLK.shape[1]
-    at = int(torch.randint(0, lines - 1, (), generator=chance))
-    goal_BT = line_BLK[:, at : at + 2].flatten(1)
-    asked_B1 = torch.full((len(goal_BT), 1), IDS["?"])
-    token_BU = torch.cat([asked_B1, goal_BT[:, :-1]], dim=1)
-    logits = behind(decoder, words(decoder, line_BLK), token_BU)[:, 1:]
-    return F.cross_entropy(logits.flatten(0, 1), goal_BT[:, 1:].flatten(), reduction="none")
-
-
-TASKS = (_from_the_first, _from_any)
-"""What is trained beside answers, by turns."""
-
-
 def schedule(spec: ContextSpec) -> Schedule:
     return Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
 
@@ -151,7 +129,9 @@ def course(spec: ContextSpec) -> Course:
         pages = drawn(spec.seed, step, spec.rows)
         line_BLK, token_BU = lined(pages), asking(pages)
         nats, _ = answered(behind(decoder, words(decoder, line_BLK), token_BU), token_BU)
-        again = TASKS[step % len(TASKS)](decoder, line_BLK, dice(spec.seed, step, "lines"))
+        few = int(torch.randint(1, MOST + 1, (), generator=dice(spec.seed, step, "lines")))
+        some = line_BLK[:, :few]
+        again, _ = rewritten(decoder, words(decoder, some), some)
         return nats.mean() + again.mean(), spec.rows * CONTEXT
 
     def put(out: Path, result: Any) -> None:

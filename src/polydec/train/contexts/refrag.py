@@ -70,7 +70,12 @@ class Refrag(nn.Module):
         policy = Reader(POLICY, 2, POLICY // 8, 64)
         self.sizes = Sizes(VOCAB, LINE, encoder, policy, decoder.s.width)
         spread = float(decoder.model.embed_tokens.weight.detach().std())
-        self.t = nn.ParameterDict(chunk_encoder.drawn(self.sizes, seed, spread))
+        self.kept = nn.ParameterDict(chunk_encoder.drawn(self.sizes, seed, spread))
+
+    @property
+    def t(self) -> dict[str, nn.Parameter]:
+        """Of what makes vectors and chooses, by name."""
+        return dict(self.kept.items())
 
     @property
     def encoding(self) -> list[nn.Parameter]:
@@ -149,7 +154,7 @@ def loaded(at: Path, spec: ContextSpec, encoder: Path | None) -> Refrag:
     network = Refrag(page_reader.read(at), spec.encoder, spec.seed)
     if encoder is not None:
         made = chunk_encoder.load(encoder / "chunks")
-        network.t = nn.ParameterDict(dict(made.tensors))
+        network.kept = nn.ParameterDict(dict(made.tensors))
     return network
 
 
@@ -210,7 +215,7 @@ def _continued(spec: ContextSpec) -> Course:
     def loss(step: int) -> tuple[Tensor, int]:
         pages, chance = drawn(spec.seed, step, spec.rows), dice(spec.seed, step, "open")
         line_BLK, token_BU = lined(pages), asking(pages)
-        count = int(torch.randint(0, LINES // 2, (), generator=chance)) if step % 8 else LINES
+        count = int(torch.randint(0, LINES // 2, (), generator=chance)) if step % 3 else LINES
         open_BL = at_random(len(pages), LINES, count, chance)
         page = network.page(line_BLK, network.encoded(line_BLK), open_BL)
         nats, _ = answered(page_reader.behind(network.decoder, page, token_BU), token_BU)
