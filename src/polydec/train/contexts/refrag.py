@@ -132,7 +132,7 @@ def course(spec: ContextSpec) -> Course:
     at = str(page_reader.found(spec, spec.steps))
     read = replace(spec, target=at, out=str(out / "rewriting"), steps=max(1, spec.steps * 4 // 10))
     told = carry_out("context refrag, rewriting", read, rewriting_course)
-    answer = replace(spec, target=at, out=str(out / "continued"))
+    answer = replace(spec, target=at, out=str(out / "continued"), steps=2 * spec.steps)
     carry_out("context refrag, continued", answer, _continued)
     last = replace(spec, steps=max(TWICE, spec.steps * 2 // 10))
     return _choosing(last, {k: told[k] for k in ("rewritten", "rewritten_nats")})
@@ -215,7 +215,7 @@ def _continued(spec: ContextSpec) -> Course:
     def loss(step: int) -> tuple[Tensor, int]:
         pages, chance = drawn(spec.seed, step, spec.rows), dice(spec.seed, step, "open")
         line_BLK, token_BU = lined(pages), asking(pages)
-        count = int(torch.randint(0, LINES // 2, (), generator=chance)) if step % 3 else LINES
+        count = int(torch.randint(0, LINES + 1, (), generator=chance))
         open_BL = at_random(len(pages), LINES, count, chance)
         page = network.page(line_BLK, network.encoded(line_BLK), open_BL)
         nats, _ = answered(page_reader.behind(network.decoder, page, token_BU), token_BU)
