@@ -2,9 +2,12 @@
 
     python benchmarks/arbitrage.py --draft DIR [--router DIR] [--reads DIR ...] [--model zoo:reasoner]
         [--reward zoo:reasoner-prm] [--only WORD ...] [--problems 40] [--seed 78] [--csv FILE]
+    python benchmarks/arbitrage.py --draft DIR --reads DIR ... --steps
 
 --router is one of `train router`, --reads some of `train text-router`; --only takes the ways whose names hold one of these
-words.
+words. --steps tells, of the held-out steps that lie beside each of --reads, how well the router and the reward of the draft
+model's step (what reward-guided looks at) say where the target's is the better one: the area under the curve, and Spearman's
+correlation with the difference of both steps' values by the checker, each with a 95 % interval over problems.
 
 Held-out problems (train/problems.py: SHA-1 of the question), as many of each kind; an answer counts where the checker accepts
 every step. "random" gives the large model as many steps as it is told to, whatever they are: what a rule has to beat. All see
@@ -15,33 +18,60 @@ are only judged included; it reads the others. Seconds are CPU seconds of the pr
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from csv_rows import write_csv
 
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request
+from polydec.core.rng import Rng
 from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
 from polydec.families.search.arbiters import ByAdvantage, ByChance, ByReading, ByRouter, ByValue
 from polydec.families.search.arbitrage import Arbitrage, Reader
+from polydec.families.search.protocols import Case
 from polydec.formats import zoo
 from polydec.learned.kinds import router, step_reward, text_router
 from polydec.models import checkpoint
+from polydec.models.lm import LM
 from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
-from polydec.train.problems import KINDS, make, solved
+from polydec.text.tokenizer import Text
+from polydec.train.auc import auc
+from polydec.train.problems import KINDS, Problem, make, solved
 from polydec.train.solutions import LONGEST
+from polydec.train.spearman import spearman
+from polydec.train.text_router import checker
 from polydec.verifiers.match import Match
 
-Asked = Sequence[tuple[Any, tuple[int, ...]]]
+Asked = Sequence[tuple[Problem, tuple[int, ...]]]
 """Problems, and their prompts."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The oracle of a problem's checker: the target writes a step where its own may begin a right solution and the draft
+    model's may not."""
+
+    worth: Callable[[Sequence[int], Sequence[int]], float]
+
+    async def prefers(self, case: Case, rng: Rng) -> bool:
+        *before, drafted = case.steps
+        stood = [x for step in before for x in step.tokens]
+        if self.worth(stood, drafted.tokens) == 1.0:
+            return False
+        return self.worth(stood, await case.own()) == 1.0
 
 
 def ways(
@@ -50,20 +80,27 @@ def ways(
     learned: router.Router | None,
     reading: Sequence[text_router.TextRouter],
     reward: step_reward.StepReward,
-) -> dict[str, Decoder]:
-    """By name, in the order of the table."""
+    text: Text,
+) -> dict[str, Callable[[Problem], Decoder]]:
+    """By name, in the order of the table: what solves a problem."""
 
-    def routed(arbiter: Any) -> Arbitrage:
-        return Arbitrage(big, small, arbiter)
+    def always(decoder: Decoder) -> Callable[[Problem], Decoder]:
+        return lambda problem: decoder
 
-    def told(reads: text_router.TextRouter, tau: float) -> Arbitrage:
+    def routed(arbiter: Any) -> Callable[[Problem], Decoder]:
+        return always(Arbitrage(big, small, arbiter))
+
+    def by_checker(problem: Problem) -> Decoder:
+        return Arbitrage(big, small, Checked(checker(problem, text, big.vocab.eos)))
+
+    def told(reads: text_router.TextRouter, tau: float) -> Callable[[Problem], Decoder]:
         law = Speculative(reads.law, Nothing(), Match(), Fixed(0))
         reader = Reader(law, *reads.marks, reads.law.context)
-        return Arbitrage(big, small, ByReading(reads, tau), reader=reader)
+        return always(Arbitrage(big, small, ByReading(reads, tau), reader=reader))
 
     return {
-        "target": big,
-        "draft": small,
+        "target": always(big),
+        "draft": always(small),
         **{
             f"router {t}": routed(ByRouter(learned, t))
             for t in (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -76,20 +113,24 @@ def ways(
         },
         **{f"reward-guided {t}": routed(ByValue(reward, t)) for t in (0.1, 0.3, 0.5, 0.7, 0.9)},
         "oracle": routed(ByAdvantage(reward)),
+        "oracle by the checker": by_checker,
         **{f"random {s}": routed(ByChance(s)) for s in (0.2, 0.4, 0.6, 0.8)},
     }
 
 
-def measure(name: str, decoder: Decoder, asked: Asked, text: Any) -> dict[str, Any]:
+def measure(
+    name: str, decoder_of: Callable[[Problem], Decoder], asked: Asked, text: Text
+) -> dict[str, Any]:
     began = time.process_time()
     results = run(
         [
-            answer_one(decoder, Request(ids, max_tokens=LONGEST, seed=i))
-            for i, (_, ids) in enumerate(asked)
+            answer_one(decoder_of(problem), Request(ids, max_tokens=LONGEST, seed=i))
+            for i, (problem, ids) in enumerate(asked)
         ]
     )
     seconds = time.process_time() - began
-    said = [text.decode([x for x in r.token_ids if x not in decoder.vocab.eos]) for r in results]
+    ends = decoder_of(asked[0][0]).vocab.eos
+    said = [text.decode([x for x in r.token_ids if x not in ends]) for r in results]
     right = np.array([solved(p, s) for (p, _), s in zip(asked, said, strict=True)], float)
     again = np.random.default_rng(0).choice(right, (2000, len(right))).mean(1)
     low, high = np.quantile(again, (0.025, 0.975))
@@ -123,6 +164,65 @@ def measure(name: str, decoder: Decoder, asked: Asked, text: Any) -> dict[str, A
     }
 
 
+def rewarded(target: LM, reward: step_reward.StepReward, text: Sequence[int]) -> float:
+    """What the reward says of a text's end, on the target's states."""
+
+    async def read() -> float:
+        session = target.open(text)
+        await session.prefill(Want(law=Reads.NOTHING))
+        scores = await session.score(Draft.chain(text[-1]), Want(law=Reads.NOTHING, hidden=True))
+        session.close()
+        return reward.chance(scores.hidden_NH[0])
+
+    return run([read()])[0]
+
+
+def told_of_steps(
+    name: str, reads: text_router.TextRouter, target: LM, reward: step_reward.StepReward
+) -> dict[str, Any]:
+    """Of the held-out steps beside a router: the area, and the rank correlation, of it and of the reward."""
+    rows = json.loads((Path(name) / "held.json").read_text())["lessons"]
+    small, big = reads.marks
+    gain_N = torch.tensor([own - value for _, _, value, own in rows])
+    problem_N = np.array([problem for _, problem, _, _ in rows])
+    law = reads.law
+    score_N = {
+        "router": torch.tensor([rewarded(law, reads.head, text) for text, *_ in rows]),
+        "reward": torch.tensor(
+            [
+                -rewarded(target, reward, [x for x in text if x not in (small, big)])
+                for text, *_ in rows
+            ]
+        ),
+        "checker": torch.tensor([-value for _, _, value, _ in rows]),
+    }
+    order, dice = list(dict.fromkeys(problem_N.tolist())), np.random.default_rng(0)
+    places = {p: np.flatnonzero(problem_N == p) for p in order}
+    again = [
+        torch.from_numpy(np.concatenate([places[p] for p in dice.choice(order, len(order))]))
+        for _ in range(500)
+    ]
+    out: dict[str, Any] = {
+        "router": name,
+        "steps": len(rows),
+        "better": float((gain_N > 0).float().mean()),
+    }
+    for who, s_N in score_N.items():
+        for what, figure in (
+            ("area", lambda s, g: auc(s, g > 0)),
+            ("spearman", spearman),
+        ):
+            low, high = np.quantile(
+                [figure(s_N[at], gain_N[at]) or 0.0 for at in again], (0.025, 0.975)
+            )
+            out[f"{who}, {what}"] = [
+                figure(s_N, gain_N),
+                round(float(low), 3),
+                round(float(high), 3),
+            ]
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     for name, default in (
@@ -138,6 +238,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=78)
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--csv")
+    parser.add_argument("--steps", action="store_true")
     args = parser.parse_args()
     target, draft = checkpoint.load(args.model), checkpoint.load(args.draft)
     reward = step_reward.load(
@@ -152,10 +253,14 @@ def main() -> None:
     lines = list[dict[str, Any]]()
     learned = None if args.router is None else router.load(args.router)
     reading = [text_router.load(name) for name in args.reads]
-    for name, decoder in ways(big, small, learned, reading, reward).items():
+    if args.steps:
+        for name, reads in zip(args.reads, reading, strict=True):
+            print(json.dumps(told_of_steps(name, reads, target.lm, reward)), flush=True)
+        return
+    for name, decoder_of in ways(big, small, learned, reading, reward, target.text).items():
         if not any(word in name for word in args.only):
             continue
-        lines.append(measure(name, decoder, asked, target.text))
+        lines.append(measure(name, decoder_of, asked, target.text))
         print(*lines[-1].values(), sep=" | ", flush=True)
     if args.csv:
         write_csv(args.csv, lines)

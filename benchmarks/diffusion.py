@@ -96,6 +96,10 @@ FREE = (
     Policy("dkv-cache", "and threshold 0.9", "dkv-cache", {**ALL, "threshold": 0.9}),
     Policy("dkv-cache-greedy", "", "dkv-cache-greedy", ALL),
     Policy("left to right", "", "left-to-right", ALL),
+    *(
+        Policy("remasking", f"{k} and {again}", "remdm", {**ALL, "steps": k, "again": again})
+        for k, again in ((2, 2), (4, 2), (4, 4))
+    ),
 )
 B32 = {"block": 32}
 LONG_BASE = Policy("one a pass", "", "llada", B32)

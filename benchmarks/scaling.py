@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 from csv_rows import write_csv
-from studies.scaling import LEAST, Point, beyond, fit, full, slope
 
+from polydec.bench.scaling import LEAST, Point, beyond, fit, full, slope
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run

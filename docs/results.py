@@ -10,7 +10,6 @@ docs/measurements.md states a figure that nothing here covers.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean, median
@@ -38,6 +37,7 @@ ZEN4 = "two cores of an AMD EPYC (Zen 4)"
 ZEN5 = "two cores of an AMD EPYC (Zen 5)"
 CORE4 = "a core of an AMD EPYC (Zen 4)"
 CORE = "a core of an AMD EPYC (Zen 5)"
+XEON = "two cores of an Intel Xeon (Sapphire Rapids or later, AVX-512 VNNI, BF16, FP16 and AMX), under load"
 HEADLINE = Run(
     "docs/headline.csv",
     "python benchmarks/speculation.py --each 2 --methods auto (each row has its own)",
@@ -46,7 +46,11 @@ HEADLINE = Run(
     copied=True,
 )
 START = Run(
-    "docs/start.csv", "python benchmarks/start.py", f"{ZEN4}; Zen 1", "dd3ef65e", copied=True
+    "docs/start.csv",
+    "python benchmarks/start.py",
+    f"{ZEN4}; Zen 1; Intel Xeon with AMX",
+    "16074397",
+    copied=True,
 )
 CLOCK = Run(
     "docs/auto-clock.csv",
@@ -160,21 +164,38 @@ PASSES_ZEN5 = Run(
 THREADS = Run("docs/native-threads.csv", "python benchmarks/threads.py", ZEN4, "a591aee0")
 PARALLEL = Run(
     "docs/diffusion-parallelbench.csv",
-    "polydec bench --suite parallelbench-digits --temperature 1",
-    f"{ZEN5}, under load",
-    "6a7f3697",
+    "polydec bench --model zoo:diffusion --suite parallelbench-digits --each 100 --temperature 1 --json",
+    "any: counts, no times",
+    "62198c37",
+)
+SUPERPOSED = Run(
+    "docs/superposed.csv",
+    "python benchmarks/superposed.py --out DIR --prompts 80 --corpus 2000000 --csv docs/superposed.csv",
+    "any: counts, no times",
+    "111b3df6",
+)
+PROTOCOL = Run(
+    "docs/diffusion-protocol.csv",
+    "python benchmarks/parallelbench.py --each 50 --csv docs/diffusion-protocol.csv",
+    "any: counts, no times",
+    "111b3df6",
 )
 DIFFUSION = {
     name: Run(
         f"docs/diffusion-{name}.csv",
         f"python benchmarks/diffusion.py {flags}",
-        f"{CORE}, under load",
+        XEON if name in ("blocks", "varied") else f"{CORE}, under load",
         at,
     )
     for name, flags, at in (
         ("policies", "--each 100", "eb11c3e8"),
         ("long", "--part long --each 8", "6a7f3697"),
-        ("blocks", "--each 100 (zoo:block-diffusion)", "d9fba44e"),
+        ("blocks", "--model zoo:block-diffusion --each 100", "7bc61701"),
+        (
+            "varied",
+            "--model zoo:diffusion-varied --varied --each 60 --only (eleven policies)",
+            "7bc61701",
+        ),
         ("blocks-long", "--part long --each 8 (zoo:block-diffusion)", "d9fba44e"),
         ("drawn", "--part drawn --each 100 --joint DIR --beside AR", "6a7f3697"),
         (
@@ -260,7 +281,9 @@ def headline(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     rows = [
         r
         for r in HEADLINE.rows
-        if r["together"] == "1" and f"{r['machine']}, {r['prompts']}" == kind
+        if r["together"] == "1"
+        and r["arithmetic"] == "int16"
+        and f"{r['machine']}, {r['prompts']}" == kind
     ]
     if not rows:
         return None
@@ -304,7 +327,7 @@ STARTS = {
 
 def start_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     rows = [pick(START, command=name) for name in STARTS.get(cells[0], [])]
-    values = [row[c] for c in ("quiet", "loaded", "zen1") for row in rows if row]
+    values = [row[c] for c in ("quiet", "loaded", "zen1", "xeon") for row in rows if row]
     return [v for v in values if v] or None
 
 
@@ -373,8 +396,7 @@ def context_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
 
 
 def scaling_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    from studies.scaling import Point, beyond, fit
+    from polydec.bench.scaling import Point, beyond, fit
 
     points = [
         Point(int(r["tokens"]), int(r["layers"]), float(r["accepted"]))
@@ -546,6 +568,36 @@ def drawn_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     ]
 
 
+def superposed_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    row = pick(SUPERPOSED, way=cells[0])
+    names = ("positions", "best", "mean", "times", "times low", "times high", "words of best")
+    return row and [row[name] for name in (*names, "more", "more low", "more high")]
+
+
+PACES = re.compile(r"(?P<kind>[a-z]+)(?P<two> of two)?, (?P<pace>[\d.]+)(?: and (?P<again>\d))?")
+
+
+def protocol_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """Of a way its greedy figures, and how often it is right at temperature 1."""
+    way = PACES.fullmatch(cells[0])
+    if way is None:
+        return None
+    kind, again = way["kind"], way["again"] or ""
+    pace = {"confidence": "steps", "remasking": "steps"}.get(kind, kind)
+    where = {"kind": kind, "block": "0", pace: way["pace"], "again": again}
+    where["count"] = "2" if way["two"] else "1" if again else ""
+    row, *tasks = (
+        pick(PROTOCOL, task=t, temperature="0", **where)
+        for t in ("all", "shuffle", "pick", "count", "replace")
+    )
+    hot = pick(PROTOCOL, task="all", temperature="1", **where)
+    if row is None or hot is None:
+        return None
+    over = [row[name] for name in ("over", "over low", "over high") if row[name]]
+    first = [row[name] for name in ("passes", "right", "low", "high")]
+    return [*first, *(t["right"] for t in tasks if t), *over, hot["right"]]
+
+
 def by_task_row(run: Run, *policies: str) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
     def values(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
         rows = [pick(run, task=cells[0], policy=policy) for policy in policies]
@@ -660,7 +712,8 @@ TABLES = (
     Table("README.md", "| engine | tokens a second over Polydec's plain |", SPEED, besides),
     Table(
         "docs/measurements.md",
-        "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load |",
+        "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load | "
+        "Intel Xeon with AMX, quiet, four turns |",
         START,
         start_row,
     ),
@@ -744,6 +797,18 @@ TABLES = (
         PARALLEL,
         parallel_row,
     ),
+    Table(
+        "docs/search-measured.md",
+        "| | positions | best | all | over one sample, times | words | over one sample, points |",
+        SUPERPOSED,
+        superposed_row,
+    ),
+    Table(
+        "docs/diffusion-measured.md",
+        "| order, passes | passes | right | shuffle | pick | count | replace | over | right at T = 1 |",
+        PROTOCOL,
+        protocol_row,
+    ),
     *(
         Table(
             "docs/diffusion-measured.md",
@@ -752,7 +817,7 @@ TABLES = (
             canvas_row(DIFFUSION[name]),
             where=nth(i),
         )
-        for i, name in enumerate(("policies", "long", "blocks", "blocks-long"))
+        for i, name in enumerate(("policies", "long", "blocks", "blocks-long", "varied"))
     ),
     *(
         Table(

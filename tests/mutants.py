@@ -174,8 +174,8 @@ MUTANTS = [
     Mutant(
         "searched: a step of the draft model is held to the target's law",
         "bench/searched.py",
-        "laws.append(routed.small.target)",
-        "laws.append(routed.big.target)",
+        "return (decoder.small.target,) if",
+        "return (decoder.big.target,) if",
         "tests/bench/test_audit.py::test_a_step_of_the_draft_model_has_its_law",
     ),
     Mutant(

@@ -131,6 +131,7 @@ NEEDS_MODEL = (
 
 SKIPPED = {
     r"pip install ": "it needs the network",
+    r"polydec zoo install ": "it needs the network",
     r"lm_eval ": "it needs an environment of its own and the network: tests/serve/test_clients.py runs it on a task of ours",
     r"polydec harness ": "it needs the harness: tests/bench/test_harness.py runs it on tasks of ours",
     r"polydec serve .*--replicas": "it starts processes of its own: tests/serve/test_replicas.py",
@@ -226,6 +227,7 @@ class Shell:
 
     def call(self, words: list[str], given: str) -> str:
         program, *arguments = words
+        program = program.removeprefix(".venv/bin/")
         assert program in PROGRAMS, (
             f"unknown program {program!r}: add it to this test, or mend the page"
         )

@@ -54,6 +54,17 @@ def test_a_right_answer_is_right_and_others_are_not(name):
     assert not pb.of_names("shuffle", 0, 0).right(str(solved("shuffle")[1]))  # not another order
 
 
+def test_a_line_of_fifteen():
+    """The suite of long lines: the ten operations, each judged as those of short ones are."""
+    some = list(pb.problems("parallelbench-15", 2))
+    assert [p.task for p in some] == [name for name in pb.LISTS for _ in range(2)]
+    for p in some:
+        items = pb.listed(p.question.rpartition("Waiting line: ")[2])
+        assert p.items == len(items) == len(set(items)) == 15 and p.length >= 15 * 8
+        written = "[" + ", ".join(f'"{x}"' for x in items) + "]"
+        assert p.strict(written) == (p.task == "copy")
+
+
 def test_puzzles_are_judged():
     for i in range(20):
         square = pb.latin_square(0, i)
@@ -259,7 +270,7 @@ def test_the_command(capfd, monkeypatch, no_stages):
     assert main(*asked) == 0 and "closed form" in capfd.readouterr().out
     assert (
         main("--suite", "nothing") == 2
-        and "suite is 'nothing': it must be" in capfd.readouterr().err
+        and "suite is 'nothing': it must be one of" in capfd.readouterr().err
     )
     assert (
         main("--suite", "parallelbench", "--limit", "3") == 2

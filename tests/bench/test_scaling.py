@@ -1,13 +1,28 @@
 """Laws of acceptance: known ones come back from their points, errors say how far off they are, drafts are as wide as pays."""
 
+import json
 import random
+import sys
 from itertools import product
 from math import log2
 
 import pytest
-from studies.scaling import Point, across, along, beyond, fit, full, slope
 
+from polydec.api import load
+from polydec.bench import scaling
+from polydec.bench.scaling import Point, across, along, beyond, fit, full, slope
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.drafters.nothing import Nothing
+from polydec.drafting.costs import Costs
 from polydec.drafting.widths import best_width
+from polydec.families.ar.speculative import Speculative
+from polydec.learned.kinds import eagle
+from polydec.policies.fixed import Fixed
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.verifiers.match import Match
 
 GRID = list(product((1, 2, 4, 8, 16), (1, 2, 4)))
 
@@ -93,3 +108,82 @@ def test_what_cannot_be_fitted_is_said():
             fit(some)
     with pytest.raises(ValueError, match="tokens is 0: it must be above 0"):
         Point(0, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load("zoo:tiny", threads=1)
+
+
+@pytest.fixture
+def grid(tmp_path, tiny):
+    """Five untrained drafters, and what a training says of each."""
+    vocab = tiny.checkpoint.lm.vocab
+    one = eagle.examples(vocab, tiny.checkpoint.lm.network.config.width, 8)[0]
+    for i, (tokens, layers) in enumerate(((100, 1), (200, 1), (400, 1), (100, 2), (400, 2))):
+        at = tmp_path / f"one-{i}"
+        eagle.save(at, one, {"target": "zoo:tiny"})
+        said = {"kind": "eagle", "tokens": tokens, "layers": layers, "parameters": 1000 * layers}
+        (at / "training.json").write_text(json.dumps({**said, "loss": 1.0}))
+    held = [{"prompt_ids": [0, 5 + i, 9], "output_ids": [4, 5]} for i in range(3)]
+    (tmp_path / "one-0" / "held.jsonl").write_text("".join(json.dumps(r) + "\n" for r in held))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "training.json").write_text(json.dumps({"kind": "medusa"}))
+    return tmp_path
+
+
+def test_the_command_measures_the_drafters_of_a_folder(grid, tiny, capfd, monkeypatch):
+    from polydec.cli.main import main
+    from polydec.request.loaded import LM
+
+    monkeypatch.setattr(LM, "costs", Costs((1.0, 1.1, 1.2)))
+    found = []
+    for more in (("--json",), ()):
+        asked = ("scaling", "--model", "zoo:tiny", "--from", str(grid), "--each", "2", *more)
+        monkeypatch.setattr(sys, "argv", ["polydec", "bench", "--suite", *asked])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code
+        found.append(capfd.readouterr().out)
+    rows = json.loads(found[0])["rows"]
+    assert [r["law"] for r in rows] == ["greedy"] * 5 + ["T = 1"] * 5
+    assert [(r["tokens"], r["layers"]) for r in rows[:5]] == [
+        (100, 1),
+        (200, 1),
+        (400, 1),
+        (100, 2),
+        (400, 2),
+    ]
+    assert all(r["low"] <= r["accepted"] <= r["high"] for r in rows)
+    assert len({r["accepted"] for r in rows[:5]}) == 1  # they are one and the same
+    words = " ".join(found[1].split())
+    assert "greedy: a doubling of the tokens" in words and "by sequences at once" in words
+    assert len(scaling.points(rows, "greedy")) == 5
+
+
+def test_what_is_counted_of_a_prompt_and_its_interval(grid, tiny):
+    """Tokens are plain decoding's whatever is drafted, and prompts are drawn, not tokens."""
+    one = scaling.drafters_of(grid, tiny)[0].eagle
+    prompt = (0, 5, 9)
+    wrote, passes = scaling.accepted(tiny, one, "greedy", [prompt], 20)[0]
+    target = Shaped(tiny.checkpoint.lm, Greedy())
+    plain = Speculative(target, Nothing(), Match(), Fixed(0))
+    text = run([answer_one(plain, Request(prompt, max_tokens=20))])[0]
+    assert wrote == len(text.token_ids) and 1 <= passes <= wrote
+    means = scaling.bootstrapped([(10, 5), (30, 10), (20, 20)])
+    assert means[0] == pytest.approx(60 / 35 - 1) and means[1] <= means[0] <= means[2]
+    assert scaling.bootstrapped([(8, 4)] * 9) == (1.0, 1.0, 1.0)
+
+
+def test_a_folder_without_drafters_or_prompts_is_refused(grid, tiny, tmp_path):
+    with pytest.raises(ValueError, match="holds no drafter that `polydec train eagle"):
+        scaling.drafters_of(grid / "other", tiny)
+    (grid / "one-0" / "held.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"holds no held.jsonl"):
+        scaling.prompts_of(grid, 100, 2)
+    for change in ({"tokens": 0}, {"layers": "two"}, {"parameters": None}):
+        said = {"kind": "eagle", "tokens": 5, "layers": 1, "parameters": 9, **change}
+        (grid / "one-1" / "training.json").write_text(json.dumps(said))
+        with pytest.raises(ValueError, match=f"{next(iter(change))}.*"):
+            scaling.drafters_of(grid, tiny)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from polydec.base.errors import RequestError
-from polydec.bench.checks import Boxed, Follows, Passes, Said, bare, check_of, last_box
+from polydec.bench.checks import Boxed, Expected, Follows, Passes, bare, check_of, last_box
 from polydec.cli.suites import SUITES, rows
 
 ROWS = {
@@ -90,7 +90,7 @@ def test_formulas_are_compared_without_what_sets_them():
     assert last_box("a \\boxed{\\frac{1}{2}} b") == "\\frac{1}{2}"
     assert last_box("a \\boxed{1") is None and last_box("a") is None
     assert Boxed("1,000").right("it is 1000") and not Boxed("x").right("it is x")
-    assert Said("4").right("4") and Follows('{"type": "integer"}').right("```json\n3\n```")
+    assert Expected("4").right("4") and Follows('{"type": "integer"}').right("```json\n3\n```")
 
 
 @pytest.mark.parametrize(

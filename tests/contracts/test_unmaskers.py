@@ -49,9 +49,13 @@ def made(name, denoiser, own=0, shapers=(), **options):
     return registry.build(name, kit, options)[0]
 
 
+AGAIN = {"remdm": 8}
+"""How many tokens of a toy's answer a recipe may write a second time."""
+
+
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
 def test_recipe(name):
-    check_canvas_decoder(lambda denoiser: made(name, denoiser))
+    check_canvas_decoder(lambda denoiser: made(name, denoiser), AGAIN.get(name, 0))
 
 
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
@@ -61,7 +65,7 @@ def test_recipe_under_the_rules_of_a_request(name):
 
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
 def test_recipe_on_a_block_causal_model(name):
-    check_ends(lambda denoiser: made(name, denoiser, 5))
+    check_ends(lambda denoiser: made(name, denoiser, 5), AGAIN.get(name, 0))
     check_batch(lambda denoiser: made(name, denoiser, 5))
 
 

@@ -11,6 +11,7 @@ from polydec.core.types import Want
 from polydec.native.library import available, sets
 from polydec.native.network import CpuStep
 from polydec.nets.query import Query
+from polydec.nets.transformer import Transformer
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 EXPERTS, USED, INNER, LAYERS = 7, 3, 64, 3
@@ -42,20 +43,20 @@ def model(shared: bool, dense=(1,), seed: int = 0):
     return c, w
 
 
-def queries(net, rows, alone=False, without=MLPS):
+def queries(net, rows, alone=False, without=MLPS, routing=None):
     """Logits of states, all in one pass or each in a pass of its own."""
-    out = []
+    out, want = [], Want(routing=routing)
     for some in rows.split(1) if alone else [rows]:
         cache = net.new_cache()
         cache.stage(range(-1, len(some) - 1))
         out += net.forward(
-            [Query(cache, 0, (), range(len(some)), Want(), embed=some, without=without)]
+            [Query(cache, 0, (), range(len(some)), want, embed=some, without=without)]
         )
     return torch.cat([a.logits_RV for a in out])
 
 
-def reference(w, rows, shared, dense=(1,)):
-    """The same in float64, row by row, expert by expert."""
+def reference(w, rows, shared, dense=(1,), routing=None):
+    """The same in float64, row by row, expert by expert. routing: what moves the router, in standard deviations."""
     w = {k: t.double().numpy() for k, t in w.items()}
 
     def normed(x, name):
@@ -73,6 +74,8 @@ def reference(w, rows, shared, dense=(1,)):
                 x = x + mlp(y, at)
                 continue
             scores = w[at + "gate.weight"] @ y
+            if routing is not None:
+                scores = scores + np.array(routing[i]) * scores.std()
             chance = np.exp(scores - scores.max())
             best = np.argsort(-chance, kind="stable")[:USED]
             chance = chance / (chance[best].sum() if shared else chance.sum())
@@ -97,6 +100,62 @@ def test_a_plain_reference(shared, dense):
     want = reference(w, rows, shared, dense)
     got = queries(CpuStep.build(c, w, threads=2), rows).double()
     assert (got - want).abs().max() < 1e-5 * want.abs().max() and want.std() > 0.3
+
+
+NETWORKS = {
+    "step": lambda c, w: CpuStep.build(c, w, threads=2),
+    "torch": lambda c, w: Transformer.build(c, w, dtype="float64"),
+}
+
+
+def moved(seed, scale):
+    noise = np.random.default_rng(seed).gumbel(size=(LAYERS, EXPERTS)) * scale
+    return tuple(map(tuple, noise.tolist()))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_router_is_moved_by_deviations_of_a_rows_own_scores(kind, shared):
+    c, w = model(shared)
+    net, rows = NETWORKS[kind](c, w), states(40)
+    for seed, scale in ((1, 0.3), (2, 3.0)):
+        routing = moved(seed, scale)
+        want = reference(w, rows, shared, (1,), routing)
+        got = queries(net, rows, routing=routing).double()
+        assert (got - want).abs().max() < 1e-5 * want.abs().max()
+        assert (want - reference(w, rows, shared)).abs().max() > 0.1
+    still = tuple((0.0,) * EXPERTS for _ in range(LAYERS))
+    assert torch.equal(queries(net, rows, routing=still), queries(net, rows))
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_only_rows_that_are_answered_are_moved_and_others_in_the_pass_are_not(kind):
+    c, w = model(True)
+    net, rows, routing = NETWORKS[kind](c, w), states(12), moved(3, 2.0)
+    asks = []
+    for some, answered, by in (
+        (rows[:5], range(3, 5), routing),
+        (rows[5:9], range(4), None),
+        (rows[9:], range(3), moved(4, 2.0)),
+    ):
+        cache = net.new_cache()
+        cache.stage(range(-1, len(some) - 1))
+        asks.append(
+            Query(cache, 0, (), answered, Want(routing=by), embed=some, without=frozenset())
+        )
+    together = [a.logits_RV for a in net.forward(asks)]
+    for q in asks:
+        q.cache.commit(())
+        q.cache.stage(range(-1, len(q) - 1))
+    alone = [net.forward([q])[0].logits_RV for q in asks]
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(together, alone, strict=True))
+    # rows that are not answered leave the entries that they leave anyway
+    entries = asks[0].cache.entries()[..., :3, :].clone()
+    cache = net.new_cache()
+    cache.stage(range(-1, 4))
+    net.forward([Query(cache, 0, (), range(5), Want(), embed=rows[:5], without=frozenset())])
+    assert torch.allclose(entries, cache.entries()[..., :3, :], atol=1e-6)
+    assert not torch.allclose(asks[0].cache.entries(), cache.entries(), atol=1e-3)
 
 
 @pytest.mark.parametrize("compute, quantize", COMPUTED)

@@ -85,7 +85,13 @@ def test_text_that_one_rule_makes(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["hydra", "clover", pytest.param("hydra++", marks=pytest.mark.slow)]
+    "kind",
+    [
+        "hydra",
+        "clover",
+        pytest.param("hydra++", marks=pytest.mark.slow),
+        pytest.param("hydra++-own", marks=pytest.mark.slow),
+    ],
 )
 def test_who_reads_tokens_knows_which_way_the_text_went(kind):
     """Either of two tokens follows each one, and a head's state lies one token before the root: who reads what was drafted is
@@ -109,6 +115,33 @@ def test_further_blocks_change_nothing_before_training_and_learn_then():
     model = four.model()
     assert [len(blocks) for blocks in model.more] == [3, 3, 3]
     assert all(weight.grad.abs().sum() > 0 for blocks in model.more for weight, _ in blocks)
+
+
+def test_matrices_of_their_own_begin_as_the_targets_and_part_then():
+    """Each head has one: its laws are those of its matrix, which no other head and not the target shares."""
+    config, weights = knows(ONE)
+    target = from_weights(config, weights)
+    shown = Shown(target, Vocab(V, frozenset()), torch.arange(V), 3, 1)
+    student = KINDS["hydra++-own"].start(shown)
+    own = student.model().own_VH
+    assert len(own) == 3 and all(torch.equal(t, target.lm_head.weight) for t in own)
+    assert all(not any(t is m for m in student.matrices) for t in own)  # Muon leaves them alone
+    g = torch.Generator().manual_seed(0)
+    entry = torch.randn(2, LENGTH, V, generator=g)
+    window = torch.randint(V, (2, LENGTH + 3, 2), generator=g)
+    before = [law.detach().clone() for _, law, _ in student(entry, window)]
+    for level, (made, law, _) in enumerate(student(entry, window)):
+        assert torch.allclose(law, made @ own[level].T, atol=1e-6)
+        law.square().sum().backward(retain_graph=True)
+        grown = [t.grad is not None and bool(t.grad.abs().sum() > 0) for t in own]
+        assert grown == [k == level for k in range(3)]
+        student.zero_grad()
+    with torch.no_grad():
+        target.lm_head.weight.mul_(-1)
+        own[1].mul_(2)
+    after = [law for _, law, _ in student(entry, window)]
+    same = [torch.allclose(a, b) for a, b in zip(after, before, strict=True)]
+    assert same == [True, False, True]
 
 
 def test_who_reads_the_state_alone_does_not():

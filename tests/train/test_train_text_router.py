@@ -1,6 +1,8 @@
 """A router that reads the text: what it learns from, and that decoding with it is the loop of its card."""
 
 import json
+import math
+import random
 
 import pytest
 import torch
@@ -23,6 +25,7 @@ from polydec.testing.toy import toy
 from polydec.train import problems
 from polydec.train import text_router as training
 from polydec.train.auc import auc
+from polydec.train.spearman import spearman
 from polydec.train.text_router import Lesson, TextRouterSpec, balanced, checker, train_text_router
 from polydec.verifiers.match import Match
 from rewards import ByToken
@@ -206,3 +209,24 @@ def test_area_counts_ties_half():
     assert auc(torch.tensor([1.0, 2.0, 2.0]), torch.tensor([True, False, True])) == 0.25
     assert auc(torch.tensor([3.0, 2.0]), torch.tensor([True, False])) == 1.0
     assert auc(torch.tensor([1.0, 2.0]), torch.tensor([True, True])) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_rank_correlation_by_its_definition(seed):
+    """Ranks counted one by one, equal ones sharing their mean; the correlation from sums."""
+    dice = random.Random(seed)
+    a, b = ([dice.randint(0, 4) for _ in range(9)] for _ in range(2))
+
+    def ranks(values):
+        return [sum(y < x for y in values) + (sum(y == x for y in values) - 1) / 2 for x in values]
+
+    def centred(values):
+        return [x - sum(values) / len(values) for x in values]
+
+    x, y = centred(ranks(a)), centred(ranks(b))
+    want = sum(p * q for p, q in zip(x, y)) / math.sqrt(
+        sum(p * p for p in x) * sum(q * q for q in y)
+    )
+    assert spearman(torch.tensor(a), torch.tensor(b)) == pytest.approx(want, abs=1e-4)
+    assert spearman(torch.tensor(a), torch.tensor(a)) == 1.0
+    assert spearman(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0])) is None

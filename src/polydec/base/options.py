@@ -32,7 +32,7 @@ from typing import (
     get_type_hints,
 )
 
-from polydec.base.errors import RequestError
+from polydec.base.errors import PolydecError, RequestError
 
 LARGEST = 2**63 - 1
 """Whole numbers are at most so far from 0."""
@@ -410,7 +410,7 @@ def _whole_declaration(out: Option) -> Option:
         )
     try:
         out.convert(out.default)
-    except ValueError as e:
+    except PolydecError as e:
         raise TypeError(f"the default of an option is not legal: {e}") from None
     return out
 

@@ -20,7 +20,7 @@ class Check(Protocol):
 
 
 @dataclass(frozen=True)
-class Said:
+class Expected:
     """The number that a text must end with, or words that must stand in it (see `answers.right`)."""
 
     words: str
@@ -87,7 +87,7 @@ def check_of(answer: str | Check | None) -> Check | None:
     if not isinstance(answer, str):
         return answer
     words = answers.wanted(answer)
-    return None if words is None else Said(words)
+    return None if words is None else Expected(words)
 
 
 def last_box(text: str) -> str | None:

@@ -172,16 +172,23 @@ tokens depend on each other."""
 DIGITS = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 """Tasks of the models that `polydec train diffusion` makes."""
 
-SUITES = ("parallelbench", "parallelbench-digits")
-"""In words, for models that follow instructions; and as the models ask that `polydec train diffusion` makes."""
+SUITES = ("parallelbench", "parallelbench-15", "parallelbench-digits")
+"""In words, for models that follow instructions; the waiting lines alone, of 15 people; and as the models ask that `polydec
+train diffusion` makes."""
+
+LONG_LINE = 15
+"""People of the second suite's lines."""
 
 
 def problems(suite: str, each: int, seed: int = 0) -> Iterator[Problem]:
     """`each` problems of every task of a suite, always the same for a seed. Raises RequestError for a suite that is unknown."""
     if suite not in SUITES:
-        raise RequestError(f"suite is {suite!r}: it must be {' or '.join(SUITES)}")
+        raise RequestError(f"suite is {suite!r}: it must be one of {', '.join(SUITES)}")
     if suite == "parallelbench-digits":
         yield from (of_digits(name, t) for name in DIGITS for t in fresh(name, seed, each))
+        return
+    if suite == "parallelbench-15":
+        yield from (of_names(name, seed, i, LONG_LINE) for name in LISTS for i in range(each))
         return
     yield from (of_names(name, seed, i) for name in LISTS for i in range(each))
     for level in parallel_texts.MIXED:
@@ -201,21 +208,21 @@ def of_digits(name: str, task: digits.Task) -> Problem:
     return Problem(name, task.question, right, right, 13, items, infill, known)
 
 
-def of_names(name: str, seed: int, number: int) -> Problem:
-    """An operation on a waiting line of 3 to 6 people, with one solved before it."""
+def of_names(name: str, seed: int, number: int, people: int | None = None) -> Problem:
+    """An operation on a waiting line of so many people (None: 3 to 6), with one solved before it."""
     r, task = random.Random(f"parallelbench {name} {seed} {number}"), LISTS[name]
 
     def line(count: int) -> tuple[list[str], int, str]:
-        people = [
+        all_of = [
             f"{a} {b}"
             for a, b in zip(r.sample(FIRST, count + 1), r.sample(LAST, count + 1), strict=True)
         ]
-        return people[1:], r.randrange(count), people[0]
+        return all_of[1:], r.randrange(count), all_of[0]
 
     def asked(items: list[str], at: int, new: str) -> str:
         return f"Waiting line: {_written(items)}\n{task.ask.format(at=at, new=new)}"
 
-    example, (items, at, new) = line(3), line(3 + number % 4)
+    example, (items, at, new) = line(3), line(people or 3 + number % 4)
     question = (
         "Here is a waiting line, as a list. Answer with the new list alone, written in the same way.\n\n"
         f"{asked(*example)}\n{_written(task.change(*example))}\n\n{asked(items, at, new)}"
@@ -226,7 +233,12 @@ def of_names(name: str, seed: int, number: int) -> Problem:
         return names_listed is not None and task.right(items, names_listed, at, new)
 
     return Problem(
-        name, question, right, lambda answer: right(answer) and _as_asked(answer), items=len(items)
+        name,
+        question,
+        right,
+        lambda answer: right(answer) and _as_asked(answer),
+        length=64 if people is None else 12 * people,
+        items=len(items),
     )
 
 

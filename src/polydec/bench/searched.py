@@ -15,7 +15,7 @@ from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import Pass, run
-from polydec.methods import registry
+from polydec.families.search.arbitrage import Arbitrage
 from polydec.request.ask import plan
 from polydec.targets.searched import searched
 from polydec.testing.examples import SHAPERS, bend, decoder, pairs
@@ -93,11 +93,8 @@ def audit(
         made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
         plain: Any = made.decoder
         answer, rng = completion.choices[0], np.random.default_rng(0)
-        laws = [searched(plain.target)]
-        if registry.get(method).CARD.kind == "routing":  # there a token is of either model
-            asked = Ask(prompt, method=method, options=options, raw=raw, seed=seed, **request)
-            routed: Any = plan(lm, asked).decoder
-            laws.append(routed.small.target)
+        asked = Ask(prompt, method=method, options=options, raw=raw, seed=seed, **request)
+        laws = [searched(plain.target), *_second_law(plan(lm, asked).decoder)]
         mine, *others = (
             fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0] for law in laws
         )
@@ -173,23 +170,28 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
     """One answer over each of some random laws under penalties, a temperature and top-p: its log-probabilities computed
     again by telling the rules of every token."""
     laws, tokens, furthest, why = 0, 0, 0.0, ""
-    both = registry.get(method).CARD.kind == "routing"  # there a token is of either model
     for i, models in enumerate(pairs(TOYS), 1):
         target, draft = (bend(model, SHAPERS["shaped"]) for model in models)
         request = Request(PROMPT, LONG, logprobs=0, ignore_eos=i % 2 == 0)
         try:
-            answer = run([answer_one(decoder(method, target, draft, options), request)])[0]
+            made = decoder(method, target, draft, options)
+            answer = run([answer_one(made, request)])[0]
         except PolydecError as error:
             why = str(error)
             continue
         laws += 1
-        gaps = _gaps(answer, (target, draft) if both else (target,))
+        gaps = _gaps(answer, (target, *_second_law(made)))
         tokens, furthest = tokens + len(gaps), max((furthest, *gaps))
         wrong = next((at for at, gap in enumerate(gaps) if gap > EXACT), None)
         if wrong is not None:
             wrong_at = f"toy law {i}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
             return ToyAudit(laws, tokens, furthest, wrong_at)
     return ToyAudit(laws, tokens, furthest, unknown="" if laws else why)
+
+
+def _second_law(decoder: Any) -> tuple[Target, ...]:
+    """The law of the model that writes some steps in the target's place: there a token may be of either."""
+    return (decoder.small.target,) if isinstance(decoder, Arbitrage) else ()
 
 
 def _gaps(answer: Result, laws: Sequence[Target]) -> list[float]:

@@ -66,7 +66,7 @@ def bench(
         typer.Option(
             help="questions of published suites, comma-separated, with --from: gsm8k, svamp, math500, mbpp, humaneval, "
             "spec-bench, mt-bench, json-schema-bench; or, instead of timing, right answers at each degree of "
-            "parallelism: parallelbench, parallelbench-digits; scores of trust beside plain decoding's: "
+            "parallelism: parallelbench, parallelbench-15, parallelbench-digits; scores of trust beside plain decoding's: "
             "decodingtrust; what steps and votes buy: steps, permutations"
         ),
     ] = None,

@@ -45,7 +45,7 @@ Check = Callable[[Chat], None]
 """Raises RequestError where the model cannot answer a chat like this one."""
 
 
-class Said(Protocol):
+class Meaning(Protocol):
     """What a line means."""
 
     def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
@@ -136,7 +136,7 @@ class Order:
 
     usage: str
     help: str
-    read: Callable[[str], Said]
+    read: Callable[[str], Meaning]
 
 
 def _help(rest: str) -> Help:
@@ -192,7 +192,7 @@ ORDERS = {
 """Every order by its word."""
 
 
-def parse(line: str) -> Said:
+def parse(line: str) -> Meaning:
     """What a line means: a line that begins with a slash is an order, one that begins with two of them a message without the
     first. Raises RequestError with one sentence for an order that is not there or is not written so."""
     if not line.startswith("/"):

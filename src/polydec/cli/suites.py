@@ -11,7 +11,7 @@ from typing import Any
 
 from polydec.base.edge import parse_object, sentence, whole_text
 from polydec.base.errors import RequestError
-from polydec.bench.checks import Boxed, Check, Follows, Passes, Said
+from polydec.bench.checks import Boxed, Check, Expected, Follows, Passes
 from polydec.cli.prompts import Row, read_text
 
 Asked = tuple[str, Check | None]
@@ -28,12 +28,12 @@ class Suite:
 
 def _gsm8k(row: Mapping[str, Any]) -> Asked:
     text = f"{_text(row, 'question')}\nThink step by step, and end with the answer as a number."
-    return text, Said(_text(row, "answer").rpartition("####")[2].strip())
+    return text, Expected(_text(row, "answer").rpartition("####")[2].strip())
 
 
 def _svamp(row: Mapping[str, Any]) -> Asked:
     text = f"{_text(row, 'Body')} {_text(row, 'Question')}\nEnd with the answer as a number."
-    return text, Said(f"{float(row['Answer']):g}")
+    return text, Expected(f"{float(row['Answer']):g}")
 
 
 def _math(row: Mapping[str, Any]) -> Asked:

@@ -337,7 +337,9 @@ class Want:
 
     law: of the rows of the law; base: of the model's own rows, before any shaping. hidden: whether the states of all nodes are
     read, as they are after the last layer and before the final norm. exits: the numbers of layers that `Scores.exit` will be
-    asked for.
+    asked for. routing: of a mixture of experts, what is added to the router's scores at the rows that are answered, in standard
+    deviations of a row's scores, [layers][experts]; such a pass leaves nothing behind, and what it scored is not committed.
+    None: the router is as it is.
 
     For `Session.prefill` alone, which gives no rows of the prompt unless asked: prompt: those of all its tokens; last: that of
     the token before the pending root only.
@@ -349,6 +351,7 @@ class Want:
     prompt: bool = False
     exits: tuple[int, ...] = ()
     last: bool = False
+    routing: tuple[tuple[float, ...], ...] | None = None
 
 
 @value()

@@ -70,7 +70,8 @@ class HeadLaws:
             else known.true_H[None]
         )
         assert state is not None, "a draft is asked for before the target has read the prompt"
-        state = known.session.normed(state) if weights.normed else state
+        if weights.normed and known.tip is None:  # a layer has read normed states already
+            state = known.session.normed(state)
         self._weights, self._laws, self._carry = (
             weights,
             StateLaws(known.session, known.bent),

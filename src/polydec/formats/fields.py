@@ -417,6 +417,7 @@ class HeadsFields(OnStates):
     reads: bool
     layer: LayerFields | None = None
     blocks: Annotated[int, Field(ge=1, le=64)] = 1
+    own: bool = False
 
 
 class EagleFields(OnStates):

@@ -35,6 +35,7 @@ from typer.main import get_command
 from polydec import api
 from polydec.base.confined import give_back
 from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError
 from polydec.core.trace import Edited, replay
 from polydec.core.types import Exactness
 from polydec.methods import registry
@@ -589,7 +590,7 @@ def request(r: random.Random, where: Path) -> Case:
                 ),
             )
             answer = engine.run([ticket])[0]
-        except ValueError as error:
+        except PolydecError as error:
             if sentence(error) != str(error):
                 raise Wrong(f"no sentence: {error!r}") from None
             return
@@ -643,7 +644,7 @@ def files(r: random.Random, where: Path) -> Case:
         for case in cases(seed, 1, where / "files"):
             try:
                 case()
-            except ValueError as error:
+            except PolydecError as error:
                 if sentence(error) != str(error):
                     raise Wrong(f"no sentence: {error!r}") from None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError
 from polydec.constraints import asked
 from polydec.core.types import Vocab
 
@@ -211,7 +212,7 @@ def case(r: random.Random, vocab: Vocab) -> tuple[str, Callable[[], str]]:
             constraint = asked.constraint_of({kind: value})
             language = None if constraint is None else constraint.language(vocab, vocab.eos)
             return "" if language is None else _walked(language, vocab, random.Random(seed))
-        except ValueError as error:
+        except PolydecError as error:
             return "" if sentence(error) == str(error) else f"no sentence: {error!r}"
 
     return f"{kind} {value!r}", check

@@ -87,7 +87,7 @@ def _guessed(count: int) -> Sequence[Sequence[float]]:
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any] | None = None) -> None:
     """Write config.json and model.safetensors into the directory `path`, as vLLM loads them; about: what else the config says.
     Raises FileError for heads of learned/heads.py, which read the states before the target's final norm."""
-    if heads.own_VH is None:
+    if heads.own_VH is None or heads.reads or heads.layer is not None or heads.more:
         raise FileError(
             "vLLM cannot take these Medusa heads: they have no matrices of their own that make laws "
             "(`polydec train heads --kind medusa-published` trains such ones)"

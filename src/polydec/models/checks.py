@@ -14,6 +14,12 @@ def adapts(network: Network) -> bool:
     return getattr(network, "adapts", False)
 
 
+def routes(network: Network) -> tuple[int, int] | None:
+    """Of a network whose router can be moved (Want.routing) how many layers and experts it has; None: it has no router, or none
+    that can be moved."""
+    return getattr(network, "routes", None)
+
+
 def require_answerable(network: Network, want: Want) -> None:
     """Raise RequestError where a wish reads what this network does not show."""
     if want.exits and not network.partial:
@@ -27,6 +33,8 @@ def require_answerable(network: Network, want: Want) -> None:
 def require_readable(network: Network, draft: Draft, want: Want) -> None:
     """Raise RequestError where this network cannot score a draft, or not with what is wanted of it."""
     require_answerable(network, want)
+    if want.routing is not None:
+        raise RequestError("routing can be wanted of all layers of a model, and of no part of them")
     if draft.state is None:
         return
     if draft.adapter is not None and not adapts(network):
@@ -54,6 +62,23 @@ def require_readable(network: Network, draft: Draft, want: Want) -> None:
     for i, state_H in carries.items():
         if state_H.shape != (width,):
             raise RequestError(f"state {i} has shape {tuple(state_H.shape)}: it must be ({width},)")
+
+
+def require_routing(network: Network, draft: Draft, want: Want) -> None:
+    """Raise RequestError where this network has no router of that shape, or a draft brings states of its own."""
+    require_answerable(network, want)
+    have, moved = routes(network), want.routing
+    if have is None or moved is None:
+        raise RequestError(
+            "routing is wanted: this model has no router of experts that can be moved"
+        )
+    if len(moved) != have[0] or any(len(layer) != have[1] for layer in moved):
+        raise RequestError(
+            f"routing has {len(moved)} layers of {len(moved[0]) if moved else 0} experts: this model has "
+            f"{have[0]} of {have[1]}"
+        )
+    if draft.state is not None or want.hidden or want.exits:
+        raise RequestError("routing is wanted: such a pass gives laws of tokens alone, no states")
 
 
 def require_layers(

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from polydec.base.errors import RequestError
 from polydec.base.options import shown
 from polydec.core.types import Vocab
-from polydec.models.checks import adapts
+from polydec.models.checks import adapts, routes
 from polydec.models.geometry import Geometry
 from polydec.models.ledger import Ledger
 from polydec.models.reuse import Reuse, Texts, common
@@ -65,6 +65,11 @@ class LM:
     def adapts(self) -> bool:
         """Whether rows of a pass can run with an adapter (nets/gated.py) beside rows without."""
         return adapts(self.network)
+
+    @property
+    def routes(self) -> tuple[int, int] | None:
+        """Layers and experts of a mixture whose router can be moved (Want.routing); None: it is none."""
+        return routes(self.network)
 
     @property
     def context(self) -> int:

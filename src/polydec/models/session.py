@@ -13,7 +13,7 @@ from polydec.core.effects import Pause
 from polydec.core.protocols import Scores
 from polydec.core.scheduler import current_task
 from polydec.core.types import Draft, Want
-from polydec.models import depths, paths, prompts
+from polydec.models import depths, paths, prompts, rerouted
 from polydec.models.checks import require_answerable, require_layers
 from polydec.models.ledger import Ledger
 from polydec.models.parts import PartSession, SkipSession
@@ -77,7 +77,9 @@ class LMSession:
         if self.law.beside is not None:  # what texts are written from has been read
             await self.law.beside.ready()
         self.ledger.settle()
-        if self.law.network.tree:
+        if want.routing is not None:
+            scores = await rerouted.score(self.ledger, draft, want)
+        elif self.law.network.tree:
             scores = await depths.score_whole(self.ledger, draft, want)
         else:
             scores = await paths.score(self.ledger, draft, want, self.law.chunk)

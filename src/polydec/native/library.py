@@ -111,7 +111,7 @@ class Batch(C.Structure):
         *_all(
             _P,
             "cache layer exit half token sequence position slot seen prefix tail_start tail embed output_row "
-            "logits_row logits argmax hidden exits",
+            "logits_row logits argmax hidden exits routing",
         ),
     ]
 

@@ -334,9 +334,23 @@ void Model::gated(const float* g, const float* u, float* out) const {
   k->gate(a, b, out);
 }
 
+// A row's scores of the experts, moved by so many of their standard deviations.
+void Model::move(const float* by, float* s) const {
+  const int E = c.experts;
+  double mean = 0, square = 0;
+  for (int e = 0; e < E; ++e) mean += double(s[e]) / E;
+  for (int e = 0; e < E; ++e) square += (s[e] - mean) * (s[e] - mean) / E;
+  const float spread = float(std::sqrt(square));
+  for (int e = 0; e < E; ++e) s[e] += by[e] * spread;
+}
+
 // Which rows go through which experts, and how much each counts, from the router's scores.
-void Model::choose(int rows) {
+// routing: of each row what moves them in this layer, or null.
+void Model::choose(int rows, const float* routing) {
   const size_t E = size_t(c.experts), U = size_t(c.used);
+  if (routing)
+    for (int i = 0; i < rows; ++i)
+      move(routing + size_t(i) * size_t(c.layers) * E, route.p + size_t(i) * E);
   std::fill(first.begin(), first.end(), 0);
   for (size_t e = 0; e < E; ++e) {
     picked[e].clear();
@@ -382,7 +396,7 @@ void Model::mix(const Job& j, int t, int& turn, int l) {
       nothing);
   for (int i = t; i < m; i += threads) memset(added.p + size_t(i) * size_t(D), 0, size_t(D) * 4);
   j.pool.barrier();
-  if (!t) choose(m);
+  if (!t) choose(m, j.b.routing ? j.b.routing + size_t(l) * E : nullptr);
   j.pool.barrier();
   for (size_t e = 0; e < E; ++e) {
     const std::vector<int32_t>& rows = picked[e];

@@ -253,7 +253,8 @@ struct Model {
   void close(const Job& j, int t, const float* norm);
   std::vector<size_t> first;  // scratch of `choose`
   std::vector<float> chance;
-  void choose(int rows);
+  void move(const float* by, float* s) const;
+  void choose(int rows, const float* routing);
   void mix(const Job& j, int t, int& turn, int l);
   void gated(const float* g, const float* u, float* out) const;
   const float* sink(int t, int l, int h);

@@ -71,6 +71,7 @@ class CpuStep:
         )
         self._head, self._outputs = c.head, outputs
         self._every, self._no_exit = tuple(range(c.layers)), (-1,) * c.layers
+        self.routes = None if c.experts is None else (c.layers, c.experts.count)
         self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
         self._turned, self.kernel = 0, ""
         self._tokens: Tensor | None = None
@@ -386,6 +387,8 @@ class CpuStep:
             embed = torch.zeros(m, W)
             for rows, e in embeds:
                 embed[list(rows)] = e.to(embed)
+        moved = self.routes is not None and any(q.want.routing is not None for q in queries)
+        routing = _routing(queries, *self.routes) if self.routes is not None and moved else None
         logits = empty((k, self._outputs), torch.float32, CPU) if k else None
         hidden = (
             (C.c_float * (R * W))()
@@ -418,6 +421,7 @@ class CpuStep:
             outs + 8 * R if reads else None,
             None if hidden is None else C.addressof(hidden),
             None if exits is None else exits.data_ptr(),
+            None if routing is None else routing.data_ptr(),
         )
         if code := self._lib.step_run(self._model, C.byref(b)):
             if code == ENDLESS:
@@ -657,6 +661,16 @@ class CpuStep:
         row = torch.empty(self.config.width)
         self._check(self._lib.step_row(self._model, token, row.data_ptr(), row.numel()))
         return row
+
+
+def _routing(queries: Sequence[Query], layers: int, experts: int) -> Tensor:
+    """What is added to the router's scores of each row (Want.routing), [rows, layers, experts]."""
+    out, row = torch.zeros(sum(map(len, queries)), layers, experts), 0
+    for q in queries:
+        if q.want.routing is not None:
+            out[[row + r for r in q.rows]] = torch.tensor(q.want.routing)
+        row += len(q)
+    return out
 
 
 def _experts(c: Config) -> tuple[int, int, int, bool]:

@@ -79,6 +79,9 @@ struct StepBatch {
       argmax;  // [outputs] or null; the first of equals; -1: the largest is no number, or infinite
   float* hidden;  // [outputs][width] or null: after the last layer that ran, before the final norm
   float* exits;   // [.][outputs][width]: the same after the layers that `exit` names
+  // [rows][layers of the model][experts] or null: what is added to a row's scores of the experts,
+  // in their standard deviations
+  const float* routing;
 };
 
 // A tree that a network of one layer grows behind a sequence of another model's states (EAGLE-3's,

@@ -122,6 +122,7 @@ class Transformer:
         c = self.config = config
         self.kernel, self.dtype, self.limit = kernel.name, kernel.dtype, limit
         self.layers, self.context, self.size = c.layers, c.context, c.vocab
+        self.routes = None if c.experts is None else (c.layers, c.experts.count)
         self._embed, self._embed_proj = parts["embed"], parts["embed_proj"]
         self._layers, self._head, self._head_tokens = (
             parts["layers"],
@@ -355,7 +356,7 @@ class Transformer:
         positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
         turn = [self._turns(k, positions) for k in range(len(c.ropes))]
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
-        gates = self._gates(p)
+        gates, moved = self._gates(p), self._moved(p)
         sinks = [s for i in p.layers if (s := self._layers[i].sinks) is not None]
         attend: Attention | padded.Batch
         if self.account is None:
@@ -404,7 +405,7 @@ class Transformer:
                 enter(c.norms.mlp)
                 down, gated = layer.down, [(gate, i) for gate in gates]
                 y = (
-                    self._mix(layer, h, len(p))
+                    self._mix(layer, h, len(p), i, moved)
                     if down is None
                     else self._mlp(layer.gate_up, down, h, gated)
                 )
@@ -483,14 +484,33 @@ class Transformer:
             self._adapters[adapter] = adapter.mapped(packed)
         return self._adapters[adapter]
 
-    def _mix(self, layer: Layer, h: Tensor, rows: int) -> Tensor:
+    def _moved(self, p: Packed) -> tuple[Tensor, Tensor] | None:
+        """Which rows of a pass have their router moved, [n], and by how much [n, layers, experts] (Want.routing)."""
+        rows, by = list[int](), list[Any]()
+        for q, begin in zip(p.queries, p.begins):
+            if q.want.routing is not None:
+                rows += [begin + r for r in q.rows]
+                by += [q.want.routing] * len(q.rows)
+        if not rows:
+            return None
+        return (
+            torch.tensor(rows, device=self._device),
+            torch.tensor(by, dtype=self._number, device=self._device),
+        )
+
+    def _mix(
+        self, layer: Layer, h: Tensor, rows: int, i: int, moved: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
         """What the experts of these rows add, [T, width]; of the others nothing. A row's results are summed in the order of the
-        experts, whoever else goes through them."""
+        experts, whoever else goes through them. i: the layer's index; moved: rows whose router is moved."""
         experts, out = self.config.experts, torch.zeros_like(h)
         assert experts is not None
-        chance, chosen = torch.softmax(layer.gate_up(h)[:rows].to(self._number), -1).topk(
-            experts.used, -1
-        )
+        score_RE = layer.gate_up(h)[:rows].to(self._number)
+        if moved is not None:
+            row_N, by_NLE = moved
+            spread_N1 = score_RE[row_N].std(-1, correction=0, keepdim=True)
+            score_RE = score_RE.index_add(0, row_N, by_NLE[:, i] * spread_N1)
+        chance, chosen = torch.softmax(score_RE, -1).topk(experts.used, -1)
         if experts.share_used:
             chance = chance / chance.sum(-1, keepdim=True)
         for e in chosen.unique().tolist():

@@ -13,7 +13,8 @@ from polydec.methods.kit import Kit
 CARD = Card(
     name="hyper",
     title="HyPER",
-    summary="Draws several texts, forks the unsure ones early and gives up weak ones late; what ends votes with a weight.",
+    summary="Draws several texts, forks the unsure ones early, gives up weak ones late, refines a mixture's tokens; what ends "
+    "votes with a weight.",
     kind="rollouts",
     family="ar",
     guarantee=Exactness.APPROXIMATE,
@@ -52,6 +53,18 @@ def build(
     mark: Annotated[
         str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
     ] = "",
+    ways: Annotated[
+        int,
+        Within(1, 64),
+        Note("1: none; dense models have none"),
+        "choices of experts that an unsure token is drawn from on average, late in a mixture's texts",
+    ] = 4,
+    stir: Annotated[
+        float,
+        Within(0.0, 10.0),
+        "noise of these choices, in standard deviations of the router's scores",
+    ] = 0.2,
+    above: Annotated[float, AtLeast(0), "entropy of the laws that are unsure so, nats"] = 1.0,
     early: Annotated[
         bool, "the vote is held as soon as no text that is still written can change the answer"
     ] = True,
@@ -59,10 +72,12 @@ def build(
     from polydec.drafters.nothing import Nothing
     from polydec.families.ar.speculative import Speculative
     from polydec.families.search.pool import Control, Pool, Weights
+    from polydec.families.search.refining import Refining
     from polydec.policies.fixed import Fixed
     from polydec.targets.searched import searched
     from polydec.verifiers.match import Match
 
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    control, weights = Control(interval, least, most), Weights(sureness, spread)
-    return Pool(method, control, weights, mark, tries, budget, early)
+    refining = Refining.of(method.target, ways, stir, above)
+    control = Control(interval, least, most, refine=refining is not None)
+    return Pool(method, control, Weights(sureness, spread), mark, tries, budget, early, refining)

@@ -46,19 +46,16 @@ def build(
         bool, "the layers read the whole prompt's states: a cached prefix is computed again"
     ] = True,
 ) -> Decoder:
-    from polydec.drafters._batch_width import BatchWidth
-    from polydec.drafters.by_batch import ByBatch
     from polydec.drafters.eagle import FromEagle
     from polydec.drafting.widths import widths_for
     from polydec.families.ar.speculative import Speculative
     from polydec.learned.kinds.eagle import Eagle
-    from polydec.policies.fixed import Fixed
+    from polydec.policies.batch_width import BatchWidth
     from polydec.trees.best_first import BestFirst
     from polydec.verifiers.match import Match
 
     eagle = kit.need(Eagle)
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     table = widths_for(widths, eagle.rates, eagle.share, kit.costs, nodes, depth)
-    policy = BatchWidth(table, depth, patience)
-    drafter = ByBatch(FromEagle(eagle, BestFirst(width), prompt), policy)
-    return Speculative(kit.target, drafter, Match(), Fixed(depth, policy.most))
+    drafter = FromEagle(eagle, BestFirst(width), prompt)
+    return Speculative(kit.target, drafter, Match(), BatchWidth(table, depth, patience))

@@ -61,6 +61,11 @@ class Shaped:
         """See `LM.adapts`."""
         return getattr(self.target, "adapts", False)
 
+    @property
+    def routes(self) -> tuple[int, int] | None:
+        """See `LM.routes`."""
+        return getattr(self.target, "routes", None)
+
     def open(self, prompt: Sequence[int]) -> ShapedSession:
         return ShapedSession(
             self.shapers, self.target.open(prompt), Trail(Node(None, -1, tuple(prompt[:-1])))

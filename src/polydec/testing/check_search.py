@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from polydec.base.errors import PolydecError
 from polydec.core.decoder import Decoder, answers
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result, Writer
@@ -208,7 +209,7 @@ def check_refusal(make: Make, width: int) -> None:
     for request in (Request(PROMPT, 6, n=width + 1), Request(PROMPT, 6, choice=width)):
         try:
             best(make(target), request)
-        except ValueError as error:
+        except PolydecError as error:
             assert f"n is {width + 1}" in str(error) and "\n" not in str(error), (
                 f"the refusal does not say why: {error}"
             )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.base.errors import PolydecError
 from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session, Shaper, Target
 from polydec.core.scheduler import run
@@ -314,7 +315,7 @@ class Checker:
             )
             try:
                 own: Scores | None = session.states(hidden_NH)
-            except ValueError:  # this target cannot
+            except PolydecError:  # this target cannot
                 own = None
             if own is not None:
                 for i in range(len(draft)):
@@ -323,7 +324,7 @@ class Checker:
                     )
                 try:
                     behind: Tensor | None = session.normed(hidden_NH)
-                except ValueError:  # a network that runs whole only
+                except PolydecError:  # a network that runs whole only
                     behind = None
                 assert behind is None or behind.shape == hidden_NH.shape, (
                     "normed gives other rows than it was given"
@@ -339,7 +340,7 @@ class Checker:
                 (*self.prompt, a, b),
                 await self._remembered((*self.prompt, a, b, a)),
             )
-        except ValueError:  # this target shows none
+        except PolydecError:  # this target shows none
             return
         session, draft = (
             self.target.open(self.prompt),
@@ -383,7 +384,7 @@ class Checker:
         session, (a, b) = self.target.open(self.prompt), (self.usual[0], self.usual[-1])
         try:
             table_NH = session.embed((a, b, a))
-        except ValueError:
+        except PolydecError:
             session.close()
             return
         assert (

@@ -119,16 +119,17 @@ def check_joint(make: Make, *, laws: int = 3, length: int = 3, tolerance: float 
             )
 
 
-def check_canvas_decoder(make: Make) -> None:
+def check_canvas_decoder(make: Make, again: int = 0) -> None:
     """Raise AssertionError unless answers end where they should, edits replay to the answer, draws have names of their own, a
-    request says in a batch what it says alone, choices differ, and boards are closed however a run ends."""
-    check_ends(make)
+    request says in a batch what it says alone, choices differ, and boards are closed however a run ends. again: how many
+    tokens may be written a second time."""
+    check_ends(make, again)
     check_replay(make)
     check_batch(make)
     check_closed(make)
 
 
-def check_ends(make: Make) -> None:
+def check_ends(make: Make, again: int = 0) -> None:
     """An answer ends at its first EOS or stop id, which it holds, or at max_tokens. With ignore_eos EOS is a token."""
     for seed in range(20):
         ids, chain = frozenset[int]({0} if seed % 5 == 4 else ()), Chain(seed, 4, sharp=2.0)
@@ -145,7 +146,7 @@ def check_ends(make: Make) -> None:
                 f"{len(out.token_ids)} tokens, no end among them"
             )
             s = out.stats
-            assert len(out.token_ids) <= s.unmasked <= request.max_tokens, (
+            assert len(out.token_ids) <= s.unmasked <= request.max_tokens + again, (
                 "more tokens than were written, or more than gaps"
             )
             assert s.passes <= s.unmasked and 0 <= s.first <= len(out.token_ids), (

@@ -16,7 +16,7 @@ from polydec.drafters.nothing import Nothing
 from polydec.families.ar.protocols import Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
-from polydec.testing.enumerate import distance, law_of, target_law
+from polydec.testing.enumerate import NoiseSize, distance, law_of, target_law
 from polydec.testing.examples import Siblings
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import Table, toy
@@ -89,7 +89,7 @@ def _enumerable(verifier: Verifier, size: int) -> bool:
     try:
         decoder = Speculative(toy(1, size), Nothing(), verifier, Fixed(0))
         law_of(lambda rng: answer_one(decoder, Request((0,), max_tokens=1), rng))
-    except ValueError:  # noise over more than three tokens is not enumerable
+    except NoiseSize:
         return False
     return True
 

@@ -10,7 +10,6 @@ from polydec.core.decoder import Decoder
 from polydec.core.protocols import Scores, Session, Shaper, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Vocab, Want
-from polydec.drafters._batch_width import BatchWidth
 from polydec.drafters.eagle import Layered
 from polydec.drafters.heads import Stepped
 from polydec.drafters.lookup import Lookup
@@ -116,7 +115,7 @@ def example(kind: type) -> Any:
         Suffix: Suffix,
         Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
         Unmasker[Any]: Confidence,
-        BatchWidth: lambda: BatchWidth(((1, 4), (4, 2))),
+        tuple[tuple[int, int], ...]: lambda: ((1, 4), (4, 2)),
         Denoiser: lambda: masked_draft(toy(91).vocab),
         tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6)),
     }

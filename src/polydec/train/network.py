@@ -66,6 +66,54 @@ class Mlp(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Expert(nn.Module):
+    """An MLP under the names that Mixtral's have: gate w1, down w2, up w3."""
+
+    def __init__(self, s: Shape) -> None:
+        super().__init__()
+        self.w1, self.w3 = (nn.Linear(s.width, s.inner, bias=False) for _ in "gu")
+        self.w2 = nn.Linear(s.inner, s.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class Experts(nn.Module):
+    """Several MLPs, of which a row goes through those that a router finds likeliest; their chances, shared out among them,
+    weigh what they add. balance: of the rows read last, how far the router is from using all alike (1: it does; the number of
+    experts: all rows go the same way).
+
+    Source: Jiang et al., "Mixtral of experts" (2024); the balance: Fedus et al., "Switch transformers" (2021).
+    """
+
+    def __init__(self, s: Shape) -> None:
+        super().__init__()
+        self.used = s.used
+        self.gate = nn.Linear(s.width, s.experts, bias=False)
+        self.experts = nn.ModuleList(Expert(s) for _ in range(s.experts))
+        self.balance = torch.ones(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        h_NH = x.flatten(0, -2)
+        chance_NE = torch.softmax(self.gate(h_NH).float(), -1)
+        share_NU, expert_NU = chance_NE.topk(self.used, -1)
+        share_NU = (share_NU / share_NU.sum(-1, keepdim=True)).to(h_NH.dtype)
+        out_NH, went_E = torch.zeros_like(h_NH), chance_NE.new_zeros(len(self.experts))
+        for e, expert in enumerate(self.experts):
+            row, nth = (expert_NU == e).nonzero(as_tuple=True)
+            went_E[e] = len(row) / (self.used * len(h_NH))
+            made = expert(h_NH[row]) * share_NU[row, nth, None]
+            out_NH = out_NH.index_add(0, row, made.to(out_NH.dtype))
+        self.balance = len(self.experts) * (went_E * chance_NE.mean(0)).sum()
+        return out_NH.view_as(x)
+
+
+def balance(network: nn.Module) -> Tensor:
+    """What the mixtures of a network say of the rows that were read last, on average; 1 where there are none."""
+    found = [part.balance for part in network.modules() if isinstance(part, Experts)]
+    return torch.stack(found).mean() if found else torch.ones(())
+
+
 class Layer(nn.Module):
     def __init__(self, s: Shape) -> None:
         super().__init__()
@@ -73,13 +121,15 @@ class Layer(nn.Module):
             Norm(s.width, s.eps),
             Norm(s.width, s.eps),
         )
-        self.self_attn, self.mlp = Attention(s), Mlp(s)
+        self.self_attn = Attention(s)
+        self.second = "block_sparse_moe" if s.experts else "mlp"
+        self.add_module(self.second, (Experts if s.experts else Mlp)(s))
 
     def forward(
         self, x: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos_TD, sin_TD, see_TT)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        return x + getattr(self, self.second)(self.post_attention_layernorm(x))
 
 
 class Trunk(nn.Module):
@@ -155,7 +205,7 @@ class Llama(nn.Module):
             self.lm_head = None if tokens is None else nn.Linear(s.width, len(tokens), bias=False)
             for name, p in self.named_parameters():
                 if p.ndim == 2:
-                    deep = name.endswith(("o_proj.weight", "down_proj.weight"))
+                    deep = name.endswith(("o_proj.weight", "down_proj.weight", "w2.weight"))
                     scale = p.shape[1] ** -0.5 if "layers" in name or "proj" in name else 0.02
                     nn.init.normal_(p, std=scale / (2 * s.layers) ** 0.5 if deep else scale)
         self.register_buffer("tokens", tokens, persistent=False)

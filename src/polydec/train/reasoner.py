@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from polydec.train.envelope import STATE, Course, carry_out, identity
 from polydec.train.grow import grown
 from polydec.train.lm import load_directory
 from polydec.train.loop import arithmetic, precision
-from polydec.train.network import Llama, Shape, Trunk, save_directory
+from polydec.train.network import Llama, Shape, Trunk, balance, save_directory
 from polydec.train.problems import LARGEST, Problem
 from polydec.train.schedule import Schedule
 from polydec.train.solutions import Drawn, draw
@@ -35,6 +36,9 @@ VOCAB = 256 + len(SPECIAL) + len(NUMBERS)
 """Bytes, the special tokens, and a token for each number of two digits that problems hold."""
 
 """Positions that the model can be asked for; the longest problem and its solution take about 90."""
+
+EVEN = 0.01
+"""Weight of what keeps the experts of a mixture in use (the published one of Switch transformers)."""
 
 NOT_LEARNED = -100
 """Stands for a token that is read and not learned to write."""
@@ -66,9 +70,8 @@ class Reasoner(nn.Module):
         wrote = F.cross_entropy(logits.flatten(0, 1), next_BT.flatten(), ignore_index=NOT_LEARNED)
         judged_BT = right_BT != NOT_LEARNED
         seen = self.judge(F.rms_norm(state_BTH[judged_BT], state_BTH.shape[-1:]))[:, 0]
-        return wrote + judging * F.binary_cross_entropy_with_logits(
-            seen, right_BT[judged_BT].float()
-        )
+        judged = F.binary_cross_entropy_with_logits(seen, right_BT[judged_BT].float())
+        return wrote + judging * judged + EVEN * (balance(self.network) - 1.0)
 
 
 def states(trunk: Trunk, token_BT: Tensor) -> Tensor:
@@ -89,9 +92,10 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
 def _course(spec: ReasonerSpec) -> Course:
     out = Path(spec.out)
     tokenizer = number_tokenizer()
-    shape = Shape(
-        VOCAB, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT
-    )
+    heads, inner = spec.width // 32, 3 * spec.width
+    shape = Shape(VOCAB, spec.width, spec.layers, heads, heads, inner, CONTEXT)
+    if spec.experts:
+        shape = replace(shape, inner=inner // 2, experts=spec.experts)
     network = (
         Llama(shape, seed=spec.seed)
         if spec.start is None

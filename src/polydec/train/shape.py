@@ -11,7 +11,8 @@ from polydec.base.errors import RequestError
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a network. vocab: rows of the embedding; width must be heads x head size and heads a multiple of kv_heads.
+    """Sizes of a network. vocab: rows of the embedding; width must be heads x head size and heads a multiple of kv_heads;
+    experts: MLPs of `inner` units that a layer has, of which each row goes through `used`; 0: it has one MLP.
 
     Raises RequestError where they do not fit together.
     """
@@ -25,11 +26,17 @@ class Shape:
     context: int = 1024
     theta: float = 10000.0
     eps: float = 1e-5
+    experts: int = 0
+    used: int = 2
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not value > 0:
+            if not value > 0 and name != "experts":
                 raise RequestError(f"{name} is {value}: it must be above 0")
+        if self.experts and not 1 <= self.used <= self.experts:
+            raise RequestError(
+                f"experts is {self.experts}: it must be 0 or at least {self.used}, those that a row goes through"
+            )
         if self.width % self.heads or self.width // self.heads % 2:
             raise RequestError(
                 f"width is {self.width}: it must be an even multiple of heads ({self.heads})"
@@ -74,9 +81,11 @@ class Shape:
         self, *, bos: int | None = None, eos: int | None = None, tied: bool = True
     ) -> dict[str, Any]:
         """The content of a Hugging Face config.json."""
+        mixture = {"num_local_experts": self.experts, "num_experts_per_tok": self.used}
         return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
+            "architectures": ["MixtralForCausalLM" if self.experts else "LlamaForCausalLM"],
+            "model_type": "mixtral" if self.experts else "llama",
+            **(mixture if self.experts else {}),
             "vocab_size": self.vocab,
             "hidden_size": self.width,
             "num_hidden_layers": self.layers,

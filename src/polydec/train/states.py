@@ -150,6 +150,8 @@ def _course(spec: StatesSpec) -> Course:
             "kind": spec.kind,
             "parameters": sum(p.numel() for p in student.parameters()),
             "positions": len(lessons.window_NW),
+            "tokens": spec.steps * spec.rows * spec.length,
+            "layers": spec.layers,
             "answers": int(lessons.answer_N.sum()),
             "share": share,
             "held_out": rates(

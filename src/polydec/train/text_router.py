@@ -45,6 +45,7 @@ from polydec.train.progress import counted
 from polydec.train.schedule import Schedule
 from polydec.train.shape import Shape
 from polydec.train.solutions import LONGEST
+from polydec.train.spearman import spearman
 from polydec.train.specs.text_router import TextRouterSpec
 from polydec.train.target import autoregressive
 from polydec.verifiers.match import Match
@@ -298,15 +299,20 @@ def checker(
 def judge(net: Reading, lessons: Sequence[Lesson]) -> dict[str, Any]:
     """steps: how many; better: the share in which the target's is; auc: how often, of such a step and another one, the router
     tells which is which; of_value: the same for the value of the draft model's step; of_place: the same for how long the text
-    is (None where all are alike)."""
+    is (None where all are alike); spearman: how far the router's order of steps is that of what the target's is worth more, and
+    of_value's."""
     better_N = torch.tensor([x.better for x in lessons])
     parts = [lessons[i : i + 64] for i in range(0, len(lessons), 64)]
     logit_N = torch.cat([net.logits(*padded(part)) for part in parts])
+    value_N = torch.tensor([x.value for x in lessons])
+    gain_N = torch.tensor([x.own for x in lessons]) - value_N
 
     return {
         "steps": len(lessons),
         "better": round(float(better_N.float().mean()), 4),
         "auc": auc(logit_N, better_N),
-        "of_value": auc(-torch.tensor([x.value for x in lessons]), better_N),
+        "of_value": auc(-value_N, better_N),
         "of_place": auc(torch.tensor([float(len(x.text)) for x in lessons]), better_N),
+        "spearman": spearman(logit_N, gain_N),
+        "spearman_of_value": spearman(-value_N, gain_N),
     }

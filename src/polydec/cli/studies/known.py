@@ -8,12 +8,13 @@ from pathlib import Path
 from polydec.base.edge import whole
 from polydec.base.errors import RequestError
 from polydec.cli.flags import Flags
-from polydec.cli.studies import decodingtrust, permutations, steps
+from polydec.cli.studies import decodingtrust, permutations, scaling, steps
 from polydec.cli.studies.told import Asked, Suite, publish
 
 SUITES: Mapping[str, Suite] = {
     "decodingtrust": decodingtrust.SUITE,
     "permutations": permutations.SUITE,
+    "scaling": scaling.SUITE,
     "steps": steps.SUITE,
 }
 

@@ -70,7 +70,8 @@ class Verifier(Protocol):
 
 
 class Policy(Protocol[P]):
-    """How much to guess next, from what was accepted; never from the clock."""
+    """How much to guess next, from what was accepted; never from the clock. One that asks how many sequences share a round has
+    `joined(state, sequences) -> state` as well, which is called before each (policies/batch_width.py)."""
 
     def start(self) -> P: ...
     def budget(self, state: P) -> Budget: ...

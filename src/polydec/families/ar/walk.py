@@ -12,7 +12,7 @@ from polydec.base.errors import RequestError
 from polydec.base.values import value
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads
+from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.protocols import Drafter, Guess, Policy, Verifier
 from polydec.families.ar.types import Verdict
 
@@ -102,7 +102,11 @@ class Walk:
 
     async def round(self, rng: Rng, room: int, ends: frozenset[int] = NOBODY) -> Round:
         """One pass of the target. room: how many tokens may be added, at least 1; ends: ids behind which nothing follows."""
-        budget, position = self._method.policy.budget(self._state), self.position
+        policy, position = self._method.policy, self.position
+        joined = getattr(policy, "joined", None)
+        if joined is not None:
+            self._state = joined(self._state, self._session.peers)
+        budget = policy.budget(self._state)
         if budget.depth > room - 1:
             budget = replace(budget, depth=room - 1)
         draft = (await self._guess.propose(self.root, position, budget, rng)).fit(room - 1, ends)
@@ -148,6 +152,10 @@ class Walk:
         if scores.hidden_NH is None:
             raise RequestError("this model gives no hidden states, which a learned reward reads")
         return scores.hidden_NH[0]
+
+    async def rerouted(self, routing: tuple[tuple[float, ...], ...]) -> Tensor:
+        """Log-probabilities of what follows the root where a mixture's router is moved (Want.routing). Nothing of it stays."""
+        return (await self._session.score(Draft.chain(self.root), Want(routing=routing))).row(0)
 
     def fork(self, choice: int | None = None) -> Walk:
         """A walk of its own from here. choice: it writes this choice of the request (see Session.fork)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,6 +81,15 @@ class Denoising:
         """After a pass whose edit this is; last: where the answer ends, None where that is not known."""
         canvas = filled(spot.canvas, edit)[: None if last is None else last + 1 + self.ending.spare]
         return self._at(canvas, state, spot, spot.passes + 1, spot.begin, spot.ends)
+
+    def again(self, spot: Spot, after: Spot, state: Any, positions: Collection[int]) -> Spot:
+        """As `after`, which a pass from `spot` led to, but these positions of its block are gaps once more. state: what the
+        unmasker came to. Nothing of the block is final."""
+        canvas = tuple(None if i in positions else x for i, x in enumerate(after.canvas))
+        block, final = self._block(canvas, spot.begin, spot.ends), spot.block.start
+        return replace(
+            after, canvas=canvas, state=state, block=block, step=spot.step + 1, final=final
+        )
 
     def _at(
         self,

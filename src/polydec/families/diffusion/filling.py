@@ -25,7 +25,7 @@ from polydec.families.diffusion.types import Canvas, Look, gaps
 class Spot:
     """How far an answer has come. canvas: now; state: the unmasker's; block: where gaps are filled next, empty where the answer
     is whole; step: passes of this block so far; passes: of the answer; begin: the answer's first position; ends: ids that end
-    it."""
+    it; final: tokens before this position stay as they are, None: all before the first gap do."""
 
     canvas: Canvas
     state: Any
@@ -34,6 +34,7 @@ class Spot:
     passes: int
     begin: int
     ends: frozenset[int]
+    final: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ async def _filled(vocab: Vocab, spot: Spot, passes: Passes, text: Text, into: Tr
             if asked is not None:
                 for look, edit in step.parts or ((step.look, step.edit),):
                     notes |= _noted(look, edit, asked)
-            new += text.edit(step.edit, notes=notes)
+            new += text.edit(step.edit, final=step.spot.final, notes=notes)
             taken.append(step)
             spot = step.spot
             if text.finish_reason is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from polydec.core.effects import Coro, gather
 from polydec.core.protocols import Scores
 from polydec.core.request import Request, Result
@@ -95,6 +97,12 @@ class Attempt:
         self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
         self._fed = True
         return r.scores
+
+    async def rerouted(self, routings: Sequence[tuple[tuple[float, ...], ...]]) -> list[Tensor]:
+        """Log-probabilities of the next token under each way to move a mixture's router (Want.routing), at least one, all in
+        one pass."""
+        self.spent = self.spent.plus(SearchStats(1, scored=len(routings), refined=1))
+        return list(await gather(*map(self._walk.rerouted, routings)))
 
     async def judge(self, reward: Reward) -> float:
         """Ask a reward of what stands so far."""

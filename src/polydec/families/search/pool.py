@@ -21,6 +21,7 @@ from polydec.core.transcript import Text, Transcript, common
 from polydec.core.types import Edit, Exactness, Vocab
 from polydec.families.ar.walk import Method, Round
 from polydec.families.search.attempt import Attempt, for_each, side_by_side
+from polydec.families.search.refining import Refining
 from polydec.families.search.rollouts import streams_of
 from polydec.families.search.vote import elect, said_of
 
@@ -52,14 +53,16 @@ def likeness(a: Window, b: Window) -> float:
 
 @dataclass(frozen=True)
 class Control:
-    """What becomes of a pool after every `interval` passes: it grows by one, loses its weakest, or stays.
+    """What becomes of a pool after every `interval` passes: it grows by one, loses its weakest, refines what it writes until
+    the next look, or stays.
 
     With the phase p (the share of the budget that is spent), the uncertainty u (mean entropy of the windows, at most 1 nat),
     the diversity d (one less the mean likeness of two windows) and the redundancy r (the share of pairs whose likeness is
-    above `alike`) growing is worth (1 - p) u (1 - d), shrinking p (1 - u) + r, staying `idle`; the most is done, staying where
-    nothing is worth more.
+    above `alike`) growing is worth (1 - p) u (1 - d), shrinking p (1 - u) + r, refining p u, staying `idle`; the most is done,
+    staying where nothing is worth more.
 
-    interval: passes, at least 1; least, most: texts that are being written, 1 to 64; alike: 0 to 1; idle: 0 or more.
+    interval: passes, at least 1; least, most: texts that are being written, 1 to 64; alike: 0 to 1; idle: 0 or more; refine:
+    whether the target is a mixture of experts whose tokens can be refined (Refining), else that is worth nothing.
     """
 
     interval: int = 64
@@ -67,6 +70,7 @@ class Control:
     most: int = 16
     alike: float = 0.8
     idle: float = 0.1
+    refine: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(self, "interval")
@@ -81,16 +85,16 @@ class Control:
 
     def grows(self, phase: float, windows: Sequence[Window]) -> int | None:
         """Which of these texts is forked: the most unsure one, where growing is worth most."""
-        grow, shrink = self._worth(phase, windows)
-        if len(windows) >= self.most or grow <= max(shrink, self.idle):
+        grow, shrink, refine = self._worth(phase, windows)
+        if len(windows) >= self.most or grow <= max(shrink, refine, self.idle):
             return None
         return max(range(len(windows)), key=lambda i: windows[i].unsure)
 
     def drops(self, phase: float, windows: Sequence[Window]) -> tuple[int, ...]:
         """Which of these texts are given up, where shrinking is worth most: of two that are alike the less sure, and those
         whose lowest window lies below the median by more than the median distance from it. `least` of them stay."""
-        grow, shrink = self._worth(phase, windows)
-        if shrink <= max(grow, self.idle):
+        grow, shrink, refine = self._worth(phase, windows)
+        if shrink <= max(grow, refine, self.idle):
             return ()
         lowest = [w.lowest for w in windows]
         middle = median(lowest)
@@ -102,13 +106,22 @@ class Control:
         weakest = sorted(weak, key=lambda i: (lowest[i], -i))
         return tuple(weakest[: max(0, len(windows) - self.least)])
 
-    def _worth(self, phase: float, windows: Sequence[Window]) -> tuple[float, float]:
-        """Of growing and of shrinking."""
+    def refines(self, phase: float, windows: Sequence[Window]) -> bool:
+        """Whether unsure tokens are refined until the next look: where that is worth most."""
+        grow, shrink, refine = self._worth(phase, windows)
+        return refine > max(grow, shrink, self.idle)
+
+    def _worth(self, phase: float, windows: Sequence[Window]) -> tuple[float, float, float]:
+        """Of growing, of shrinking and of refining."""
         like = [likeness(a, b) for a, b in combinations(windows, 2)]
         unsure = min(1.0, fmean(w.unsure for w in windows))
         alike = fmean(like) if like else 1.0
         redundant = fmean(x > self.alike for x in like) if like else 0.0
-        return (1.0 - phase) * unsure * alike, phase * (1.0 - unsure) + redundant
+        return (
+            (1.0 - phase) * unsure * alike,
+            phase * (1.0 - unsure) + redundant,
+            phase * unsure * self.refine,
+        )
 
 
 @dataclass(frozen=True)
@@ -176,10 +189,10 @@ class Pool:
     mark: what stands before an answer, "" for the last line; tries: 1 to 64; budget: tokens of all texts; no pass is begun that
     would go beyond it. Where no text has ended then, the likeliest is drawn to its end alone. early: whether the vote is held
     as soon as those that are still being written cannot change the answer that wins: another text may speak for it then, and
-    no more are forked.
+    no more are forked. refining: how a mixture's tokens are refined where the controller says so (Control.refine), None: they
+    are not, as of a dense model.
 
-    The paper's statistics, thresholds and formulas are not known to us: these are ours. Its refinement of single tokens needs
-    the routing of a mixture of experts, and is left out: our models are dense.
+    The paper's statistics, thresholds and formulas are not known to us: these are ours.
 
     Exact: approximate: a vote among draws.
     Reduces to: self-consistency of `tries` texts where nothing grows or shrinks and all votes weigh the same, draw for draw.
@@ -194,6 +207,7 @@ class Pool:
     tries: int = 4
     budget: int = 1024
     early: bool = False
+    refining: Refining | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -262,6 +276,7 @@ class _Paths:
     def __init__(self, plan: Pool, answer: Text, opened: list[Attempt]) -> None:
         self._plan, self._answer, self._opened = plan, answer, opened
         self._begun, self._passes, self._first = list[_Path](), 0, -1
+        self._refines = False  # until the next look
 
     async def run(self, root: Attempt, rng: Rng) -> Result:
         plan = self._plan
@@ -293,11 +308,26 @@ class _Paths:
         return sum(p.attempt.spent.written for p in self._begun)
 
     async def _pass(self, live: Sequence[_Path]) -> None:
-        for p, r in zip(live, await gather(*(p.attempt.look(p.rng) for p in live)), strict=True):
+        rounds = await gather(*(p.attempt.look(p.rng) for p in live))
+        self._passes += 1
+        if self._refines and self._plan.refining is not None:
+            rounds = await self._refined(self._plan.refining, live, rounds)
+        for p, r in zip(live, rounds, strict=True):
             p.take(r)
             if p.attempt.ended:
                 p.attempt.close()  # at once: what it holds is free for those that go on
-        self._passes += 1
+
+    async def _refined(
+        self, by: Refining, live: Sequence[_Path], rounds: Sequence[Round]
+    ) -> list[Round]:
+        """The rounds, of which the unsure ones are drawn anew: all in one more pass."""
+        out = list(rounds)
+        unsure = [i for i, r in enumerate(rounds) if _entropy(r.scores, 0) > by.above]
+        new = await gather(*(by.refined(live[i].attempt, out[i], live[i].rng) for i in unsure))
+        for i, r in zip(unsure, new, strict=True):
+            out[i] = r
+        self._passes += bool(unsure)
+        return out
 
     def _changed(self, pool: Sequence[_Path], live: Sequence[_Path], rng: Rng) -> list[_Path]:
         """The pool after a look at it."""
@@ -306,6 +336,7 @@ class _Paths:
             self._written / self._plan.budget,
             [p.window() for p in live],
         )
+        self._refines = control.refines(phase, windows)
         gone = [live[i] for i in control.drops(phase, windows)]
         for p in gone:
             p.attempt.close()

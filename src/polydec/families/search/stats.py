@@ -10,12 +10,13 @@ from typing import Any
 class SearchStats:
     """passes: of the target that this answer took part in; first: tokens that were certain after the first of them; scored:
     tokens that were fed and scored, of all texts that were tried, those of a further prompt even where another text's cache
-    held them; ended: texts that came to an end; written: tokens of all
-    texts that were tried; judged: texts, or beginnings of texts, that a reward was asked of. What the clock says of them stands
-    beside these figures, in every answer's `seconds`.
+    held them; ended: texts that came to an end; written: tokens of all texts that were tried; judged: texts, or beginnings of
+    texts, that a reward was asked of; refined: tokens drawn from the mean of several choices of experts, whose further rows
+    count as scored. What the clock says of them stands beside these figures, in every answer's `seconds`.
 
-    One search writes all answers to a request. What it took as a whole (scored, ended, written, judged) is counted with the
-    first of them, so that sums over the answers count it once. Where each answer has a search of its own, each has its ledger.
+    One search writes all answers to a request. What it took as a whole (scored, ended, written, judged, refined) is counted
+    with the first of them, so that sums over the answers count it once. Where each answer has a search of its own, each has its
+    ledger.
     """
 
     passes: int = 0
@@ -24,6 +25,7 @@ class SearchStats:
     ended: int = 0
     written: int = 0
     judged: int = 0
+    refined: int = 0
 
     def plus(self, other: SearchStats) -> SearchStats:
         """Both together: of two answers, or of two parts of one."""
@@ -31,10 +33,13 @@ class SearchStats:
 
     def metrics(self) -> dict[str, Any]:
         """tokens_scored, tokens_written: of all texts that were tried; texts_ended: how many of them came to an end;
-        texts_judged: how often a reward was asked for."""
+        texts_judged: how often a reward was asked for; tokens_refined: how many were drawn from the mean of several choices of
+        experts, told where there are any."""
+        refined = {"tokens_refined": self.refined} if self.refined else {}
         return {
             "tokens_scored": self.scored,
             "texts_ended": self.ended,
             "tokens_written": self.written,
             "texts_judged": self.judged,
+            **refined,
         }

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge
@@ -37,8 +36,8 @@ class Heads:
     their root mean square first.
 
     own_VH: of each head a matrix that makes its laws, and states then enter as the target's final norm leaves them (the
-    published form of Medusa); None: the target's norm and head make laws of what heads guess. more: of each head the blocks
-    behind its first, as many for each; none: it has one block.
+    published form of Medusa and Hydra); None: the target's norm and head make laws of what heads guess. more: of each head the
+    blocks behind its first, as many for each; none: it has one block.
     """
 
     called: ClassVar[str] = "draft heads"
@@ -111,7 +110,7 @@ class Heads:
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
-    """Random ones for tests: of all three kinds, and the last with heads of three blocks."""
+    """Random ones for tests: of all three kinds, and the last with heads of three blocks, and with matrices of their own."""
     plain = tuple(
         Heads(
             fresh(width, 3, reads, 5, 1.0),
@@ -122,15 +121,16 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
         )
         for reads, layer in ((False, None), (True, None), (True, state_layer.example(width, 7)))
     )
-    return (*plain, replace(plain[-1], more=[deep(width, 2, 9 + k, 1.0) for k in range(3)]))
+    deeper = replace(plain[-1], more=[deep(width, 2, 9 + k, 1.0) for k in range(3)])
+    g = torch.Generator().manual_seed(6)
+    own_VH = [torch.randn(vocab.size, width, generator=g) for _ in range(3)]
+    return (*plain, deeper, replace(deeper, own_VH=own_VH))
 
 
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
-    """Write heads.safetensors and config.json into the directory `path`; about: what else the config says.
-    Raises FileError for heads that came in the published form."""
-    if heads.own_VH is not None:
-        raise FileError("heads with matrices of their own are written by `polydec export`")
+    """Write heads.safetensors and config.json into the directory `path`; about: what else the config says."""
     own, tensors = heads.layer, dict[str, Tensor]()
+    tensors |= {f"{k}.own": own_VH.float() for k, own_VH in enumerate(heads.own_VH or ())}
     for k, head in enumerate(heads.heads):
         tensors |= named_head(f"{k}.", head)
     for k, blocks in enumerate(heads.more):
@@ -145,6 +145,7 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
             "width": len(heads.heads[0][1]),
             "reads": heads.reads,
             "blocks": 1 + (len(heads.more[0]) if heads.more else 0),
+            "own": heads.own_VH is not None,
             **artefact.said_of(heads),
             "layer": None if own is None else own.fields,
         },
@@ -159,6 +160,12 @@ def load(path: str | Path) -> Heads:
         c = edge.check(HeadsFields, config, artefact.CONFIG)
         sizes = [c.width * (k + 2 if c.reads else 1) for k in range(len(c.rates))]
         layer = None if c.layer is None else state_layer.read(c.layer, t, KIND, c.width)
+        matrix = (c.vocab_size, c.width)
+        own_VH = (
+            [artefact.tensor(t, KIND, f"{k}.own", matrix).float() for k in range(len(sizes))]
+            if c.own
+            else None
+        )
         return Heads(
             [read_head(t, KIND, f"{k}.", c.width, size) for k, size in enumerate(sizes)],
             c.reads,
@@ -166,7 +173,7 @@ def load(path: str | Path) -> Heads:
             c.rates,
             layer,
             c.share,
-            None,
+            own_VH,
             [
                 [_block(t, f"{k}.more.{i}.", c.width) for i in range(c.blocks - 1)]
                 for k in range(len(sizes) if c.blocks > 1 else 0)

@@ -18,8 +18,11 @@ from polydec.train.state_layer import Block
 from polydec.train.students import HeadStudent, Kind, Rates, Shown, Student
 
 
-def make_heads(reads: bool, layered: bool, blocks: int = 1) -> Callable[[Shown], Student]:
-    """blocks: of each head; those behind the first change nothing before training."""
+def make_heads(
+    reads: bool, layered: bool, blocks: int = 1, own: bool = False
+) -> Callable[[Shown], Student]:
+    """blocks: of each head; those behind the first change nothing before training. own: each head has a matrix that makes its
+    laws, which begins as the target's."""
 
     def start(shown: Shown) -> Student:
         s = shown.target.s
@@ -27,8 +30,8 @@ def make_heads(reads: bool, layered: bool, blocks: int = 1) -> Callable[[Shown],
         def make(
             t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
         ) -> Heads:
-            first = 3 * shown.levels
-            pairs = [(t[i], t[i + 1]) for i in range(first, len(t), 2)]
+            first, last = 3 * shown.levels, len(t) - shown.levels * own
+            pairs = [(t[i], t[i + 1]) for i in range(first, last, 2)]
             more = [pairs[i : i + blocks - 1] for i in range(0, len(pairs), max(1, blocks - 1))]
             return Heads(
                 [(t[i], t[i + 1], t[i + 2]) for i in range(0, first, 3)],
@@ -37,7 +40,7 @@ def make_heads(reads: bool, layered: bool, blocks: int = 1) -> Callable[[Shown],
                 rates,
                 layer,
                 share,
-                None,
+                t[last:] if own else None,
                 more,
             )
 
@@ -45,7 +48,10 @@ def make_heads(reads: bool, layered: bool, blocks: int = 1) -> Callable[[Shown],
         for level in range(shown.levels):
             for block in deep(s.width, blocks - 1, shown.seed + level):
                 tensors += block
-        return HeadStudent(shown, tensors, Block(s, shown.seed) if layered else None, make)
+        tensors += [shown.table_VH.clone() for _ in range(shown.levels * own)]
+        student = HeadStudent(shown, tensors, Block(s, shown.seed) if layered else None, make)
+        student.normed = own
+        return student
 
     return start
 
@@ -82,4 +88,5 @@ KINDS = {
     "hydra": Kind(make_heads(True, False), FromHeads, heads.save),
     "hydra++": Kind(make_heads(True, True), FromHeads, heads.save),
     "hydra++-deep": Kind(make_heads(True, True, 4), FromHeads, heads.save),
+    "hydra++-own": Kind(make_heads(True, True, 4, own=True), FromHeads, heads.save),
 }

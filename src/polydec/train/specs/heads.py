@@ -13,7 +13,8 @@ COMMAND = Command(
     spelled={"levels": "--heads"},
     defaults={"kind": "medusa"},
     helps={
-        "kind": "medusa, hydra, hydra++, hydra++-deep (four blocks a head), clover; for vLLM medusa-published",
+        "kind": "medusa, hydra, hydra++, hydra++-deep (four blocks a head), hydra++-own (and a vocabulary matrix each), "
+        "clover; for vLLM medusa-published",
         "levels": "how many tokens ahead are guessed (0: 3)",
     },
     without=(*OF_EAGLES, "copies", "enters"),

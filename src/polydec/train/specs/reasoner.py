@@ -41,6 +41,11 @@ class ReasonerSpec:
     length: Annotated[int, Within(96, CONTEXT), PythonOnly(), "tokens of a row"] = 96
     width: Width = 256
     layers: Layers = 6
+    experts: Annotated[
+        int,
+        Within(0, 64),
+        "MLPs of half the size that a layer has, two of them for a token (0: one of full size)",
+    ] = 0
     flawed: Annotated[
         float, AtLeast(0), Below(1), "share of problems that are shown with a wrong step"
     ] = 0.5
@@ -60,6 +65,10 @@ class ReasonerSpec:
         if self.own and self.start is None:
             raise RequestError(
                 f"own is {self.own}: only a network that is named by start can draw solutions"
+            )
+        if self.experts == 1 or (self.experts and self.start is not None):
+            raise RequestError(
+                f"experts is {self.experts}: it must be 0, or at least 2 in a network that does not begin with another's law"
             )
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.families.ar.types import Budget
+from polydec.core.types import Draft
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
 class InUse:
-    """width: of drafts just now; rounds: how many in a row have asked for another one."""
+    """width: of drafts just now, None before the first round; rounds: how many in a row have asked for another one."""
 
-    width: int
+    width: int | None = None
     rounds: int = 0
 
 
@@ -20,8 +21,8 @@ class InUse:
 class BatchWidth:
     """Looks the width up by the batch; another one is taken once `patience` rounds in a row have asked for it, so that a batch
     that swings about a bound does not change it in every round. What a draft costs and brings decides the table beforehand
-    (drafting/widths.py), so no budget depends on a clock; only on how many sequences are written, which no other policy sees:
-    a drafter tells it (drafters/by_batch.py).
+    (drafting/widths.py), so no budget depends on a clock; only on how many sequences are written, which each round tells it
+    (`joined`).
 
     widths: (sequences from which on, tokens of a draft), sequences ascending from 1, tokens 0 to 1024; depth: most levels,
     0 to 64; patience: rounds, at least 1.
@@ -49,24 +50,26 @@ class BatchWidth:
         if self.patience < 1:
             raise RequestError(f"patience is {self.patience}: it must be at least 1")
 
-    @property
-    def most(self) -> int:
-        """The widest draft of all batches."""
-        return max(width for _, width in self.widths)
-
     def at(self, sequences: int) -> int:
         """The width that pays at so many sequences, at least 1."""
         return [width for batch, width in self.widths if batch <= sequences][-1]
 
-    def seen(self, state: InUse | None, sequences: int) -> InUse:
-        """What is in use in a round that so many sequences share. state: of the round before, None: this is the first."""
+    def start(self) -> InUse:
+        """Nothing is in use yet: the first round takes what pays then."""
+        return InUse()
+
+    def joined(self, state: InUse, sequences: int) -> InUse:
+        """What is in use in a round that so many sequences share. state: of the round before."""
         wanted = self.at(sequences)
-        if state is None or state.width == wanted:
-            return InUse(wanted)
-        if state.rounds + 1 >= self.patience:
+        if state.width in (None, wanted) or state.rounds + 1 >= self.patience:
             return InUse(wanted)
         return InUse(state.width, state.rounds + 1)
 
     def budget(self, state: InUse) -> Budget:
         """The most that is drafted then."""
-        return Budget(self.depth if state.width else 0, state.width)
+        width = self.at(1) if state.width is None else state.width
+        return Budget(self.depth if width else 0, width)
+
+    def observe(self, state: InUse, draft: Draft, verdict: Verdict) -> InUse:
+        """What was accepted does not matter: the rates that the table was made of are those of the training."""
+        return state

@@ -8,7 +8,6 @@ from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.drafters._batch_width import BatchWidth, InUse
 from polydec.drafting.costs import Costs
 from polydec.drafting.widths import (
     BATCHES,
@@ -20,6 +19,7 @@ from polydec.drafting.widths import (
 from polydec.families.ar.types import Budget
 from polydec.methods import registry
 from polydec.methods.kit import Kit
+from polydec.policies.batch_width import BatchWidth, InUse
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.examples import artefacts
@@ -67,14 +67,16 @@ def test_the_table_is_the_best_of_all_widths_at_every_batch(machine):
 
 
 def test_another_width_is_taken_after_some_rounds_that_ask_for_it():
-    policy, state, out = BatchWidth(((1, 8), (4, 2)), patience=3), None, []
+    policy, out = BatchWidth(((1, 8), (4, 2)), patience=3), []
+    state = policy.start()
+    assert policy.budget(state) == Budget(5, 8)
     for peers in (1, 5, 5, 1, 5, 5, 5, 5, 1, 1, 1):
-        state = policy.seen(state, peers)
+        state = policy.joined(state, peers)
         out.append(state.width)
     #               asked twice, then not: it stays   three in a row           and back
     assert out == [8, 8, 8, 8, 8, 8, 2, 2, 2, 2, 8]
     assert policy.budget(InUse(2)) == Budget(5, 2) and policy.budget(InUse(0)).depth == 0
-    assert policy.at(3) == 8 and policy.at(99) == 2 and policy.most == 8
+    assert policy.at(3) == 8 and policy.at(99) == 2
 
 
 @pytest.mark.parametrize(

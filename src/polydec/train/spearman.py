@@ -1,0 +1,25 @@
+"""How far one order agrees with another."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def spearman(score_N: Tensor, value_N: Tensor) -> float | None:
+    """The correlation of the ranks of both, -1 to 1; equal ones share the mean of their ranks. None where one of the two has a
+    single value, or there are fewer than two.
+
+    Source: Spearman, "The proof and measurement of association between two things" (1904).
+    """
+    a, b = (_ranks(x_N) for x_N in (score_N, value_N))
+    a, b = a - a.mean(), b - b.mean()
+    size = float((a.square().sum() * b.square().sum()).sqrt())
+    return round(float((a * b).sum()) / size, 4) if len(a) > 1 and size > 0.0 else None
+
+
+def _ranks(x_N: Tensor) -> Tensor:
+    """From 0, in float64."""
+    _, group_N, count_G = torch.unique(x_N, return_inverse=True, return_counts=True)
+    last_G = count_G.cumsum(0).double()
+    return (last_G - (count_G.double() + 1) / 2)[group_N]
