@@ -13,7 +13,7 @@ from mutants import MUTANTS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "polydec"
-MORE = ("mutants_more", "mutants_reuse")
+MORE = ("mutants_more", "mutants_reuse", "mutants_context")
 """Tables beside the first one."""
 
 

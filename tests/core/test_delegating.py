@@ -40,7 +40,7 @@ GIVEN = {
     "states": ("hidden",),
     "normed": ("hidden",),
     "embed": ((1, 2),),
-    "memory": (),
+    "memory": (1,),
     "bend": (DRAFT, "scores"),
     "part": ((0,), frozenset({1}), 2),
     "close": (),

@@ -31,8 +31,8 @@ def opened(path, options):
     return lm
 
 
-def published(path, ids):
-    """The last layer's, computed as transformers does."""
+def published(path, ids, number=-1):
+    """A layer's, computed as transformers does."""
     source = sources.open_source(path)
     trunk = from_weights(source.config, source.weights).model
     x, cos, sin = (
@@ -40,7 +40,8 @@ def published(path, ids):
         trunk.cos[: len(ids)],
         trunk.sin[: len(ids)],
     )
-    *before, last = trunk.layers
+    layers = list(trunk.layers)
+    before, last = layers[: len(layers) + number if number < 0 else number], layers[number]
     for layer in before:
         x = layer(x, cos, sin)
     x, heads = last.input_layernorm(x), (-1, trunk.s.head)
@@ -72,6 +73,12 @@ def test_they_are_the_published_ones(options, off, path):
     for got, want in zip(shown(lm.open((*TEXT, 3))), published(path, TEXT), strict=True):
         assert got.shape == want.shape == (2, len(TEXT), 16)
         assert float((got.double() - want.double()).abs().max()) < off * float(want.abs().max())
+    session = lm.open((*TEXT, 3))
+    shown(session)
+    for got, want in zip(session.memory(0), published(path, TEXT, 0), strict=True):
+        assert float((got.double() - want.double()).abs().max()) < off * float(want.abs().max())
+    for one, same in zip(session.memory(), session.memory(lm.network.layers - 1), strict=True):
+        assert torch.equal(one, same)
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float32"}, {}], ids=["torch", "native"])
@@ -128,8 +135,8 @@ def test_wrong_keys_are_found(fault, monkeypatch):
     target = toy(3)
     true = target.network.keys
     wrong = {
-        "late": lambda cache, stop: true(cache, max(0, stop - 1)),
-        "staged": lambda cache, stop: true(
+        "late": lambda cache, stop, layer: true(cache, max(0, stop - 1)),
+        "staged": lambda cache, stop, layer: true(
             cache, len([e for e in cache.text if e is not None and e[1][-1] >= 0])
         ),
     }

@@ -199,7 +199,7 @@ def adapted(model, tmp_path_factory):
     return str(path)
 
 
-READ_STATES_ALONE = {"judge", "router", "prm", "stop-head", "thought"}
+READ_STATES_ALONE = {"judge", "router", "prm", "stop-head", "thought", "chunk-encoder"}
 """These ask nothing of a model but its states."""
 
 
@@ -223,7 +223,8 @@ TAKEN = [
     module.KIND.name
     for module in MODULES.values()
     if module.KIND.name in READ_STATES_ALONE
-    and module.KIND.name != "thought"  # for steering: see tests/test_thinking.py
+    and module.KIND.name
+    not in ("thought", "chunk-encoder")  # for steering: see tests/test_thinking.py
 ]
 
 

@@ -42,8 +42,8 @@ class Delegating:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._inner.embed(tokens)
 
-    def memory(self) -> tuple[Tensor, Tensor]:
-        return self._inner.memory()
+    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.memory(layer)
 
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return self._inner.bend(draft, scores)
@@ -74,7 +74,7 @@ class Closed(Delegating):
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise self._refusal("embeddings")
 
-    def memory(self) -> tuple[Tensor, Tensor]:
+    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise self._refusal("keys")
 
     def part(

@@ -131,11 +131,11 @@ class Session(Laws, Protocol):
         """What enters the first layer for these tokens, NH. Raises PolydecError where the target has no table of its own."""
         ...
 
-    def memory(self) -> tuple[Tensor, Tensor]:
-        """Keys and values, each [kv heads, N, head], that the target's last layer holds of the first N committed tokens: of all
-        of them behind a score or a whole prefill, of fewer where some wait for a pass. Keys are turned to their positions, a
-        pair's halves head / 2 apart; to be read before this session's next verb. Raises PolydecError where the target shows
-        none."""
+    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [kv heads, N, head], that a layer (None: the last one) of the target holds of the first N
+        committed tokens: of all of them behind a score or a whole prefill, of fewer where some wait for a pass. Keys are turned
+        to their positions, a pair's halves head / 2 apart; to be read before this session's next verb. Raises PolydecError
+        where the target shows none."""
         ...
 
     def bend(self, draft: Draft, scores: Scores) -> Scores:

@@ -257,6 +257,56 @@ class ThoughtFields(Strict):
     mark: Annotated[int, Field(ge=0, le=1 << 31)]
 
 
+class ChunkEncoderFields(Strict):
+    """config.json of an encoder of chunks. chunk: tokens of one; target: width of what is made; policy_places: chunks that are
+    scored together; opening, closing: the marks of a passage."""
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    chunk: Annotated[int, Field(ge=1, le=4096)]
+    width: Annotated[int, Field(ge=1, le=1 << 16)]
+    layers: Annotated[int, Field(ge=0, le=256)]
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    policy_width: Annotated[int, Field(ge=1, le=1 << 16)]
+    policy_layers: Annotated[int, Field(ge=0, le=256)]
+    policy_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    policy_places: Annotated[int, Field(ge=1, le=1 << 20)]
+    target: Annotated[int, Field(ge=1, le=1 << 20)]
+    opening: Annotated[int, Field(ge=0, le=1 << 31)]
+    closing: Annotated[int, Field(ge=0, le=1 << 31)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> ChunkEncoderFields:
+        if self.width % self.heads or self.policy_width % self.policy_heads:
+            raise FileError(
+                f"width is {self.width} and heads {self.heads}, policy_width {self.policy_width} and policy_heads "
+                f"{self.policy_heads}: heads must divide widths"
+            )
+        return self
+
+
+class CoprocessorFields(Strict):
+    """config.json of a coprocessor. count: vectors that it makes."""
+
+    count: Annotated[int, Field(ge=1, le=64)]
+    width: Annotated[int, Field(ge=2, le=1 << 16)]
+    layers: Annotated[int, Field(ge=1, le=1024)]
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 18)]
+    theta: Annotated[float, Field(gt=0.0, le=1e12)]
+    eps: Annotated[float, Field(gt=0.0, le=1.0)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> CoprocessorFields:
+        if self.width % (2 * self.heads) or self.heads % self.kv_heads:
+            raise FileError(
+                f"width is {self.width}, heads {self.heads} and kv_heads {self.kv_heads}: width must be an even multiple of "
+                "heads, and heads a multiple of kv_heads"
+            )
+        return self
+
+
 class FilterFields(Strict):
     """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block; written: it
     reads the model's confidence where a token stands, too."""

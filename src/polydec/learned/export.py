@@ -32,6 +32,8 @@ WHY: Mapping[str, str] = MappingProxyType(
         "text-router": "neither routes steps between two models",
         "stop-head": "neither has a stop head",
         "thought": "neither feeds a vector of its own making in the place of a token",
+        "chunk-encoder": "neither makes vectors of passages by itself",
+        "coprocessor": "neither lets a second network read its cache",
         "judge": "neither has a judge",
         "prm": "neither reads a reward of steps",
         "reward": "it judges texts and drafts none",

@@ -175,7 +175,7 @@ class PublishedNetwork:
             "a published EAGLE layer has no table of its own: it reads the target's embeddings"
         )
 
-    def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
+    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise FileError("a published EAGLE-3 layer shows no keys: nothing drafts for it")
 
 

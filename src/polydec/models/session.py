@@ -119,9 +119,9 @@ class LMSession:
         self.law.require(tokens, "tokens")
         return self.law.network.embed(tokens)
 
-    def memory(self) -> tuple[Tensor, Tensor]:
+    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         self.ledger.settle()
-        return self.law.network.keys(self.ledger.cache, self.ledger.filled)
+        return self.law.network.keys(self.ledger.cache, self.ledger.filled, layer)
 
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return scores

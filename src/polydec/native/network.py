@@ -544,13 +544,13 @@ class CpuStep:
 
         return turned(kv, by, self.config, True, tables)
 
-    def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the last layer, [kv heads, stop, head], float32."""
+    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer (None: the last one), [kv heads, stop, head], float32."""
         if cache.press is not None:
             raise RequestError(
                 f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
             )
-        both = cache.layer(self.layers - 1, stop)
+        both = cache.layer(self.layers - 1 if layer is None else layer, stop)
         if self.cache_dtype == "int8":
             scale = both[..., self._head :].contiguous().view(torch.float32)
             both = both[..., : self._head] * scale

@@ -203,7 +203,7 @@ class HF:
             "the final norm cannot run alone in this model: its adapter runs the whole network only"
         )
 
-    def keys(self, cache: HFCache, stop: int) -> tuple[Tensor, Tensor]:
+    def keys(self, cache: HFCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise FileError(
             "keys cannot be read in this model: its adapter keeps them as transformers does"
         )

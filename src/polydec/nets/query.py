@@ -206,9 +206,10 @@ class Network(Protocol):
         """What enters the first layer, [n, H]."""
         ...
 
-    def keys(self, cache: Any, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the last layer for a cache's entries below `stop`: see Session.memory. Raises RequestError where
-        the network does not show them."""
+    def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer (None: the last one) for a cache's entries below `stop`: see Session.memory. Raises
+        RequestError where the network does not show them.
+        """
         ...
 
     @property

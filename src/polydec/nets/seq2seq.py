@@ -304,7 +304,7 @@ class Decoder:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self.parts.embed(tokens)
 
-    def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
+    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise RequestError("keys cannot be read of an encoder-decoder model")
 
     @torch.inference_mode()

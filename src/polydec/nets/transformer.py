@@ -330,13 +330,13 @@ class Transformer:
 
         return turned(kv, by, self.config, False, tables)
 
-    def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the last layer, [kv heads, stop, head]. Raises RequestError where the cache is pressed."""
+    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer (None: the last one), [kv heads, stop, head]. Raises RequestError where it is pressed."""
         if cache.press is not None:
             raise RequestError(
                 f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
             )
-        keys, values = cache.layer(self.layers - 1, stop)
+        keys, values = cache.layer(self.layers - 1 if layer is None else layer, stop)
         return keys[
             ..., _pairs(self.config.head, self.config.turned, keys.device).argsort()
         ], values

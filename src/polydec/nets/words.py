@@ -168,7 +168,7 @@ class WordNetwork:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise _closed("embeddings")
 
-    def keys(self, cache: Any, stop: int) -> tuple[Tensor, Tensor]:
+    def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise _closed("keys")
 
 

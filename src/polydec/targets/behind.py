@@ -61,7 +61,7 @@ class Behind(Delegating):
         self._done -= n
         self._draft = None
 
-    def memory(self) -> tuple[Tensor, Tensor]:
+    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise RequestError(
             f"keys cannot be read behind {self.prompt}: they stand at other places than its tokens"
         )

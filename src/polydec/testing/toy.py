@@ -166,7 +166,9 @@ class Table:
         """What enters the first layer: states that no layer has seen."""
         return self._tensor([(x, self.size, 0, 0) for x in tokens])
 
-    def keys(self, cache: TextCache, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def keys(
+        self, cache: TextCache, stop: int, layer: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of one head: keys and values alike are the states that a whole pass leaves after these entries, [1, stop, 4], with
         what was wrong in the last layer."""
         states, before = list[State](), self.size

@@ -81,8 +81,8 @@ class Joined:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise FileError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
 
-    def keys(self, cache: Any, stop: int) -> tuple[Tensor, Tensor]:
-        return self._inner.keys(cache, stop)
+    def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.keys(cache, stop, layer)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from polydec.base.options import AtLeast, OneOf, Within, keep_ranges
 from polydec.train.specs.command import Command, written
 from polydec.train.specs.fields import AdamRate, Layers, MuonRate, Resumed, Seed, Steps, Width
 
-KINDS = ("continuous-cot", "hidden-cot")
+KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation")
 """What can be trained: the files of train/contexts."""
 
 
@@ -30,6 +30,10 @@ class ContextSpec:
         OneOf("latent", "chain", "none"),
         "before the answer: vectors, the written steps, or nothing",
     ] = "latent"
+    target: Annotated[
+        str | None,
+        "a model that reads words, of an earlier run (refrag, cache-augmentation; default: one is trained)",
+    ] = None
     steps: Steps = 1600
     rows: Annotated[int, AtLeast(1), "questions a step"] = 32
     width: Width = 64
@@ -38,12 +42,21 @@ class ContextSpec:
     hops: Annotated[
         int, Within(1, 12), "steps of the longest question (continuous-cot: and thoughts)"
     ] = 3
+    latents: Annotated[int, Within(1, 64), "vectors behind a place (cache-augmentation)"] = 8
+    encoder: Annotated[
+        int, Within(8, 4096), "width of what encodes chunks (refrag), a multiple of 8"
+    ] = 16
+    at_once: Annotated[bool, "all chunks from the first step on, without a curriculum (refrag)"] = (
+        False
+    )
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        if self.encoder % 8:
+            raise RequestError(f"encoder is {self.encoder}: it must be a multiple of 8")
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
 

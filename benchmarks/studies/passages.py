@@ -1,0 +1,174 @@
+"""What is lost and gained where passages are read as vectors.
+
+    python -m benchmarks.studies.passages refrag OUT       # chunk vectors, a policy, a curriculum
+    python -m benchmarks.studies.passages augmentation OUT --steps 400    # a coprocessor over the cache
+
+One decoder on words, three seeds of everything that is trained for it. Answers are decoded by the
+engine (greedy), one question about each of 300 pages that are held out. Prints JSON lines, a summary
+last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from polydec import Ask, Engine, load
+from polydec.api import LM
+from polydec.bench.intervals import wilson
+from polydec.train import facts, page_reader, sums
+from polydec.train.context import train_context
+from polydec.train.contexts import cache_augmentation, refrag
+from polydec.train.envelope import carry_out
+from polydec.train.page_reader import CLOSING, LINES, OPENING, RECORDS
+from polydec.train.specs.context import ContextSpec
+
+ASKED = 300
+"""Questions of each cell."""
+
+AUGMENTED = "cache-augmentation"
+
+SHAPE: Mapping[str, Any] = {"rows": 16, "width": 64, "layers": 3}
+
+
+def questions(open_book: bool = True) -> list[tuple[str, str]]:
+    """Prompts and answers."""
+    pages = [facts.page(f"asked {i}", LINES, RECORDS, 1, True) for i in range(ASKED)]
+    return [
+        (f"{OPENING}{p.text if open_book else ''}{CLOSING}?{key}", number)
+        for p in pages
+        for key, number in p.asked
+    ]
+
+
+def answered(
+    lm: LM, asked: list[tuple[str, str]], longest: int = facts.DIGITS, **fields: Any
+) -> dict[str, Any]:
+    """The share that is answered right in all digits, with its interval, and seconds of processor
+    time."""
+    engine, began = Engine(lm), time.process_time()
+    tickets = [
+        engine.submit(Ask(q, raw=True, method="plain", max_tokens=longest, **fields))
+        for q, _ in asked
+    ]
+    while engine.step():
+        pass
+    texts = [t.completion().choices[0].text for t in tickets]
+    right = sum(text == number for text, (_, number) in zip(texts, asked, strict=True))
+    low, high = wilson(right, len(asked))
+    return {
+        "right": round(right / len(asked), 3),
+        "interval": (round(low, 3), round(high, 3)),
+        "seconds": round(time.process_time() - began, 2),
+    }
+
+
+def words(out: Path, steps: int) -> str:
+    """The decoder on words."""
+    at = ContextSpec(str(out / "words"), kind="refrag", steps=steps, **SHAPE)
+    print(json.dumps({"words": carry_out("words", at, page_reader.course)["loss"]}))
+    return at.out
+
+
+def of_refrag(out: Path, steps: int, seeds: int) -> None:
+    at, cells = words(out, 1000), dict[str, list[float]]()
+    ways: Mapping[str, Mapping[str, Any]] = {
+        "expand 0": {"expand": 0.0},
+        "0.25 by the policy": {"expand": 0.25},
+        "0.25 by chance": {"expand": 0.25, "by": "chance"},
+        "0.25 by likeness": {"expand": 0.25, "by": "likeness"},
+        "0.25 by words": {"expand": 0.25, "by": "words"},
+        "expand 1": {"expand": 1.0},
+    }
+    for seed in range(seeds):
+        spec = ContextSpec(
+            str(out / f"refrag-{seed}"), kind="refrag", steps=steps, seed=seed, target=at, **SHAPE
+        )
+        told = train_context(spec)
+        keep(cells, "rewritten", told["rewritten"][page_reader.MOST])
+        keep(cells, "rewritten, nats", told["rewritten_nats"][page_reader.MOST])
+        once = replace(
+            spec, out=str(out / f"at-once-{seed}"), steps=max(1, steps * 4 // 10), at_once=True
+        )
+        flat = carry_out("at once", once, refrag.rewriting_course)
+        keep(cells, "rewritten, without curriculum", flat["rewritten"][page_reader.MOST])
+        keep(cells, "rewritten, without curriculum, nats", flat["rewritten_nats"][page_reader.MOST])
+        lm = load(spec.out, draft=None, trained=[f"{spec.out}/chunks"])
+        for name, options in ways.items():
+            cell = answered(lm, questions(), steer="refrag", steer_options=options)
+            keep(cells, name, cell["right"])
+            print(
+                json.dumps({"seed": seed, "what": name, **cell, "picked": told["picked_records"]})
+            )
+        print(json.dumps({"seed": seed, "seconds": told["seconds"]}))
+    told_plain = answered(load(at, draft=None), questions())
+    print(json.dumps({"what": "words, before", **told_plain}))
+    summary(cells)
+
+
+def of_augmentation(out: Path, steps: int, seeds: int) -> None:
+    at = ContextSpec(str(out / "sums"), kind=AUGMENTED, steps=1000, hops=2, **SHAPE)
+    cells = dict[str, list[float]]()
+    print(json.dumps({"model": carry_out("the model", at, cache_augmentation.plain)["loss"]}))
+    made = [sums.drawn(f"asked {i}", 2, True) for i in range(2 * ASKED)]
+    asked = [(f"{s.question}{sums.ANSWER}", s.answer) for s in made]
+    before = answered(load(at.out, draft=None), asked, 1)
+    print(json.dumps({"what": "the model alone", **before}))
+    for seed in range(seeds):
+        for reasoning in ("latent", "chain", "none"):
+            name = f"{reasoning}-{seed}"
+            spec = replace(
+                at, out=str(out / name), steps=steps, seed=seed, target=at.out, reasoning=reasoning
+            )
+            told = train_context(spec)
+            for key in ("answers", "answers_nats", "nats"):
+                for which in ("without", "with"):
+                    value = told[f"{key}_{which}"]
+                    value = mean(value) if key == "nats" else value
+                    keep(cells, f"{key}, {which if which == 'without' else reasoning}", value)
+            print(json.dumps({"seed": seed, "what": reasoning, **told, "curve": None}))
+        spec = replace(at, out=str(out / f"latent-{seed}"))
+        lm = load(spec.out, draft=None, trained=[f"{spec.out}/coprocessor"])
+        for count in (0, 1, 2, 4, 8):
+            cell = answered(lm, asked, 1, steer=AUGMENTED, steer_options={"latents": count})
+            keep(cells, f"engine, {count} latents", cell["right"])
+            print(json.dumps({"seed": seed, "what": f"{count} latents", **cell}))
+    summary(cells)
+
+
+def keep(cells: dict[str, list[float]], name: str, value: float) -> None:
+    cells.setdefault(name, []).append(round(value, 3))
+
+
+def summary(cells: Mapping[str, list[float]]) -> None:
+    for name, values in cells.items():
+        print(json.dumps({"what": name, "mean": round(mean(values), 3), "by seed": values}))
+
+
+STUDIES: Mapping[str, Callable[[Path, int, int], None]] = {
+    "refrag": of_refrag,
+    "augmentation": of_augmentation,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=STUDIES)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    STUDIES[given.what](given.out, given.steps, given.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Passages in a prompt: what stands between two marks may be read as vectors, everything else is
+read as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The tokens before and behind a passage. Both are read as tokens."""
+
+    opening: int
+    closing: int
+
+
+def found(ids: Sequence[int], marks: Marks) -> Iterator[tuple[range, bool]]:
+    """The parts of a prompt in order, and of each whether it is a passage (without its marks). What
+    was opened and never closed is none; an empty one is left out."""
+    first = at = 0
+    while at < len(ids):
+        closed = ids[at] == marks.opening and _closed(ids, at + 1, marks)
+        if closed and closed > at + 1:
+            yield range(first, at + 1), False
+            yield range(at + 1, closed), True
+            first = at = closed
+        else:
+            at += 1
+    yield range(first, len(ids)), False
+
+
+def _closed(ids: Sequence[int], at: int, marks: Marks) -> int:
+    """Where a passage that begins there is closed; 0: nowhere, or another one is opened first."""
+    while at < len(ids) and ids[at] != marks.closing:
+        if ids[at] == marks.opening:
+            return 0
+        at += 1
+    return at if at < len(ids) else 0

@@ -1,0 +1,94 @@
+"""Layers of the plain Llama skeleton, computed from named tensors behind keys and values that somebody
+else holds, in training and in use alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Past = Sequence[tuple[Tensor, Tensor]]
+"""Of each layer keys, turned to their positions, and values [B, kv heads, P, D]."""
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """Sizes of the layers."""
+
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    inner: int
+    theta: float
+    eps: float
+
+    @property
+    def head(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of each tensor, by its published name behind "model."."""
+        W, kv, out = self.width, self.head * self.kv_heads, dict[str, tuple[int, ...]]()
+        for i in range(self.layers):
+            at = f"layers.{i}."
+            out |= {f"{at}{name}_layernorm.weight": (W,) for name in ("input", "post_attention")}
+            out |= {f"{at}self_attn.{x}_proj.weight": (W, W) for x in "qo"}
+            out |= {f"{at}self_attn.{x}_proj.weight": (kv, W) for x in "kv"}
+            out |= {f"{at}mlp.{x}_proj.weight": (self.inner, W) for x in ("gate", "up")}
+            out[f"{at}mlp.down_proj.weight"] = (W, self.inner)
+        return out | {"norm.weight": (W,)}
+
+    def through(
+        self,
+        t: Mapping[str, Tensor],
+        x_BTH: Tensor,
+        position_BT: Tensor,
+        past: Past,
+        see_BTS: Tensor,
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """What the last layer leaves of T inputs at these positions, behind the final norm [B, T, H],
+        and the keys and values of theirs. see: whom each input sees, of what is past and of all
+        inputs."""
+        inverse = self.theta ** (-torch.arange(0, self.head, 2).double() / self.head)
+        angle_B1TD = (position_BT[..., None].double() * inverse).repeat(1, 1, 2)[:, None]
+        cos, sin = angle_B1TD.cos().float(), angle_B1TD.sin().float()
+        groups, own = self.heads // self.kv_heads, list[tuple[Tensor, Tensor]]()
+        for i in range(self.layers):
+            at = f"layers.{i}."
+            h = self._normed(x_BTH, t[f"{at}input_layernorm.weight"])
+            q, k, v = (
+                F.linear(h, t[f"{at}self_attn.{name}_proj.weight"])
+                .unflatten(-1, (-1, self.head))
+                .transpose(1, 2)
+                for name in "qkv"
+            )
+            q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+            own.append((k, v))
+            k, v = (
+                torch.cat([old, new], dim=2).repeat_interleave(groups, dim=1)
+                for old, new in zip(past[i], (k, v), strict=True)
+            )
+            y = F.scaled_dot_product_attention(q, k, v, see_BTS[:, None]).transpose(1, 2).flatten(2)
+            x_BTH = x_BTH + F.linear(y, t[f"{at}self_attn.o_proj.weight"])
+            h = self._normed(x_BTH, t[f"{at}post_attention_layernorm.weight"])
+            gate, up = (F.linear(h, t[f"{at}mlp.{x}_proj.weight"]) for x in ("gate", "up"))
+            x_BTH = x_BTH + F.linear(F.silu(gate) * up, t[f"{at}mlp.down_proj.weight"])
+        return self._normed(x_BTH, t["norm.weight"]), own
+
+    def nothing(self, rows: int) -> list[tuple[Tensor, Tensor]]:
+        """The past of texts that begin."""
+        none = torch.zeros(rows, self.kv_heads, 0, self.head)
+        return [(none, none)] * self.layers
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, self.eps)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-b, a], dim=-1) * sin
