@@ -115,6 +115,11 @@ def balance(network: nn.Module) -> Tensor:
 
 
 class Layer(nn.Module):
+    """One layer, whose second half is an MLP (`mlp`), or a mixture of several (`block_sparse_moe`) where the shape has experts."""
+
+    mlp: Mlp
+    block_sparse_moe: Experts
+
     def __init__(self, s: Shape) -> None:
         super().__init__()
         self.input_layernorm, self.post_attention_layernorm = (

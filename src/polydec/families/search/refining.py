@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,8 +57,8 @@ class Refining:
         out = list[Routing]()
         for way in range(1, self.ways):
             noise_V = rng.at("routing", position, way).noise(layers * experts).gumbel_V
-            by: Any = (self.stir * noise_V).view(layers, experts).tolist()
-            out.append(tuple(tuple(layer) for layer in by))
+            by_LE = (self.stir * noise_V).view(layers, experts)
+            out.append(tuple(tuple(map(float, by_E)) for by_E in by_LE))
         return out
 
     async def refined(self, attempt: Attempt, r: Round, rng: Rng) -> Round:
