@@ -115,7 +115,7 @@ def balance(network: nn.Module) -> Tensor:
 
 
 class Layer(nn.Module):
-    """One layer, whose second half is an MLP (`mlp`), or a mixture of several (`block_sparse_moe`) where the shape has experts."""
+    """One layer: its second half is an MLP (`mlp`), or a mixture (`block_sparse_moe`) where the shape has experts."""
 
     mlp: Mlp
     block_sparse_moe: Experts
