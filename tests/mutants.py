@@ -155,7 +155,7 @@ MUTANTS = [
         "train/dparallel.py",
         "                rng,\n                spec.beta,",
         "                rng,\n                0.0,",
-        "tests/train/test_train_diffusion.py::test_a_model_learns_to_be_surer",
+        "tests/train/test_train_diffusion.py::test_certainty_has_a_weight",
     ),
     Mutant(
         "endings: the last end in place of the first",

@@ -96,7 +96,7 @@ SMALL = {
     "train insertion": "--steps 2 --rows 2",
     "train filter": "--steps 2 --each 2",
     "train dparallel": "--steps 2 --each 2",
-    "train deer": "--target zoo:tiny --steps 2 --refine 2 --each 2 --max-tokens 16",
+    "train deer": "--steps 2 --refine 2 --each 2 --max-tokens 16",
     "train joint": "--steps 2 --texts 4",
     "train reasoner": "--steps 2",
     "train prm": "--steps 2 --each 8",
@@ -165,6 +165,7 @@ FILES = {
     "sum.lark": 'start: NUMBER "+" NUMBER\nNUMBER: /[0-9][0-9]?/\n',
     "canvases.txt": "count: 427\n",
     "pairs.jsonl": '{"prompt": "Name a river.", "answer": "The Rhine."}\n',
+    "problems.jsonl": '{"prompt": "24 from 2 3 4 6"}\n{"prompt": "10 from 1 2 3 4"}\n',
     "story.txt": "Ada and Bruno meet at the old mill, and then they walk to the harbour.\n",
     "KEYS": "a-key-of-a-server-of-this-test\n",
 }

@@ -20,6 +20,7 @@ from polydec.methods import steer
 from polydec.models.soft import entering, state_of
 from polydec.request.ask import plan
 from polydec.request.loaded import LM
+from polydec.steering.refrag import CHOOSERS
 from polydec.targets.chunked import SELECTORS, chunked
 from polydec.testing.check_target import Checker, check_target
 from polydec.train import facts, page_reader
@@ -50,6 +51,10 @@ def lm(tmp_path_factory):
 
 async def no_rows(checker):
     """A beginning of the prompt may end inside of a passage: it is another text."""
+
+
+def test_what_chooses_is_told_as_it_is():
+    assert tuple(SELECTORS) == CHOOSERS
 
 
 def read(lm, share, by="policy", prompt=PROMPT, made=None):

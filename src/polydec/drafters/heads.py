@@ -96,5 +96,7 @@ class HeadLaws:
             if (own_VH := self._weights.head(k)) is None:
                 laws.add(nodes, state)
             else:
-                laws.put(nodes, linear(state, own_VH.detach()))
+                # As exact as the target's own laws, which are of float64 in toys.
+                exact = torch.promote_types(embed.dtype, torch.float32)
+                laws.put(nodes, linear(state, own_VH.detach()).to(exact))
         return laws.scores(draft)

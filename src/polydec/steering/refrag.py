@@ -8,7 +8,6 @@ from polydec.base.options import OneOf, Within
 from polydec.core.protocols import Target
 from polydec.methods.card import Card
 from polydec.methods.kit import OWN_PROMPT, Kit, Trained
-from polydec.targets.chunked import SELECTORS
 
 CARD = Card(
     name="refrag",
@@ -26,14 +25,17 @@ CARD = Card(
     published="first token 30.85 times as fast, at the perplexity of the full text (LLaMA-2-7B)",
 )
 
+CHOOSERS = ("policy", "chance", "likeness", "words")
+"""Names of what may choose chunks (targets/chunked.py has what they do, and is not loaded to tell them)."""
+
 
 def build(
     kit: Kit,
     *,
     expand: Annotated[float, Within(0, 1), "share of the chunks that are read as tokens"] = 0.25,
-    by: Annotated[str, OneOf(*SELECTORS), "what chooses them"] = "policy",
+    by: Annotated[str, OneOf(*CHOOSERS), "what chooses them"] = "policy",
 ) -> Target:
     from polydec.learned.kinds.chunk_encoder import ChunkEncoder
-    from polydec.targets.chunked import chunked
+    from polydec.targets.chunked import SELECTORS, chunked
 
     return chunked(kit.target, kit.prompt, kit.need(ChunkEncoder), expand, SELECTORS[by])
