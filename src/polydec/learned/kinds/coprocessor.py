@@ -98,8 +98,8 @@ class Coprocessor:
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Coprocessor, ...]:
-    """Random ones for tests, of models of two layers with four heads, two of keys, or half as many where heads would be too narrow
-    to rotate."""
+    """Random ones for tests, of models of two layers with four heads, two of keys, or half as many where heads
+    would be too narrow to rotate."""
     heads = 2 if width % 8 else 4
     s = Skeleton(width, 2, heads, heads // 2, 2 * width, 1e4, 1e-5)
     dice = torch.Generator().manual_seed(17)
