@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from itertools import islice
 from typing import Any
 
 from polydec.base.errors import PolydecError
@@ -82,8 +83,8 @@ class Enumerated:
             return ""
         if not self.laws:
             return f"no law was enumerated: {self.unknown}"
-        never = " and nothing was ".join(self.missing)
-        return f"in {self.laws} enumerated laws nothing was {never}"
+        never = self.missing[:1] if "drafted" in self.missing else self.missing
+        return f"in {self.laws} enumerated laws nothing was {' and nothing was '.join(never)}"
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
@@ -122,7 +123,8 @@ def enumerated(method: str, options: Mapping[str, Any], family: str = "ar") -> E
     try:
         for group in toys.groups:
             for growing in group(method, options):
-                found = _grown(found, growing, toys.grows, numbers)
+                some = islice(growing, 1) if toys.grows in reasons else growing
+                found = _grown(found, some, toys.grows, numbers)
                 if found.place:
                     return found
             missing = missing_kinds(found.exercised, toys.wanted, reasons)

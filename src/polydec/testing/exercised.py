@@ -47,13 +47,16 @@ class ExercisedCounts:
         )
 
     @property
-    def sentence(self) -> str:
-        """The counts in words, those that are zero left out behind the first four."""
+    def tokens(self) -> str:
+        """What became of tokens, in words; what never happened is left out behind the first three."""
         more = [f"{n} {name}" for name in ("edited", "pruned", "cut") if (n := getattr(self, name))]
-        first = (
-            f"{self.laws} laws enumerated, {self.drafted} tokens drafted, {self.accepted} accepted"
-        )
-        return ", ".join([first, f"{self.rejected} rejected", *more])
+        first = f"{self.drafted} tokens drafted, {self.accepted} accepted, {self.rejected} rejected"
+        return ", ".join([first, *more])
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return f"{self.laws} laws enumerated, {self.tokens}"
 
 
 @dataclass

@@ -151,7 +151,7 @@ def _constrained_laws(shapings: Sequence[str]) -> Iterator[ToyLaw]:
 
 
 def _sharp_laws(shapings: Sequence[str]) -> Iterator[ToyLaw]:
-    return toy_laws(4, 3, shapings, sharp=SHARP)
+    return toy_laws(4, 3, shapings, sharp=SHARP, later=0)
 
 
 def _long_laws(shapings: Sequence[str]) -> Iterator[ToyLaw]:
