@@ -144,7 +144,7 @@ class NamedTemplate(Strict):
 class TokenizerConfig(Strict):
     """tokenizer_config.json and chat_template.json."""
 
-    chat_template: str | list[NamedTemplate] | None = None
+    chat_template: str | list[NamedTemplate] | dict[str, str] | None = None
 
 
 class GGUFText(Strict):
