@@ -422,13 +422,14 @@ def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str,
             )
         extra = {"tool_call_id": about}
     if isinstance(content, list):
-        content = "".join(_part(f"{where}.content[{at}]", part) for at, part in enumerate(content))
+        parts = [_part(f"{where}.content[{at}]", part) for at, part in enumerate(content)]
+        return {"content": parts, **extra}
     if not isinstance(content, str):
         raise Refusal(f"{where}.content is {shown(content)}: it must be a text", param="messages")
     return {"content": _whole_text(content, "messages"), **extra}
 
 
-def _part(where: str, part: Any) -> str:
+def _part(where: str, part: Any) -> dict[str, str]:
     if (
         not isinstance(part, Mapping)
         or part.get("type") != "text"
@@ -438,7 +439,7 @@ def _part(where: str, part: Any) -> str:
         raise Refusal(
             f"{where} is {shown(kind)}: only parts of type text are legal", param="messages"
         )
-    return part["text"]
+    return {"type": "text", "text": _whole_text(part["text"], "messages")}
 
 
 def _whole_text(text: str, field: str) -> str:
