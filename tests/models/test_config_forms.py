@@ -107,7 +107,7 @@ LONG = {
     "rope_type": "longrope",
     "short_factor": [1.5] * 4,
     "long_factor": [3.0] * 4,
-    "original_max_position_embeddings": 16,
+    "original_max_position_embeddings": 64,
 }
 ROPES = {
     "parameters alone": {"rope_parameters": {**LINEAR, "rope_theta": 300.0}},
