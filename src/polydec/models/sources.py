@@ -22,6 +22,7 @@ from polydec.base.heard import warn
 from polydec.formats import adapters, edge, fields, sentences, zoo
 from polydec.formats.gguf import GGUF
 from polydec.formats.tensor_files import Borrowing, open_weights
+from polydec.text.added_tokens import merged_settings
 from polydec.text.gguf_text import generation_defaults, read_text
 from polydec.text.template import MOST, Template
 from polydec.text.tokenizer import Text, named_templates
@@ -174,8 +175,8 @@ def _open_text(
     path: Path, config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> tuple[Text, str]:
     """The tokenizer of a directory and its fingerprint."""
-    settings = _json(path / "special_tokens_map.json", {}) | _json(
-        path / "tokenizer_config.json", {}
+    settings = merged_settings(
+        _json(path / "tokenizer_config.json", {}), _json(path / "special_tokens_map.json", {})
     )
     edge.check(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
     template = _chat_templates(path)
@@ -183,7 +184,7 @@ def _open_text(
     eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
     if (path / "tokenizer.json").is_file():
         text = Text.from_tokenizer_json(
-            path / "tokenizer.json", settings, eos=eos, template=template
+            path / "tokenizer.json", settings, added=_added(path), eos=eos, template=template
         )
     elif (path / "source.spm").is_file():
         from polydec.text.marian_text import marian_tokenizer
@@ -223,6 +224,12 @@ def _open_text(
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Text(tokenizer, eos=eos), ""
     return text, text.fingerprint
+
+
+def _added(path: Path) -> dict[str, int]:
+    """Tokens with their ids, of an added_tokens.json."""
+    at = path / "added_tokens.json"
+    return edge.check(fields.AddedTokens, {"tokens": _json(at, {})}, str(at)).tokens
 
 
 def _chat_templates(path: Path) -> dict[str, str] | None:

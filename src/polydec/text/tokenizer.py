@@ -18,6 +18,7 @@ from polydec.base.errors import RequestError
 from polydec.core.request import Writer
 from polydec.formats.edge import first_line, sentence
 from polydec.text import message_forms
+from polydec.text.added_tokens import add_tokens, named_tokens
 from polydec.text.template import Template
 
 LONG = 1 << 12
@@ -65,11 +66,13 @@ class Text:
         source: str | Path | Mapping[str, Any],
         config: Mapping[str, Any] | None = None,
         *,
+        added: Mapping[str, int] | None = None,
         eos: Iterable[int] = (),
         template: str | Mapping[str, str] | None = None,
     ) -> Text:
-        """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json. Without `eos` the
-        config's eos_token is the only one; without `template` its chat_template is used.
+        """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json, whose tokens are added;
+        added: the content of an added_tokens.json, likewise, where the config lists none. Without `eos` the config's eos_token
+        is the only one; without `template` its chat_template is used.
         Raises RequestError where it is no tokenizer."""
         try:
             if isinstance(source, Mapping):
@@ -81,6 +84,7 @@ class Text:
             raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
         if not tokenizer.get_vocab_size():
             raise RequestError("the tokenizer has no tokens")
+        add_tokens(tokenizer, config or {}, added)
         return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
 
     @staticmethod
@@ -91,12 +95,7 @@ class Text:
         eos: Iterable[int] = (),
         template: str | Mapping[str, str] | None = None,
     ) -> Text:
-        names = {
-            role: token.get("content") if isinstance(token, Mapping) else token
-            for role, token in config.items()
-            if role.endswith("_token") and role[:3] != "add"
-        }
-        names = {role: token for role, token in names.items() if isinstance(token, str)}
+        names = named_tokens(config)
         eos = frozenset(eos)
         if not eos and "eos_token" in names:
             end = tokenizer.token_to_id(names["eos_token"])
