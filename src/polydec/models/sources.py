@@ -223,7 +223,15 @@ def _open_text(
         tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Text(tokenizer, eos=eos), ""
+    text.eos |= _own_end(text, _text_config(config).get("vocab_size"))
     return text, text.fingerprint
+
+
+def _own_end(text: Text, size: int | None) -> frozenset[int]:
+    """The token that the tokenizer itself calls the end of a text, where the model, of so many tokens, knows it."""
+    name = text.names.get("eos_token")
+    end = None if name is None else text.tokenizer.token_to_id(name)
+    return frozenset(() if end is None or (size is not None and end >= size) else (end,))
 
 
 def _added(path: Path) -> dict[str, int]:
