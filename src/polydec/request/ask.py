@@ -255,7 +255,12 @@ def plan(
         )
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
     alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
-    writer = point.text.writer(values["stop"], values["include_stop"], after=() if alone else ids)
+    writer = point.text.writer(
+        values["stop"],
+        values["include_stop"],
+        after=() if alone else ids,
+        min_tokens=sampling.min_tokens,
+    )
     eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
     language = (
         None

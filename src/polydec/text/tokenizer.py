@@ -221,14 +221,20 @@ class Text:
         return self.encode(self.render(messages, **values), special=False)
 
     def writer(
-        self, stop: Sequence[str] = (), include_stop: bool = False, *, after: Sequence[int] = ()
+        self,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        *,
+        after: Sequence[int] = (),
+        min_tokens: int = 0,
     ) -> Callable[[], Writer]:
         """Makes writers: their pieces, joined, are decode(all tokens) up to the first stop string (with it where
-        include_stop). A stop string may begin and end inside tokens; what may still become one is held back."""
+        include_stop). A stop string may begin and end inside tokens; what may still become one is held back. One that is
+        complete within the first `min_tokens` tokens, at least 0, is text."""
         for s in stop:
             if not isinstance(s, str) or not s:
                 raise RequestError(f"stop has {s!r}: each must be a text of at least one character")
-        return lambda: StopWriter(self._speller(after), tuple(stop), include_stop)
+        return lambda: StopWriter(self._speller(after), tuple(stop), include_stop, min_tokens)
 
     def _speller(self, after: Sequence[int]) -> Speller:
         if self._rule is None:
@@ -420,23 +426,28 @@ class WindowSpeller:
 
 
 class StopWriter:
-    """Holds back what may become a stop string. Of several, the one complete first ends the text."""
+    """Holds back what may become a stop string. Of several, the one complete first ends the text; none does that is complete
+    within the first `min_tokens` tokens, as in vLLM."""
 
-    def __init__(self, speller: Speller, stop: tuple[str, ...], include_stop: bool) -> None:
+    def __init__(
+        self, speller: Speller, stop: tuple[str, ...], include_stop: bool, min_tokens: int = 0
+    ) -> None:
         self._speller, self._stop, self._include = speller, stop, include_stop
-        self._withheld = ""
+        self._withheld, self._tokens_left = "", min_tokens
         self.stopped = False
 
     def push(self, token: int) -> str:
         if self.stopped:
             return ""
         piece = self._speller.feed(token)
-        return self._take(piece) if self._stop else piece
+        stops_count = self._tokens_left <= 0
+        self._tokens_left -= 1
+        return self._take(piece, stops_count) if self._stop else piece
 
     def end(self) -> str:
         if self.stopped:
             return ""
-        piece = self._take(self._speller.end())
+        piece = self._take(self._speller.end(), self._tokens_left <= 0)
         withheld, self._withheld = self._withheld, ""
         return piece + withheld
 
@@ -445,12 +456,16 @@ class StopWriter:
         twin._speller = self._speller.fork()
         return twin
 
-    def _take(self, piece: str) -> str:
+    def _take(self, piece: str, stops_count: bool) -> str:
         if not self._stop or not piece:
             return piece
-        text = self._withheld + piece
-        stops = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
-        if stops:
+        text, seen = self._withheld + piece, len(self._withheld)
+        stops = [
+            (at + len(s), at)
+            for s in self._stop
+            if (at := text.find(s, max(0, seen - len(s) + 1))) >= 0  # it ends in the piece
+        ]
+        if stops and stops_count:
             stop, start = min(stops)
             self._withheld, self.stopped = "", True
             return text[: stop if self._include else start]
