@@ -173,6 +173,29 @@ def read_json(path: Path) -> dict[str, Any]:
     return parse_object(read_bytes(path), f"file {str(path)!r}")
 
 
+def path_text(value: object, what: str) -> str:
+    """A name or a path as a text.
+
+    Args:
+        value: A text, or what stands for a path (`os.PathLike`).
+        what: What messages call it.
+
+    Returns:
+        The text of it.
+
+    Raises:
+        RequestError: Where it is something else, with one sentence.
+    """
+    path = value.__fspath__() if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str):
+        raise RequestError(
+            sentence(
+                f"{what} is {_spoken(value)}, of the type {type(value).__name__}: it must be a text or a path"
+            )
+        )
+    return path
+
+
 def whole_text(text: str, what: str) -> str:
     """`text`, which must hold whole characters. Raises RequestError where half of one stands in it (bytes that are no UTF-8 on
     the command line, `\\ud800` in JSON)."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,12 @@ class Source:
     generation: dict[str, Any]
 
 
-def open_source(name: str, opened: dict[Path, Source] | None = None) -> Source:
+def open_source(name: str | PathLike[str], opened: dict[Path, Source] | None = None) -> Source:
     """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
     comes from there, and the embedding table where there is none here (a draft model shares its target's). A directory with an
     adapter_config.json names the checkpoint whose weights it changes. opened: by their paths, GGUF files that somebody has
     opened; those that are opened here are put into it."""
-    return _open(name, BASES, {} if opened is None else opened)
+    return _open(edge.path_text(name, "model"), BASES, {} if opened is None else opened)
 
 
 def _open(name: str, bases: int, opened: dict[Path, Source]) -> Source:
@@ -268,7 +269,7 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def save(
-    path: str | Path,
+    path: str | PathLike[str],
     config: Mapping[str, Any],
     weights: Mapping[str, Tensor],
     text: Text | None,
@@ -281,7 +282,7 @@ def save(
         raise FileError(
             "text is None: a checkpoint without a tokenizer needs config['polydec_base'], whose tokenizer it uses"
         )
-    where = Path(path)
+    where = Path(edge.path_text(path, "path"))
     where.mkdir(parents=True, exist_ok=True)
 
     def put(name: str, write: Any) -> None:

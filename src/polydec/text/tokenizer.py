@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from codecs import utf_8_decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from os import PathLike
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -63,7 +64,7 @@ class Text:
 
     @staticmethod
     def from_tokenizer_json(
-        source: str | Path | Mapping[str, Any],
+        source: str | PathLike[str] | Mapping[str, Any],
         config: Mapping[str, Any] | None = None,
         *,
         added: Mapping[str, int] | None = None,
@@ -78,7 +79,7 @@ class Text:
             if isinstance(source, Mapping):
                 tokenizer = Tokenizer.from_str(json.dumps(source))
             else:
-                tokenizer = Tokenizer.from_file(str(source))
+                tokenizer = Tokenizer.from_file(os.fspath(source))
         except BaseException as e:  # the library raises bare Exceptions, and panics that are none
             where = "the tokenizer given" if isinstance(source, Mapping) else source
             raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
