@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import polydec
-from polydec.base.errors import RequestError
+from polydec.base.errors import PolydecError, RequestError
 from polydec.formats import zoo
 from polydec.learned import artefacts
 from polydec.models import checkpoint, sources
@@ -58,5 +58,5 @@ def test_what_is_no_name_is_one_sentence(wrong):
         if wrong is not None:
             with pytest.raises(RequestError, match=f"{field} is .*must be a text or a path"):
                 polydec.load("zoo:tiny", **{field: wrong})
-    with pytest.raises(RequestError, match="trained"):
+    with pytest.raises(PolydecError, match="trained|zoo:tiny"):
         polydec.load("zoo:tiny", trained=wrong)
