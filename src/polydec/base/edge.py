@@ -151,6 +151,12 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
         raise RequestError(sentence(f"{what}: {error}")) from None
 
 
+def decoded_text(content: bytes) -> str:
+    """The text of a file's UTF-8, without the byte order mark that some programs write before it. Raises UnicodeDecodeError
+    where it is no UTF-8."""
+    return content.decode("utf-8-sig")
+
+
 class Readable(Protocol):
     """An open file of bytes."""
 

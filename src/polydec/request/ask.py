@@ -135,7 +135,7 @@ def steering(
             raise RequestError(
                 f"prompt has no examples to leave out for steering {name}: give a second one (negative_prompt)"
             )
-    if isinstance(second, str) and not second.strip():
+    if isinstance(second, str) and not second:
         other = model.empty(raw=raw) or ids[-1:]
     else:
         other = (

@@ -328,7 +328,7 @@ class LM:
             raise RequestError(
                 f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages"
             )
-        if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+        if not prompt:
             raise RequestError(f"{who} is empty: give a text of at least one character")
         text = self.checkpoint.text
         if isinstance(prompt, str):
