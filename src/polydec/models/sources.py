@@ -250,8 +250,7 @@ def _chat_templates(path: Path) -> dict[str, str] | None:
     if (at := path / "chat_template.jinja").is_file():
         found = {"default": at, **found}
     if found:
-        with edge.reading(str(path)):
-            return {name: _template_text(at) for name, at in found.items()}
+        return {name: _template_text(at) for name, at in found.items()}
     if (at := path / "chat_template.json").is_file():
         content = edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()
         return named_templates(content["chat_template"])
@@ -259,7 +258,8 @@ def _chat_templates(path: Path) -> dict[str, str] | None:
 
 
 def _template_text(at: Path) -> str:
-    return read_bytes(at, MOST).decode("utf-8")
+    with edge.reading(str(at)):
+        return read_bytes(at, MOST).decode("utf-8")
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
