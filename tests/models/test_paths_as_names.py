@@ -58,5 +58,5 @@ def test_what_is_no_name_is_one_sentence(wrong):
         if wrong is not None:
             with pytest.raises(RequestError, match=f"{field} is .*must be a text or a path"):
                 polydec.load("zoo:tiny", **{field: wrong})
-    with pytest.raises(PolydecError, match="trained|zoo:tiny"):
+    with pytest.raises(PolydecError, match=r"trained|zoo:tiny"):
         polydec.load("zoo:tiny", trained=wrong)

@@ -425,7 +425,7 @@ def test_answers_begin_as_in_transformers(family, tmp_path):
     assert refused == 2
 
 
-def test_passes_are_measured_without_a_source(lm):
+def test_passes_are_measured_without_a_source(lm, measured_costs):
     found = profile.measure(lm, seconds=0.05)
     assert found.costs.share(1) > 0.0
 
