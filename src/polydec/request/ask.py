@@ -141,7 +141,14 @@ def steering(
         other = (
             None
             if second is None
-            else model.ids(second, raw=raw, who="negative_prompt", template=ask.template, most=most)
+            else model.ids(
+                second,
+                raw=raw,
+                who="negative_prompt",
+                template=ask.template,
+                most=most,
+                sanitize_control_tokens=ask.sanitize_control_tokens,
+            )
         )
     return Steering(steer.get(name).CARD, options, other)
 
@@ -225,6 +232,7 @@ def plan(
             raw=values["raw"],
             tools=ask.tools,
             template=values["template"],
+            sanitize_control_tokens=values["sanitize_control_tokens"],
         )
     if values["units"] != "tokens":
         model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
@@ -342,7 +350,13 @@ def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
     if chat and not own.checkpoint.text.has_chat:
         return None
     try:
-        return own.ids(ask.prompt, raw=not chat, tools=ask.tools, template=ask.template)
+        return own.ids(
+            ask.prompt,
+            raw=not chat,
+            tools=ask.tools,
+            template=ask.template,
+            sanitize_control_tokens=ask.sanitize_control_tokens,
+        )
     except PolydecError:  # its template refuses what the first one shows
         return None
 

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from polydec.base.errors import RequestError
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.request import Writer
 from polydec.formats.edge import first_line, sentence
 from polydec.text import message_forms
 from polydec.text.added_tokens import add_tokens, named_tokens
+from polydec.text.control_tokens import ControlTokens
 from polydec.text.template import Template
 
 LONG = 1 << 12
@@ -122,7 +123,25 @@ class Text:
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
         """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
         as such. Raises RequestError where the tokenizer has nothing for a part of the text."""
-        ids = self._encoded(text, special)
+        return self._within_rows(self._encoded(text, special))
+
+    def encode_sanitized(self, text: str, special: bool = True) -> tuple[int, ...]:
+        """As `encode`, of a text in which `control_tokens` has marked what users wrote: control tokens there are plain text."""
+        try:
+            ids = tuple(self.control_tokens.encode(text, special=special))
+        except PolydecError:
+            raise
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
+            raise _refusal(f"the text {text[:40]!r} cannot be encoded", e) from None
+        return self._within_rows(ids)
+
+    @cached_property
+    def control_tokens(self) -> ControlTokens:
+        """The tokens that may be plain text in what users write."""
+        sources = [t.source for t in self.chat_templates if t is not None]
+        return ControlTokens(self.tokenizer, sources)
+
+    def _within_rows(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         if self.rows is not None and ids and max(ids) >= self.rows:
             raise RequestError(
                 f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens"
