@@ -62,6 +62,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "stop",
                 "stop_token_ids",
                 "ignore_eos",
+                "sanitize_control_tokens",
                 "order",
                 "finish",
                 "steer",

@@ -112,7 +112,7 @@ def _format(body: Body) -> None:
 def read_input(body: Body, value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
     """A text, or messages whose parts are texts; tools: the request has some, so that there may be calls of them and what they
     gave."""
-    if isinstance(value, str) and value.strip():
+    if isinstance(value, str) and value:
         return read_messages(body, [{"role": "user", "content": value}])
     if not isinstance(value, list) or not value:
         raise Refusal(
