@@ -224,6 +224,23 @@ def test_what_is_forced_is_proposed_and_no_boundary_is_moved():
     assert Forced(V, Everything(V.size)).tokens(None, 9) == [] and Forced(V).tokens(None, 9) == []
 
 
+@pytest.mark.parametrize("count, forced", [(3, 6), (64, 1), (65, 0), (90, 0)])
+def test_where_very_many_tokens_may_come_none_is_forced(count, forced):
+    """Of letters that must come all beginnings are allowed: the tokenizer's own spelling of them is proposed, up to 64."""
+    letters = vocab(*("a" * n for n in range(1, count + 1)))
+    language = Regex("a{" + str(count * 2 if count > 3 else 20) + "}b?").language
+    drafter = Forced(letters, language(letters, letters.eos))
+    got = drafter.tokens(drafter.language.start(), 9)
+    assert (len(got) >= 1) == (forced > 0) and all(x == count - 1 for x in got[:forced])
+
+
+def test_budgets_bound_what_is_forced_by_depth_and_by_nodes():
+    drafter = Forced(V, Regex("c{30}").language(V, END)).open((0,), None)
+    for depth, nodes, count in ((9, 3, 3), (3, 9, 3), (0, 9, 0), (9, 0, 0), (40, 40, 31)):
+        draft = run([drafter.propose(0, 1, Budget(depth, nodes), Rng.of(0))])[0]
+        assert draft.token[1:] == (*[4] * 30, 5)[:count]
+
+
 def test_forked_guesses_go_their_own_ways():
     """Each forces what its own text leaves no choice about, whoever goes on first."""
 
