@@ -202,6 +202,10 @@ def test_a_fork_has_a_text_of_its_own_and_shares_what_the_encoder_made():
     assert [drafted(g) for g in (guess, twin, third)] == [(10, 0, 1), (10, 0, 1), (0, 1, 2)]
     assert filler.asked[1:] == [((4, 5, 1, 2), 3), ((4, 5, 3), 3), ((4, 5, 3, 1), 3)]
     assert filler.sources == [(4, 5)], "the source is encoded once, for all who write from it"
+    early = BlockFilled(SimpleNamespace(filler=filler, block=3)).open((4, 5), None)
+    wrote(early, 6)
+    assert drafted(early.fork(None)) == drafted(early) == (2, 3, 4)
+    assert filler.sources[1:] == [(4, 5)], "a fork that looks first encodes the source, for both"
     assert drafted(guess, depth=2) == (10, 0) and drafted(guess, nodes=1) == (10,)
     assert filler.asked[-1] == ((4, 5, 1, 2), 3), "as many gaps as it was trained on"
     before = len(filler.asked)
