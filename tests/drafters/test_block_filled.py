@@ -217,7 +217,7 @@ def test_a_source_stands_in_the_place_of_the_prompt_and_a_block_in_that_of_the_t
     drafter = BlockFilled(SimpleNamespace(filler=filler, block=3), source=(1, 2), block=2)
     guess = drafter.open((4, 5), None)
     draft = run([guess.propose(5, 2, Budget(9, 9), Rng.of(0))])[0]
-    assert draft.token == (5, 1, 2) and filler.sources == [(1, 2)]
+    assert (draft.token, draft.parent) == ((5, 1, 2), (-1, 0, 1)) and filler.sources == [(1, 2)]
     sure = torch.tensor([3.0, *[0.0] * 10]).softmax(-1)[0].item()
     assert draft.chance == (1.0, pytest.approx(sure), pytest.approx(sure))
     for bad in (0, 65):

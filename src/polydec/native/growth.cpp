@@ -140,7 +140,7 @@ int Model::grow(StepGrowth& g) {
   const int S = c.width, N = c.outputs;
   const auto outside = [](int32_t x, int32_t most) { return x < 1 || x > most; };
   g.found = 0;
-  if (!head.data || !join.data || c.layers != 1) return 5;
+  if (!head.data || c.layers != 1) return 5;
   if (outside(g.width, std::min(MOST_WIDE, N)) || outside(g.tips, MOST_WIDE) || !(g.floor <= 1) ||
       outside(g.depth, MOST_DEEP) || outside(g.nodes, MOST_NODES) || g.rows < 0 ||
       g.rows > c.context || g.length < 0 || g.length > c.context || !g.cache || !g.table ||
