@@ -356,4 +356,47 @@ MUTANTS = [
         "digest_size=1",
         "tests/test_soft.py::test_ids_of_vectors_are_equal_where_the_vectors_are_and_nowhere_else",
     ),
+    Mutant(
+        "forced: what a tokenizer writes before every text is proposed",
+        "drafters/forced.py",
+        "                and spelled[0] in allowed\n",
+        "",
+        "tests/constraints/test_languages.py::test_what_a_tokenizer_writes_before_a_text_is_never_forced",
+    ),
+    Mutant(
+        "forced: bytes that end inside of a character are not spelled",
+        "drafters/forced.py",
+        'text.decode(errors="ignore")',
+        'text.decode(errors="replace")',
+        "tests/constraints/test_languages.py::"
+        "test_bytes_that_end_inside_of_a_character_are_spelled_as_far_as_they_are_text",
+    ),
+    Mutant(
+        "forced: tokens are forced however many may come",
+        "drafters/forced.py",
+        "                and len(allowed) <= FEW\n",
+        "",
+        "tests/constraints/test_languages.py::test_where_very_many_tokens_may_come_none_is_forced",
+    ),
+    Mutant(
+        "chunked: a chunk is as near as the mean of the text around",
+        "targets/chunked.py",
+        "return both.amax(1)",
+        "return both.mean(1)",
+        "tests/test_refrag.py::test_what_selectors_score",
+    ),
+    Mutant(
+        "chunked: a word counts alike however many chunks hold it",
+        "targets/chunked.py",
+        "[sum(1.0 / holding[x] for x in set(chunk) & asked)",
+        "[sum(1.0 for x in set(chunk) & asked)",
+        "tests/test_refrag.py::test_what_selectors_score",
+    ),
+    Mutant(
+        "growth: more tokens are asked for than the head has",
+        "native/growth.py",
+        "min(q.width, len(self._id)),",
+        "q.width,",
+        "tests/drafters/test_grown.py::test_a_head_of_few_tokens_is_asked_for_those_alone",
+    ),
 ]
