@@ -70,6 +70,8 @@ def test_packed_numbers_are_those_of_the_torch_path(bits, group, block, heads, h
     kv[0, :, :, 5] += 50.0
     kv[1, 0, 3] = 0.75  # equal numbers
     kv[1, 0, 4] *= 1e30  # beyond the largest half
+    kv[1, :, 5] = 0.3  # equal, and their half lies above them: no scale below zero
+    kv[1, :, 6] = 0.001  # equal, and their half lies below them, by less than the least scale
     packed = network.new_cache(made).press
     got, want = packed.pack(0, kv, None, None), made.pack(0, kv, None, None)
     by_token, shape = packed.shape.values, packed.shape
@@ -148,6 +150,16 @@ def test_scores_of_packed_keys_have_the_networks_bound(bits, group, block):
         assert distance(want, got) < 1e-4
         truth.append(got)
     assert distance(*truth) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["k_proj", "v_proj"])
+def test_keys_or_values_that_are_all_zero(name):
+    """Their scales are, and so is what queries and weights are folded by."""
+    tensors = {n: t * (name not in n) for n, t in WEIGHTS.items()}
+    made = press(8, 32, 16)
+    want = laws(Transformer.build(CONFIG, tensors, dtype="float32"), made)
+    got = laws(CpuStep.build(CONFIG, tensors), made)
+    assert bool(got.isfinite().all()) and distance(want, got) < 1e-5
 
 
 @pytest.mark.parametrize("bits, group, block", WAYS)
