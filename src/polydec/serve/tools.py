@@ -21,7 +21,7 @@ from polydec.base.options import shown
 from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
 from polydec.constraints.protocols import Constraint
 from polydec.constraints.tool_calls import CLOSE, OPEN, Form, Function, ToolCalls
-from polydec.serve.body import Body
+from polydec.serve.body import Body, is_whole
 from polydec.serve.constrained import checked
 from polydec.serve.errors import Refusal
 
@@ -222,6 +222,11 @@ def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
         if not isinstance(arguments, Mapping):
             raise Refusal(
                 f"{where}[{at}].function.arguments is {shown(arguments_sent)}: it must be a JSON object as a text",
+                param="messages",
+            )
+        if not is_whole(arguments):  # the text of a field may hold what the field may not
+            raise Refusal(
+                f"{where}[{at}].function.arguments holds half a character: it must be whole Unicode text",
                 param="messages",
             )
         out.append(

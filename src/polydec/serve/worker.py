@@ -147,6 +147,10 @@ class Answers:
             end.completion for end in self.ends if end is not None and end.completion is not None
         ]
 
+    @property
+    def limits(self) -> Limits:
+        return self._worker.limits
+
     def cancel(self, why: str) -> None:
         """End what has not ended."""
         self._worker.cancel(self.jobs, why)
@@ -253,9 +257,10 @@ class Worker:
     def _plan(self, jobs: list[Job]) -> None:
         """In the planner's thread. The jobs go to the engine together, or none of them does."""
         try:
-            for job in jobs:
-                if not job.cut:
-                    self._submit(job)
+            going = [job for job in jobs if not job.cut]
+            asks = fitted(self.model, [job.ask for job in going], self.limits)
+            for job, ask in zip(going, asks, strict=True):
+                self._submit(job, ask)
         except BaseException:
             for job in jobs:
                 if job.ticket is not None:
@@ -266,12 +271,12 @@ class Worker:
             if job.ticket is not None:
                 self._orders.put(lambda job=job: self._jobs.append(job))
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: Job, ask: Ask) -> None:
         if self._trace is not None:
             job.watched = self._trace.watch(self.model, job.steps)
         observed = job.watched or job.steps
         job.ticket = self.engine.submit(
-            fitted(self.model, job.ask, self.limits),
+            ask,
             on=observed or ignore,
             passes=None if observed is None else job.passes,
             client=job.account,
