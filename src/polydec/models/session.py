@@ -90,9 +90,13 @@ class LMSession:
             scores = await depths.score_whole(self.ledger, draft, want)
         else:
             scores = await paths.score(self.ledger, draft, want, self.law.chunk)
-        if self.owner is not None and self.owner.paused is not None:
-            await Pause()  # the engine wants the memory of this request back
+        await self.pause_on_hold()
         return scores
+
+    async def pause_on_hold(self) -> None:
+        """Stop here while the request is on hold: the engine wants its memory back, and evicts this session meanwhile."""
+        if self.owner is not None and self.owner.paused is not None:
+            await Pause()
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.ledger.settle()

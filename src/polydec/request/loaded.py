@@ -31,6 +31,7 @@ from polydec.request.units import over_bytes, second
 from polydec.shapers.sampling import Sampling
 from polydec.targets.softened import Softened
 from polydec.text import tool_prompt
+from polydec.text.message_forms import joined_text
 
 if TYPE_CHECKING:
     from polydec.request.classifier import Classifier
@@ -434,14 +435,16 @@ def _given(point: Checkpoint, source: tuple[int, ...], cache_salt: str) -> Check
     return point if behind_source is None else replace(point, lm=behind_source(source, cache_salt))
 
 
-def _message(at: int, message: Any) -> dict[str, str]:
-    """A message of a chat, checked. Raises RequestError where it is none."""
+def _message(at: int, message: Any) -> dict[str, Any]:
+    """A message of a chat, checked: its content is a text, or a list of parts that are texts. Raises RequestError where it is
+    none."""
     if not isinstance(message, Mapping):
         raise RequestError(
             f"message {at} is a {type(message).__name__}: it must have a role and a content"
         )
     for key in ("role", "content"):
-        if not isinstance(message.get(key), str):
+        value = message.get(key)
+        if not isinstance(joined_text(value) if key == "content" else value, str):
             raise RequestError(
                 f"message {at} has no {key} that is text: it must have a role and a content"
             )

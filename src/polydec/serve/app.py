@@ -267,11 +267,12 @@ def _tokenized(body: Body, models: Models, limits: Limits) -> Response:
     model, most = models.find(body.take("model")).model, limits.prompt
     special = body.take("add_special_tokens", True) if "prompt" in body.fields else True
     prompt, messages = body.take("prompt"), body.take("messages")
+    read = None if messages is None else read_messages(body, messages)
     body.end()
     if (prompt is None) == (messages is None):
         raise Refusal("give one of prompt and messages", param="prompt")
-    if prompt is None:
-        ids = model.ids(read_messages(messages), most=most)
+    if read is not None:
+        ids = model.ids(read, most=most)
     elif not isinstance(prompt, str):
         raise Refusal(f"prompt is {shown(prompt)}: it must be a text", param="prompt")
     elif model.checkpoint.text.beyond(whole_text(prompt, "prompt"), most):
