@@ -110,6 +110,19 @@ class LM:
                 )
         return measured.costs
 
+    def called(self, name: str) -> LM:
+        """The same model under another name, which is what all messages and figures say: a server's clients need not know where
+        its files lie. Its draft model is named after it."""
+        draft, small = self.draft, f"{name} (draft)"
+        if isinstance(draft, Deferred):
+            deferred = draft
+            draft = Deferred(small, lambda: replace(whole(deferred), name=small))
+        elif draft is not None:
+            draft = replace(draft, name=small)
+        renamed = replace(self, checkpoint=replace(self.checkpoint, name=name), draft=draft)
+        renamed.__dict__["costs"] = self.costs  # their profile has the old name
+        return renamed
+
     def kit(self) -> Kit:
         """What recipes are given, with the bare models and the costs of a machine that nobody measured."""
         return Kit(self.checkpoint.lm, artefacts=self.artefacts, later=self.small)

@@ -77,7 +77,7 @@ class Reply:
         if self._readers:
             text, parts = self._readers[news.index].feed(text)
             if news.finish_reason is not None:
-                rest, more = self._readers[news.index].end()
+                rest, more = self._readers[news.index].end(news.finish_reason == "length")
                 text, parts = text + rest, parts + more
         if text or logprobs is not None or self.wanted.details:
             about = {
@@ -186,7 +186,12 @@ class Reply:
         echo = self.echoes[index]
         text, calls, whole = choice.text, [], True
         if self.wanted.tools:
-            text, calls, whole = read_calls(choice.text, self.wanted.tools, self.wanted.form)
+            text, calls, whole = read_calls(
+                choice.text,
+                self.wanted.tools,
+                self.wanted.form,
+                choice.finish_reason == "length",
+            )
         logprobs = (
             None if choice.logprobs is None else self._logprobs(choice.logprobs, Offsets(len(echo)))
         )

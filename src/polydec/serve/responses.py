@@ -219,7 +219,7 @@ class Response:
         if self._reader is not None:
             text, parts = self._reader.feed(text)
             if news.finish_reason is not None:
-                rest, more = self._reader.end()
+                rest, more = self._reader.end(news.finish_reason == "length")
                 text, parts = text + rest, parts + more
         self._text += text
         if text or marks or self.wanted.details:
@@ -317,7 +317,9 @@ class Response:
         status = "incomplete" if choice.finish_reason == "length" else "completed"
         text, calls, whole = choice.text, list[Call](), True
         if self.wanted.tools:
-            text, calls, whole = read_calls(choice.text, self.wanted.tools, self.wanted.form)
+            text, calls, whole = read_calls(
+                choice.text, self.wanted.tools, self.wanted.form, status == "incomplete"
+            )
         items = {
             MESSAGE: self._message(
                 status, [self._part(text, self._logprobs(choice.logprobs or ()))]
