@@ -26,7 +26,7 @@ HOGS = {
     "prompts": [{"prompt": ["x", "y", "z", "u"], "n": 2}],
     "requests": [{}] * 8,
 }
-LONG = {"prompt": "The fox", "ignore_eos": True, "method": "plain", "max_tokens": 240}
+LONG = {"prompt": "The fox", "ignore_eos": True, "method": "plain", "max_tokens": 60}
 
 
 @pytest.fixture(scope="module")
