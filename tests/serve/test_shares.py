@@ -55,6 +55,30 @@ def test_who_holds_less_than_its_share_gets_in(full, kind):
     assert not worker.answers and not worker.admission.under_way
 
 
+def test_requests_of_who_asks_much_are_not_checked_first(full, monkeypatch):
+    one, other = (full.client(headers={"authorization": f"Bearer {key}"}) for key in KEYS)
+    worker, checked, go = full.worker, list[str](), threading.Event()
+    plan = worker._plan
+
+    def slow(jobs):
+        assert go.wait(60)
+        checked.append(jobs[0].account)
+        plan(jobs)
+
+    monkeypatch.setattr(worker, "_plan", slow)
+    body = {"prompt": "x", "max_tokens": 1}
+    with one, other, ThreadPoolExecutor(8) as pool:
+        sent = [pool.submit(one.post, "/v1/completions", json=body) for _ in range(4)]
+        while len(worker._unplanned) < 3:
+            threading.Event().wait(0.005)
+        sent.append(pool.submit(other.post, "/v1/completions", json=body))
+        while len(worker._unplanned) < 4:
+            threading.Event().wait(0.005)
+        go.set()
+        assert {x.result().status_code for x in sent} == {200}
+    assert checked == ["key-0", "key-1", "key-0", "key-0", "key-0"]
+
+
 def test_without_keys_an_address_is_a_client():
     def at(host):
         return address_of({"client": (host, 1)})
