@@ -1,6 +1,7 @@
 """No answer of a server tells where its models lie: sentences and figures have the names under which they are served."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,9 @@ from house import served
 
 import micro
 import polydec
+from polydec.base.errors import RequestError
+from polydec.drafting.costs import Costs
+from polydec.models.checkpoint import Deferred
 
 HIDDEN = "where-nobody-looks"
 CHAT = [{"role": "user", "content": "x"}]
@@ -88,3 +92,18 @@ def test_figures_have_the_names_that_clients_know(http):
     assert names == {"mine", "mine (draft)"}
     assert {p["model"] for choice in told["choices"] for p in choice["passes"]} == names
     assert json.dumps(told).count(HIDDEN) == 0
+
+
+def test_a_draft_that_cannot_be_loaded_later_is_not_told_either(tmp_path):
+    place = tmp_path / HIDDEN
+
+    def make():
+        raise RequestError(f"{str(place)!r} has no config.json")
+
+    lm = replace(polydec.load("zoo:tiny", draft=None), draft=Deferred(str(place), make))
+    lm.__dict__["costs"] = Costs()
+    renamed = lm.called("mine")
+    assert (renamed.name, renamed.draft.name) == ("mine", "mine (draft)")
+    with pytest.warns(UserWarning, match=HIDDEN), pytest.raises(RequestError) as told:
+        renamed.small()
+    assert HIDDEN not in str(told.value) and "mine (draft) could not be loaded" in str(told.value)
