@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 from polydec.serve.body import Wanted
 from polydec.serve.endpoints import Answer
 from polydec.serve.errors import Refusal
-from polydec.serve.json_text import json_pieces
+from polydec.serve.json_text import json_pieces, json_text
 from polydec.serve.reply import News
 from polydec.serve.worker import LEFT, Answers
 
@@ -162,7 +162,7 @@ async def _made_elsewhere(
 
 def _pieces(chunks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for chunk in chunks:
-        head = f"event: {chunk['type']}\ndata: " if "type" in chunk else "data: "
+        head = _head(chunk)
         for piece in json_pieces(chunk, ascii_only=True):
             yield head + piece
             head = ""
@@ -170,8 +170,12 @@ def _pieces(chunks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def event(chunk: Mapping[str, Any]) -> str:
-    """An event of a stream."""
-    return "".join(_pieces((chunk,)))
+    """A small event of a stream."""
+    return f"{_head(chunk)}{json_text(chunk)}\n\n"
+
+
+def _head(chunk: Mapping[str, Any]) -> str:
+    return f"event: {chunk['type']}\ndata: " if "type" in chunk else "data: "
 
 
 def entries(news: News) -> int:

@@ -77,6 +77,11 @@ def json_pieces(value: Any, *, ascii_only: bool = False) -> Iterator[str]:
         yield "".join(held)
 
 
+def json_text(value: Any) -> str:
+    """The JSON text of a small value at once, in ASCII."""
+    return _ASCII(value)
+
+
 def json_line(value: Any) -> str:
     """The JSON text of a value, in ASCII and with spaces, as `json.dumps` writes it."""
     return json.dumps(value, allow_nan=False, default=list)
