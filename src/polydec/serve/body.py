@@ -245,12 +245,15 @@ def _check_characters(data: Mapping[str, Any]) -> None:
             )
 
 
+_LONE = re.compile("[\ud800-\udfff]")
+
+
 def is_whole(value: Any) -> bool:
     """Whether no text in a JSON value, or name of a member, holds half a character."""
     left = [value]
     while left:
         item = left.pop()
-        if isinstance(item, str) and any("\ud800" <= char <= "\udfff" for char in item):
+        if isinstance(item, str) and _LONE.search(item):
             return False
         if isinstance(item, Mapping):
             left += item.keys()
