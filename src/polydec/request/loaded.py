@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -109,6 +109,18 @@ class LM:
                     "(XDG_CACHE_HOME names another place)"
                 )
         return measured.costs
+
+    def called(self, name: str) -> LM:
+        """The same model under another name, which is what all messages and figures say: a server's clients need not know where
+        its files lie. Its draft model is named after it."""
+        draft, small = self.draft, f"{name} (draft)"
+        if isinstance(draft, Deferred):
+            draft = Deferred(small, partial(_renamed, draft, small))
+        elif draft is not None:
+            draft = replace(draft, name=small)
+        renamed = replace(self, checkpoint=replace(self.checkpoint, name=name), draft=draft)
+        renamed.__dict__["costs"] = self.costs  # their profile has the old name
+        return renamed
 
     def kit(self) -> Kit:
         """What recipes are given, with the bare models and the costs of a machine that nobody measured."""
@@ -449,6 +461,15 @@ class LM:
             if not 0 <= ids[-1] < size:
                 raise RequestError(f"{who} has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
         return tuple(ids)
+
+
+def _renamed(draft: Deferred, name: str) -> Checkpoint:
+    """A draft model under another name, loaded now. Raises RequestError where it cannot be, which says no other name."""
+    try:
+        return replace(whole(draft), name=name)
+    except PolydecError as why:
+        warn(f"{draft.name} could not be loaded: {why}")
+        raise RequestError(f"{name} could not be loaded: take a method without a draft") from None
 
 
 def _given(point: Checkpoint, source: tuple[int, ...], cache_salt: str) -> Checkpoint:
