@@ -97,6 +97,7 @@ def test_every_field_is_taken_and_described_over_http(path):
     for name, option in sampling_fields().items():
         assert told[name]["description"] == option.schema()["description"], name
     beside = {"max_tokens", "logprobs", "prompt_logprobs", "tools", "template"}
+    beside |= {"reasoning_format", "reasoning_budget"}  # under names of several engines
     assert set(ASKED.values()) | beside | NOT_OVER_HTTP.keys() == fields.declared().keys()
 
 

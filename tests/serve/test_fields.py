@@ -67,7 +67,7 @@ def test_efforts(lm, template):
     assert ask.template == {"enable_thinking": False}
     for body, says in (
         ({"reasoning_effort": "huge"}, "must be none, minimal"),
-        ({"reasoning": {"summary": "auto"}}, "an effort only"),
+        ({"reasoning": {"summary": "auto"}}, "an effort and max_tokens only"),
         ({"reasoning": {"effort": "low"}, "reasoning_effort": "high"}, "two names"),
         (
             {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},

@@ -24,6 +24,7 @@ from polydec.methods.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_
 from polydec.models.reuse import Reuse
 from polydec.request.fields import LENGTH, Ask, Prompt, declared
 from polydec.request.loaded import LM
+from polydec.request.thinking import Thinking, thinking_of
 from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
 from polydec.targets.no_early_end import NoEarlyEnd
 from polydec.targets.reprompted import Reprompted
@@ -36,7 +37,8 @@ class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
     what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for;
     pressed: how old keys and values are kept, None: as they are; unit: what ids of the request and its answers stand for,
-    "token" or "byte"; source: tokens that are read beside the prompt; reuse: what is taken of an earlier text's cache."""
+    "token" or "byte"; source: tokens that are read beside the prompt; reuse: what is taken of an earlier text's cache;
+    thinking: how that is read, None: it is left as it stands."""
 
     request: Request
     decoder: Decoder
@@ -49,6 +51,7 @@ class Plan:
     unit: str = "token"
     source: int = 0
     reuse: Reuse | None = None
+    thinking: Thinking | None = None
 
     @property
     def pinned(self) -> bool:
@@ -255,7 +258,13 @@ def plan(
         )
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
     alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
-    writer = point.text.writer(values["stop"], values["include_stop"], after=() if alone else ids)
+    thinking = thinking_of(point, values, ids, family)
+    writer = point.text.writer(
+        values["stop"],
+        values["include_stop"],
+        after=() if alone else ids,
+        thinking=None if thinking is None else thinking.writes_marks,
+    )
     eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
     language = (
         None
@@ -271,6 +280,9 @@ def plan(
         _ending(language, length, model, _ends(model, eos, stop_ids)) if values["finish"] else None
     )
     language = language if ending is None else ending
+    if thinking is not None:
+        ends = _ends(model, eos, stop_ids)
+        language = thinking.language(point, language, ends) or language
     guard = build_guard(sampling, eos=eos, stop_ids=stop_ids, language=language)
     request = Request(
         ids,
@@ -326,6 +338,7 @@ def plan(
         point.unit,
         len(source),
         reuse,
+        thinking,
     )
 
 

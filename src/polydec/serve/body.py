@@ -225,7 +225,8 @@ class Wanted:
     (tokens, drafted or not, metrics); steps: what each round did and all passes as well; echoes: what stands before each
     answer, its prompt where that is asked for; silent: show nothing of the answer behind that; prompt_logprobs: alternatives to
     list beside each token of a prompt, in vLLM's field of that name (None: no such field); tools: names of those that answers
-    may call; form: in which calls stand, where answers are bound to one; told: fields of the request that the response repeats.
+    may call; form: in which calls stand, where answers are bound to one; told: fields of the request that the response repeats;
+    thoughts: send what was thought.
     """
 
     asks: tuple[Ask, ...]
@@ -239,6 +240,7 @@ class Wanted:
     tools: frozenset[str] = frozenset()
     form: Form | None = None
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    thoughts: bool = True
 
 
 def streaming(body: Body) -> tuple[bool, bool, bool, bool]:

@@ -13,6 +13,7 @@ from polydec.request.fields import OWN, declared
 from polydec.request.reading import declared as readings
 from polydec.serve.body import ASKED
 from polydec.serve.constrained import FIELDS as CONSTRAINTS
+from polydec.serve.reasoning import BUDGETS, FORMATS
 from polydec.serve.shapes import USUAL
 from polydec.serve.template import EFFORTS
 from polydec.shapers.sampling import fields as sampling_fields
@@ -62,8 +63,16 @@ _TEMPLATE: Mapping[str, Schema] = MappingProxyType(
             "enum": list(EFFORTS),
             "description": "where the template knows of thinking",
         },
-        "reasoning": _of("object", "OpenAI's newer form of it: an effort"),
+        "reasoning": _of("object", "OpenAI's newer form of it: an effort; max_tokens: a budget"),
+        "reasoning_format": {
+            "enum": list(FORMATS),
+            "description": "none: what is thought stays in the text; else it is parted from it",
+        },
+        "include_reasoning": _of("boolean", "whether what is thought is sent"),
     }
+)
+_BUDGETS: Mapping[str, Schema] = MappingProxyType(
+    {name: _asked("reasoning_budget", "-1: no bound", minimum=-1) for name in BUDGETS}
 )
 _STREAM: Schema = _of("object", "include_usage: counts at the end of a stream")
 _TOOLS: Mapping[str, Schema] = MappingProxyType(
@@ -90,6 +99,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "prompt_logprobs": _PROMPTED,
                 **_TOOLS,
                 **_TEMPLATE,
+                **_BUDGETS,
             },
         ),
         "/v1/completions": (
@@ -101,6 +111,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "logprobs": _BESIDE,
                 "stream_options": _STREAM,
                 "prompt_logprobs": _PROMPTED,
+                **_BUDGETS,
             },
         ),
         "/v1/responses": (
@@ -114,6 +125,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "top_logprobs": _BESIDE,
                 **_TOOLS,
                 **_TEMPLATE,
+                **_BUDGETS,
             },
         ),
         "/v1/embeddings": (

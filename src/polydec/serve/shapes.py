@@ -14,6 +14,7 @@ from polydec.serve import vectors
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
+from polydec.serve.reasoning import read_budget, read_reasoning
 from polydec.serve.settings import Limits
 from polydec.serve.template import no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
@@ -28,6 +29,9 @@ USUAL = 16
 MOST_PROMPTS = 1024
 """Prompts of one request to /v1/completions."""
 
+
+THOUGHTS = ("reasoning_content", "reasoning")
+"""What engines call what was thought, in a message of the assistant."""
 
 Note = TokenLogprob | PromptLogprob
 """A token with its log-probability under the model, and the likeliest ones."""
@@ -72,8 +76,9 @@ class Shape(Protocol):
         logprobs: Any,
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
-        """A choice of a chunk; calls: of tools, or pieces of them."""
+        """A choice of a chunk; calls: of tools, or pieces of them; thought: what was thought, before it says something."""
         ...
 
     def choice(
@@ -83,8 +88,9 @@ class Shape(Protocol):
         logprobs: Any,
         finish_reason: str,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
-        """A choice of a response; calls: of tools."""
+        """A choice of a response; calls: of tools; thought: what was thought before it."""
         ...
 
     def logprobs(self, text: Text, notes: Sequence[Any], offsets: Offsets) -> dict[str, Any]:
@@ -105,8 +111,9 @@ class Chat:
         fields: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
-            "template": template_values(body, model),
         }
+        reasoning = read_reasoning(body)
+        fields |= {"template": template_values(body, model), **reasoning.fields}
         logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, ALTERNATIVES)
         if top is not None and not logprobs:
             raise Refusal(
@@ -130,6 +137,7 @@ class Chat:
             prompt_logprobs=prompted,
             tools=tools.names,
             form=tools.form,
+            thoughts=reasoning.told,
         )
 
     def opening(self, index: int) -> dict[str, Any]:
@@ -147,10 +155,12 @@ class Chat:
         logprobs: Any,
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
-        delta: dict[str, Any] = (
-            {"content": text} if text or (finish_reason is None and not calls) else {}
-        )
+        spoken = finish_reason is None and not calls and not thought
+        delta: dict[str, Any] = {"content": text} if text or spoken else {}
+        if thought:
+            delta["reasoning_content"] = thought
         if calls:
             delta["tool_calls"] = list(calls)
         return {
@@ -167,8 +177,12 @@ class Chat:
         logprobs: Any,
         finish_reason: str,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant"}
+        if thought:
+            message["reasoning_content"] = thought
+        message |= {"content": text or None if calls else text, "refusal": None}
         return {
             "index": index,
             "message": {**message, "tool_calls": list(calls)} if calls else message,
@@ -210,6 +224,7 @@ class Completions:
             "constraint": constraint(body, model),
         }
         no_template(body)
+        fields["reasoning_budget"] = read_budget(body)
         prompt, echo = body.take("prompt"), body.flag("echo")
         alone = fields["source"] is not None and prompt in (None, "")  # nothing begins the answer
         prompts = [""] if alone else read_prompts(prompt, body.limits)
@@ -240,6 +255,7 @@ class Completions:
         logprobs: Any,
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
         return self.choice(index, text, logprobs, finish_reason)
 
@@ -250,6 +266,7 @@ class Completions:
         logprobs: Any,
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
@@ -388,8 +405,9 @@ def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
             param="messages",
         )
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role) if tools else None
+    legal = ("role", "content", "name", more, *(THOUGHTS if role == "assistant" else ()))
     for name, value in message.items():  # clients send back what they got, empty fields included
-        if name not in ("role", "content", "name", more) and value not in (None, [], {}, ""):
+        if name not in legal and value not in (None, [], {}, ""):
             raise Refusal(
                 f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
                 + ("" if tools else ", tool calls only where tools are given"),
@@ -405,7 +423,20 @@ def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
         "role": "system" if role == "developer" else role,
         **({} if named is None else {"name": _whole_text(named, "messages")}),
         **_said(where, message, more),
+        **_thought(where, message),
     }
+
+
+def _thought(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    """What an earlier answer thought: most templates leave it out, some show it."""
+    for name in THOUGHTS:
+        thought = message.get(name)
+        if thought and not isinstance(thought, str):
+            raise Refusal(
+                f"{where}.{name} is {shown(thought)}: it must be a text", param="messages"
+            )
+    thought = next((message[name] for name in THOUGHTS if message.get(name)), None)
+    return {} if thought is None else {"reasoning_content": _whole_text(thought, "messages")}
 
 
 def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from polydec.api import LM
 from polydec.base.options import shown
+from polydec.request.thinking import SWITCHES
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
 
@@ -19,9 +20,7 @@ LEAST = len('"a": 1, ') - 1
 """Of a name with its value; one of them may be empty."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 """OpenAI's words for how long a model thinks."""
-SWITCHES = ("enable_thinking", "thinking")
-"""What templates call the switch that lets a model think."""
-FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning")
+FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "reasoning_format")
 
 
 def template_values(body: Body, model: LM) -> dict[str, Any]:
@@ -78,10 +77,12 @@ def _check(name: str, model: LM) -> None:
 def _effort(body: Body) -> str | None:
     """`reasoning_effort`, or `effort` in OpenAI's `reasoning`."""
     more = body.mapping("reasoning")
-    other = next((k for k, v in more.items() if k != "effort" and v is not None), None)
+    legal = ("effort", "max_tokens")
+    other = next((k for k, v in more.items() if k not in legal and v is not None), None)
     if other is not None:
         raise Refusal(
-            f"reasoning has {shown(other)}: it holds an effort only, since nothing of what a model thinks is summed up here",
+            f"reasoning has {shown(other)}: it holds an effort and max_tokens only, since nothing of what a model thinks is "
+            "summed up here",
             param="reasoning",
         )
     if more.get("effort") is not None:

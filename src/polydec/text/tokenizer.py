@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from polydec.base.errors import PolydecError, RequestError
 from polydec.core.request import Writer
 from polydec.formats.edge import first_line, sentence
+from polydec.formats.thinking_marks import Kind, Segment, ThinkingMarks, ThinkingReader, marks_of
 from polydec.text.template import Template
 
 LONG = 1 << 12
@@ -187,6 +188,8 @@ class Text:
                     f"messages[{i}] is {message!r}: each must be a dict with role and content"
                 )
         known = {"tools": None, "documents": None, **self.names}
+        if "reasoning_content" not in self.template.source and ".thinking" in self.template.source:
+            messages = [_with_thinking(message) for message in messages]
         return self.template.render(
             {**known, **values, "messages": list(messages), "add_generation_prompt": reply}
         )
@@ -205,14 +208,39 @@ class Text:
         """The prompt that asks for the assistant's next turn: messages are {"role": …, "content": …}."""
         return self.encode(self.render(messages, **values), special=False)
 
+    @cached_property
+    def thinking_marks(self) -> ThinkingMarks | None:
+        """How the model parts its thinking from its answers, as its chat template or its tokens say; None: nothing is known."""
+        source = "" if self.template is None else self.template.source
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return marks_of(source, (token.content for token in added))
+
+    def mark_names(self, marks: ThinkingMarks) -> dict[int, str]:
+        """The control tokens that stand in these marks, by their ids. They are written like text where thinking is parted."""
+        names = {i: self.tokenizer.id_to_token(i) or "" for i in self._skipped}
+        return {i: n for i, n in names.items() if n and any(n in text for text in marks.texts)}
+
     def writer(
-        self, stop: Sequence[str] = (), include_stop: bool = False, *, after: Sequence[int] = ()
+        self,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        *,
+        after: Sequence[int] = (),
+        thinking: ThinkingReader | None = None,
     ) -> Callable[[], Writer]:
         """Makes writers: their pieces, joined, are decode(all tokens) up to the first stop string (with it where
-        include_stop). A stop string may begin and end inside tokens; what may still become one is held back."""
+        include_stop). A stop string may begin and end inside tokens; what may still become one is held back. thinking: marks
+        of the thinking are written as well, and stop strings end the answer alone; None: nothing is known of it."""
         for s in stop:
             if not isinstance(s, str) or not s:
                 raise RequestError(f"stop has {s!r}: each must be a text of at least one character")
+        if thinking is not None:
+            names = self.mark_names(thinking.marks)
+            return lambda: ThinkingWriter(
+                MarkSpeller(self._speller, tuple(after), names),
+                thinking,
+                StopWriter(_SILENT, tuple(stop), include_stop),
+            )
         return lambda: StopWriter(self._speller(after), tuple(stop), include_stop)
 
     def _speller(self, after: Sequence[int]) -> Speller:
@@ -252,6 +280,14 @@ def _refusal(what: str, e: BaseException) -> BaseException:
     if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
         return e
     return RequestError(sentence(f"{what} ({first_line(e)})"))
+
+
+def _with_thinking(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message for templates that call what was thought `thinking`."""
+    if "reasoning_content" not in message:
+        return message
+    rest = {name: value for name, value in message.items() if name != "reasoning_content"}
+    return {**rest, "thinking": message["reasoning_content"]}
 
 
 _TOOL: Mapping[str, Any] = {
@@ -425,21 +461,25 @@ class StopWriter:
         if self.stopped:
             return ""
         piece = self._speller.feed(token)
-        return self._take(piece) if self._stop else piece
+        return self.take(piece) if self._stop else piece
 
     def end(self) -> str:
         if self.stopped:
             return ""
-        piece = self._take(self._speller.end())
-        withheld, self._withheld = self._withheld, ""
-        return piece + withheld
+        return self.take(self._speller.end()) + self.rest()
 
     def fork(self) -> StopWriter:
         twin = copy(self)
         twin._speller = self._speller.fork()
         return twin
 
-    def _take(self, piece: str) -> str:
+    def rest(self) -> str:
+        """What was held back."""
+        withheld, self._withheld = self._withheld, ""
+        return withheld
+
+    def take(self, piece: str) -> str:
+        """What becomes certain of the text with one more piece."""
         if not self._stop or not piece:
             return piece
         text = self._withheld + piece
@@ -451,6 +491,97 @@ class StopWriter:
         keep = max(_overlap(text, s) for s in self._stop)
         self._withheld = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+
+class Silent:
+    """The speller of a writer that is given text."""
+
+    def feed(self, token: int) -> str:
+        return ""
+
+    def end(self) -> str:
+        return ""
+
+    def fork(self) -> Silent:
+        return self
+
+
+_SILENT = Silent()
+
+
+class MarkSpeller:
+    """Writes some control tokens by their names, and all others as `speller` does. speller: makes one that goes on behind some
+    tokens; names: of those control tokens."""
+
+    def __init__(
+        self,
+        speller: Callable[[Sequence[int]], Speller],
+        before: tuple[int, ...],
+        names: Mapping[int, str],
+    ) -> None:
+        self._made, self._names, self._before = speller, names, before
+        self._inner = speller(before)
+
+    def feed(self, token: int) -> str:
+        name = self._names.get(token)
+        if name is None:
+            self._before = (*self._before[-7:], token)
+            return self._inner.feed(token)
+        text = self._inner.end() + name
+        self._inner = self._made(self._before)
+        return text
+
+    def end(self) -> str:
+        return self._inner.end()
+
+    def fork(self) -> MarkSpeller:
+        twin = copy(self)
+        twin._inner = self._inner.fork()
+        return twin
+
+
+class ThinkingWriter:
+    """Writes the thinking with its marks as it stands, and looks for stop strings in the answer alone."""
+
+    def __init__(self, speller: MarkSpeller, reader: ThinkingReader, stops: StopWriter) -> None:
+        self._speller, self._reader, self._stops = speller, reader, stops
+        self._read = reader.start()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.stopped
+
+    def push(self, token: int) -> str:
+        return self._written(self._speller.feed(token))
+
+    def end(self) -> str:
+        if self.stopped:
+            return ""
+        text = self._written(self._speller.end())
+        text += self._passed(self._reader.end(self._read, cut=False))
+        return text if self.stopped else text + self._stops.rest()
+
+    def fork(self) -> ThinkingWriter:
+        twin = copy(self)
+        twin._speller, twin._stops = self._speller.fork(), self._stops.fork()
+        return twin
+
+    def _written(self, text: str) -> str:
+        if self.stopped:
+            return ""
+        self._read, segments = self._reader.step(self._read, text)
+        return self._passed(segments)
+
+    def _passed(self, segments: Sequence[Segment]) -> str:
+        out = ""
+        for kind, part in segments:
+            if kind is Kind.ANSWER:
+                out += self._stops.take(part)
+            else:
+                out += self._stops.rest() + part
+            if self.stopped:
+                break
+        return out
 
 
 def _overlap(text: str, stop: str) -> int:
