@@ -68,6 +68,7 @@ class Completion:
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
     prompt_logprobs: of each token of the prompt where the request asks for them, else None. edits: how the texts were written.
     unit: what ids, usage, log-probabilities and figures count: "token", or "byte" where the request asks for bytes.
+    cached_tokens: of the prompt, those of which another text's cache held the entries, so that they were not fed.
     """
 
     choices: tuple[Choice, ...]
@@ -77,6 +78,7 @@ class Completion:
     prompt_logprobs: tuple[PromptLogprob, ...] | None = None
     edits: tuple[Edited, ...] = field(default=(), compare=False)
     unit: str = "token"
+    cached_tokens: int = 0
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -275,7 +277,17 @@ class Ticket:
             noted,
             (*self.watch.taken, *self.watch.edits),
             self.plan.unit,
+            self._cached_tokens,
         )
+
+    @property
+    def _cached_tokens(self) -> int:
+        """How many tokens of the prompt were not fed."""
+        request = self.plan.request
+        whole = request.prompt_logprobs is not None  # then all of it is fed, once
+        if self.task is None or whole or self.plan.unit != "token":
+            return 0
+        return self.task.cached_of(self.engine.model.network, len(request.prompt) - 1)
 
     def _so_far(self, choice: int) -> Choice:
         text = self.transcript.texts.get(choice)

@@ -231,6 +231,7 @@ class Reply:
             "prompt_tokens": prompt,
             "completion_tokens": written,
             "total_tokens": prompt + written,
+            **cached_prompt(done),
             **thinking_tokens(done),
             **unit(done[0]),
         }
@@ -253,6 +254,13 @@ def spelling(model: LM, wanted: Wanted) -> Text:
 def unit(done: Completion) -> dict[str, Any]:
     """What counts are of, where that is not tokens."""
     return {} if done.unit == "token" else {"unit": done.unit}
+
+
+def cached_prompt(done: Sequence[Completion]) -> dict[str, Any]:
+    """How many tokens of the prompts were cached; nothing where other things than tokens are counted."""
+    if done[0].unit != "token":
+        return {}
+    return {"prompt_tokens_details": {"cached_tokens": sum(c.cached_tokens for c in done)}}
 
 
 def thinking_tokens(done: Sequence[Completion]) -> dict[str, Any]:

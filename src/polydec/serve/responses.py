@@ -478,7 +478,7 @@ def _usage(done: Completion) -> dict[str, Any]:
     prompt, written = done.usage["prompt_tokens"], done.usage["completion_tokens"]
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": done.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": done.usage.get("reasoning_tokens", 0)},
         "total_tokens": prompt + written,
