@@ -30,6 +30,8 @@ from polydec.targets.no_early_end import NoEarlyEnd
 from polydec.targets.reprompted import Reprompted
 from polydec.targets.shaped import Shaped
 from polydec.targets.softened import Softened
+from polydec.text import prompt_ending
+from polydec.text.message_forms import joined_text
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,7 @@ def plan(
             raw=values["raw"],
             tools=ask.tools,
             template=values["template"],
+            ending=values["prompt_ending"],
         )
     if values["units"] != "tokens":
         model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
@@ -257,8 +260,10 @@ def plan(
             f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})"
         )
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
-    alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
-    thinking = thinking_of(point, values, ids, family)
+    messages = not isinstance(ask.prompt, str) and not _are_ids(ask.prompt)
+    begun = _begun_answer(ask.prompt, values["prompt_ending"], messages)
+    alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt) and begun is None
+    thinking = thinking_of(point, values, ids, family, begun)
     writer = point.text.writer(
         values["stop"],
         values["include_stop"],
@@ -342,6 +347,19 @@ def plan(
     )
 
 
+def _begun_answer(prompt: Prompt, ending: str, messages: bool) -> str | None:
+    """What stands of the answer already; None: nothing does. Raises RequestError where the prompt has no messages to end."""
+    if ending != prompt_ending.OPENED and not messages:
+        raise RequestError(
+            f"prompt_ending is {ending!r}: the prompt holds no chat messages, so leave it out"
+        )
+    if ending != prompt_ending.CONTINUED:
+        return None
+    last = prompt[-1]
+    content = last["content"] if isinstance(last, Mapping) else ""
+    return str(joined_text(content))
+
+
 def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
     """How a second model over bytes reads the prompt of a request; None: by no template of its own."""
     if _are_ids(ask.prompt):
@@ -350,7 +368,13 @@ def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
     if chat and not own.checkpoint.text.has_chat:
         return None
     try:
-        return own.ids(ask.prompt, raw=not chat, tools=ask.tools, template=ask.template)
+        return own.ids(
+            ask.prompt,
+            raw=not chat,
+            tools=ask.tools,
+            template=ask.template,
+            ending=ask.prompt_ending,
+        )
     except PolydecError:  # its template refuses what the first one shows
         return None
 

@@ -193,6 +193,12 @@ class Ask:
     template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
         default_factory=dict[str, Any]
     )
+    prompt_ending: Annotated[
+        str,
+        OneOf("reply", "continue", "none"),
+        Note("continue goes on with the final message"),
+        "what the text of a chat ends with: what opens the assistant's turn, its final message, or nothing more",
+    ] = "reply"
 
     def __repr__(self) -> str:
         """The prompt, cut short, and the fields that were set."""
@@ -247,6 +253,7 @@ class Fields(TypedDict, total=False):
     cache_salt: str
     tools: Sequence[Mapping[str, Any]]
     template: Mapping[str, Any]
+    prompt_ending: str
 
 
 def asked(prompt: Prompt | Ask, values: Fields) -> Ask:

@@ -96,7 +96,11 @@ class Thinking:
 
 
 def thinking_of(
-    point: Checkpoint, values: Mapping[str, Any], ids: Sequence[int], family: str
+    point: Checkpoint,
+    values: Mapping[str, Any],
+    ids: Sequence[int],
+    family: str,
+    begun: str | None = None,
 ) -> Thinking | None:
     """How a request's thinking is read; None: it is left as it stands.
 
@@ -105,6 +109,7 @@ def thinking_of(
         values: the fields of the request.
         ids: of its prompt.
         family: of the model.
+        begun: what stands of the answer already, None: nothing does.
 
     Returns:
         None where nothing of it is asked for, or nothing is known of how this model thinks and no budget is given.
@@ -128,7 +133,8 @@ def thinking_of(
             )
         return None
     tail = point.text.tokenizer.decode(list(ids[-TAIL:]), skip_special_tokens=False)
-    reader = ThinkingReader(marks, marks.opened_by(tail))
+    opened = marks.opened_by(tail) or (begun is not None and marks.left_open(begun))
+    reader = ThinkingReader(marks, opened)
     names = point.text.mark_names(marks)
     ends = point.lm.vocab.eos
     return Thinking(

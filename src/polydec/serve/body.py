@@ -30,8 +30,6 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
         "detokenize": (True,),
-        "add_generation_prompt": (True,),
-        "continue_final_message": (False,),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "modalities": (["text"],),

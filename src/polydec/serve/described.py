@@ -71,6 +71,14 @@ _TEMPLATE: Mapping[str, Schema] = MappingProxyType(
         "include_reasoning": _of("boolean", "whether what is thought is sent"),
     }
 )
+_ENDING: Mapping[str, Schema] = MappingProxyType(
+    {
+        "add_generation_prompt": _of("boolean", "what opens the assistant's turn is added; true"),
+        "continue_final_message": _of(
+            "boolean", "go on with the assistant's final message; add_generation_prompt is false"
+        ),
+    }
+)
 _BUDGETS: Mapping[str, Schema] = MappingProxyType(
     {name: _asked("reasoning_budget", "-1: no bound", minimum=-1) for name in BUDGETS}
 )
@@ -99,6 +107,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "prompt_logprobs": _PROMPTED,
                 **_TOOLS,
                 **_TEMPLATE,
+                **_ENDING,
                 **_BUDGETS,
             },
         ),
@@ -145,6 +154,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "prompt": _of("string", "a text; or give messages"),
                 "messages": _of("array", "a chat"),
                 "add_special_tokens": _of("boolean", "the tokenizer's own marks"),
+                **_ENDING,
             },
         ),
         "/detokenize": (

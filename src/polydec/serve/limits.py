@@ -19,7 +19,14 @@ def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
     if hasattr(model.checkpoint.lm, "given"):
         model, source, ids = model.from_source(ask, most)
     else:
-        ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools, template=ask.template, most=most)
+        ids = model.ids(
+            ask.prompt,
+            raw=ask.raw,
+            tools=ask.tools,
+            template=ask.template,
+            ending=ask.prompt_ending,
+            most=most,
+        )
     steered = steering(model, ask, ids, ask.raw, most)
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second), ("source", source)):

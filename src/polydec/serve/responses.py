@@ -14,7 +14,7 @@ from polydec.serve.errors import Refusal
 from polydec.serve.reasoning import ThoughtStream, may_think, read_reasoning
 from polydec.serve.reply import News, about, pieces, spelling, unit
 from polydec.serve.shapes import Chat, Offsets, read_messages
-from polydec.serve.template import template_values
+from polydec.serve.template import no_ending, template_values
 from polydec.serve.tools import Call, Part, Reader, joined, read_calls, read_tools
 
 LOGPROBS = "message.output_text.logprobs"
@@ -32,6 +32,7 @@ class Responses:
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
         """Raises Refusal or RequestError for what cannot be honoured."""
         _format(body)
+        no_ending(body)
         fields: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
@@ -58,7 +59,7 @@ class Responses:
                 param="include",
             )
         most, instructions = length(body, "max_output_tokens"), body.take("instructions")
-        messages = read_input(body, body.take("input"), tools="tools" in body.fields)
+        messages = read_input(body, body.take("input"))
         if instructions is not None:
             if not isinstance(instructions, str):
                 raise Refusal(
@@ -112,9 +113,8 @@ def _format(body: Body) -> None:
         body.put("response_format", form)
 
 
-def read_input(body: Body, value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
-    """A text, or messages whose parts are texts; tools: the request has some, so that there may be calls of them and what they
-    gave."""
+def read_input(body: Body, value: Any) -> list[Mapping[str, Any]]:
+    """A text, or messages whose parts are texts, calls, what they gave, and what was thought."""
     if isinstance(value, str) and value.strip():
         return read_messages(body, [{"role": "user", "content": value}])
     if not isinstance(value, list) or not value:
@@ -125,7 +125,7 @@ def read_input(body: Body, value: Any, *, tools: bool = False) -> list[Mapping[s
     messages, thought = list[dict[str, Any]](), ""
     for at, item in enumerate(value):
         kind = item.get("type") if isinstance(item, Mapping) else None
-        if tools and kind == "function_call":
+        if kind == "function_call":
             call = _past(f"input[{at}]", item, body)
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
@@ -134,15 +134,17 @@ def read_input(body: Body, value: Any, *, tools: bool = False) -> list[Mapping[s
             }
         elif kind == "reasoning":
             thought += _past_thought(f"input[{at}]", item, body)
-        elif tools and kind == "function_call_output":
+        elif kind == "function_call_output":
             messages.append(_result(f"input[{at}]", item, body))
         else:
             messages.append(_item(f"input[{at}]", item, body))
-        if thought and messages and messages[-1]["role"] == "assistant":
-            messages[-1] |= {"reasoning_content": thought}
+        if thought and kind != "reasoning" and messages[-1]["role"] == "assistant":
+            before = messages[-1].get("reasoning_content")
+            joined_thoughts = "\n".join(x for x in (before, thought) if x)
+            messages[-1] = {**messages[-1], "reasoning_content": joined_thoughts}
             thought = ""
     try:
-        return read_messages(body, messages, tools=tools)
+        return read_messages(body, messages)
     except Refusal as error:
         told = str(error).replace("messages", "input", 1)
         raise Refusal(told, param="input", code=error.code) from None

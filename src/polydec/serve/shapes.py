@@ -16,7 +16,7 @@ from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.reasoning import read_budget, read_reasoning
 from polydec.serve.settings import Limits
-from polydec.serve.template import no_template, template_values
+from polydec.serve.template import chat_ending, no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
 from polydec.text.tokenizer import Text
 
@@ -121,10 +121,10 @@ class Chat:
             )
         fields["max_tokens"] = length(body, "max_completion_tokens", "max_tokens")
         fields["logprobs"] = (top or 0) if logprobs else None
-        with_tools = "tools" in body.fields
+        fields["prompt_ending"] = chat_ending(body)
         tools = read_tools(body, model, fields["constraint"])
         fields["constraint"] = tools.constraint
-        messages = read_messages(body, body.take("messages"), tools=with_tools)
+        messages = read_messages(body, body.take("messages"))
         stream, usage, details, steps = streaming(body)
         prompted = fields["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
@@ -391,38 +391,35 @@ EMPTY: tuple[Any, ...] = (None, [], {}, "")
 """Clients send back what they got, empty fields included."""
 
 
-def read_messages(body: Body, messages: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
+def read_messages(body: Body, messages: Any) -> list[Mapping[str, Any]]:
     """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. body: of the
-    request; tools: it has some, so that messages may hold calls of them and what they gave."""
+    request. Messages may hold calls and what they gave, whether the request has tools or not."""
     if not isinstance(messages, list) or not messages:
         raise Refusal(
             f"messages is {shown(messages)}: it must be a list of at least one message",
             param="messages",
         )
-    return [_message(f"messages[{at}]", m, tools, body) for at, m in enumerate(messages)]
+    return [_message(f"messages[{at}]", m, body) for at, m in enumerate(messages)]
 
 
-def _message(where: str, message: Any, tools: bool, body: Body) -> Mapping[str, Any]:
+def _message(where: str, message: Any, body: Body) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         raise Refusal(
             f"{where} is {shown(message)}: it must have a role and a content", param="messages"
         )
     role = message.get("role")
-    roles = ("system", "developer", "user", "assistant", *(("tool",) if tools else ()))
+    roles = ("system", "developer", "user", "assistant", "tool")
     if role not in roles:
         raise Refusal(
-            f"{where}.role is {shown(role)}: it must be {' or '.join(roles)}"
-            + (" (tools are not given)" if role == "tool" else ""),
-            param="messages",
+            f"{where}.role is {shown(role)}: it must be {' or '.join(roles)}", param="messages"
         )
-    more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role) if tools else None
+    more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role)
     body.members(where, message, MESSAGE, EMPTY)
     legal = ("role", "content", "name", more, *(THOUGHTS if role == "assistant" else ()))
     for name, value in ((k, v) for k, v in message.items() if k in MESSAGE):
         if name not in legal and value not in EMPTY:
             raise Refusal(
-                f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
-                + ("" if tools else ", tool calls only where tools are given"),
+                f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here",
                 param="messages",
             )
     named = message.get("name")
