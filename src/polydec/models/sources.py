@@ -30,6 +30,8 @@ BASES = 4
 """How many checkpoints may stand behind one another by `polydec_base`."""
 TEMPLATES = 64
 """Chat templates by name that are read at most."""
+BYTES_OF_ID = 8
+"""What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up, and takes far more."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Sourc
             base.fingerprint,
             {**base.generation, **generation},
         )
-    text, fingerprint = _open_text(path, config, generation)
+    stored = sum(f.stat().st_size for end in ("safetensors", "bin") for f in path.glob(f"*.{end}"))
+    text, fingerprint = _open_text(path, config, generation, stored)
     return Source(str(path), config, weights, text, fingerprint, generation)
 
 
@@ -171,9 +174,9 @@ def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def _open_text(
-    path: Path, config: Mapping[str, Any], generation: Mapping[str, Any]
+    path: Path, config: Mapping[str, Any], generation: Mapping[str, Any], stored: int
 ) -> tuple[Text, str]:
-    """The tokenizer of a directory and its fingerprint."""
+    """The tokenizer of a directory and its fingerprint. stored: bytes of its weights."""
     settings = _json(path / "special_tokens_map.json", {}) | _json(
         path / "tokenizer_config.json", {}
     )
@@ -219,6 +222,11 @@ def _open_text(
         size = _text_config(config).get("vocab_size")
         if size is None:
             raise FileError(f"{path} has no tokenizer, and its config.json no vocab_size")
+        if size * BYTES_OF_ID > stored:
+            raise FileError(
+                f"{path} has no tokenizer, and its config.json says vocab_size {size}: its weights take {stored} bytes, "
+                f"less than the {BYTES_OF_ID} that an embedding takes at least"
+            )
         tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Text(tokenizer, eos=eos), ""
