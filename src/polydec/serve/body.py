@@ -15,6 +15,7 @@ from polydec.base.options import shown
 from polydec.constraints.tool_calls import Form
 from polydec.request.fields import ALTERNATIVES, declared
 from polydec.serve.errors import Refusal
+from polydec.serve.known_fields import REASONS
 from polydec.serve.settings import Limits
 from polydec.shapers.sampling import fields as sampling_fields
 from polydec.shapers.sampling import rules as sampling_rules
@@ -43,6 +44,28 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "truncate_prompt_tokens": (),
         "logit_processors": ([],),
         "bad_words": ([],),
+        "verbosity": ("medium",),
+        "documents": ([],),
+        "watermarking": (False,),
+        "return_token_ids": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "return_token_offsets": (False,),
+        "return_prompt_text": (False,),
+        "stream_interval": (1,),
+        "return_tokens": (False,),
+        "return_progress": (False,),
+        "timings_per_token": (False,),
+        "post_sampling_probs": (False,),
+        "reasoning_control": (False,),
+        "mirostat": (0,),
+        "dynatemp_range": (0, 0.0),
+        "n_probs": (0,),
+        "n_indent": (0,),
+        "n_keep": (0,),
+        "min_keep": (0,),
+        "id_slot": (-1,),
+        "t_max_predict_ms": (0,),
+        "lora": ([],),
     }
 )
 """Fields of which only these values are honoured, none (null) besides: they say what the server does anyway."""
@@ -171,6 +194,12 @@ class Body:
             self._left = {}
         for name in self._left:
             near = get_close_matches(name[:100], self._known, 3, 0.6)
+            if name in REASONS:  # another server takes it
+                raise Refusal(
+                    f"field {name} is not taken here: {REASONS[name]}",
+                    param=name,
+                    code="unknown_field",
+                )
             raise Refusal(
                 f"field {shown(name)} is unknown: "
                 + (
