@@ -14,6 +14,7 @@ from polydec.base.errors import RequestError
 from polydec.constraints.protocols import Language
 from polydec.core.types import Vocab, Words
 from polydec.formats.thinking_marks import (
+    Kind,
     Phase,
     ReadState,
     ThinkingReader,
@@ -84,12 +85,14 @@ class AfterThinking:
         text = self._piece(token)
         if state.read is None:
             return replace(state, answer=self._stepped(state.answer, token), used=used)
-        read = self.reader.step(state.read, text)[0]
+        read, said = self._read(state.read, text)
         if state.read.thinks:
-            return self._thought(state, read, used)
+            return self._thought(state, read, said, used)
         if self.inner is None:
             return ThoughtState(read, None, used, state.thought)
-        return self._before_answer(state, read, token, text)
+        if said or not self._may_be_mark(state.read, text):
+            return replace(state, read=None, answer=self._stepped(state.answer, token), used=used)
+        return self._before_answer(state, read, token)
 
     def allows(self, state: ThoughtState, token: int) -> bool:
         if self._over(state):
@@ -178,22 +181,23 @@ class AfterThinking:
         answer = self.begin(used) if last else None
         return ThoughtState(read, answer, used, state.thought, None if last else at + 1)
 
-    def _thought(self, state: ThoughtState, read: ReadState, used: int) -> ThoughtState:
+    def _read(self, read: ReadState, text: str) -> tuple[ReadState, bool]:
+        """The state behind a text, and whether some of it is an answer, or may become one."""
+        after, segments = self.reader.step(read, text)
+        said = after.phase is Phase.ANSWER or any(kind is Kind.ANSWER for kind, _ in segments)
+        return after, said
+
+    def _thought(self, state: ThoughtState, read: ReadState, said: bool, used: int) -> ThoughtState:
         """One more token of the thinking, or the one that ends it."""
+        if self.inner is not None and (said or (not read.thinks and read.held.strip())):
+            return DEAD  # the token would begin an answer that nothing has looked at
         if read.thinks:
             return ThoughtState(read, None, used, state.thought + 1)
-        if self.inner is not None and (read.phase is Phase.ANSWER or read.held.strip()):
-            return DEAD  # the token would begin an answer that nothing has looked at
         return ThoughtState(read, self.begin(used), used, state.thought)
 
-    def _before_answer(
-        self, state: ThoughtState, read: ReadState, token: int, text: str
-    ) -> ThoughtState:
-        """One more token where a mark may come or the answer; read: behind it."""
-        assert state.read is not None
+    def _before_answer(self, state: ThoughtState, read: ReadState, token: int) -> ThoughtState:
+        """One more token that leads towards a mark, before the answer; read: behind it."""
         used, answer = state.used + 1, self._stepped(state.answer, token)
-        if not self._may_be_mark(state.read, read, text):
-            return replace(state, read=None, answer=answer, used=used)
         if read.thinks:
             return ThoughtState(read, None, used, state.thought)
         behind = read.phase is Phase.BEHIND and not read.held.strip()
@@ -208,11 +212,9 @@ class AfterThinking:
         return self.inner.step(answer, token)
 
     @staticmethod
-    def _may_be_mark(before: ReadState, read: ReadState, text: str) -> bool:
-        """Whether a token leads towards a mark, or is the one token of white space beside one."""
-        if not text or read.phase is Phase.ANSWER:
-            return False
-        return bool(text.strip()) or not before.held
+    def _may_be_mark(before: ReadState, text: str) -> bool:
+        """Whether a token that says nothing leads towards a mark, or is the one token of white space beside one."""
+        return bool(text.strip()) or (bool(text) and not before.held)
 
     # ---- masks ----
 
@@ -233,8 +235,8 @@ class AfterThinking:
         for character in following | (set() if read.held else set(" \t\r\n")):
             for token in self._by_first.get(character, ()):
                 text = self._piece(token)
-                after = self.reader.step(read, text)[0]
-                mask_V[token] = self._may_be_mark(read, after, text)
+                _, said = self._read(read, text)
+                mask_V[token] = not said and self._may_be_mark(read, text)
         return mask_V
 
     def _inside(self, read: ReadState) -> Tensor:
@@ -242,8 +244,8 @@ class AfterThinking:
         mask_V = torch.ones(len(self.pieces), dtype=torch.bool)
         mask_V[[end for end in self.ends if end < len(self.pieces)]] = False
         for token in self._closers(read.held):
-            after = self.reader.step(read, self._piece(token))[0]
-            if not after.thinks and (after.phase is Phase.ANSWER or after.held.strip()):
+            after, said = self._read(read, self._piece(token))
+            if said or (not after.thinks and after.held.strip()):
                 mask_V[token] = False
         return mask_V
 
