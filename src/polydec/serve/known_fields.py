@@ -31,7 +31,7 @@ _VLLM_BESIDE = (
     "request_id session_id return_tokens_as_token_ids return_token_ids "
     "routed_experts_prompt_start return_token_offsets return_mm_kwargs cache_salt "
     "kv_transfer_params ec_transfer_params vllm_xargs repetition_detection "
-    "thinking_token_budget stream_interval logits_processors"
+    "thinking_token_budget stream_interval logits_processors logit_processors detokenize"
 )
 _LLAMA = (
     "temperature dynatemp_range dynatemp_exponent top_k top_p min_p top_n_sigma n_predict "
