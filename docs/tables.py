@@ -1,6 +1,6 @@
 """Writes tables into the docs from the code: methods (docs/methods.md) from the CARDs, sampling fields (docs/sampling.md) from
-the rules, kinds of constraints (docs/constraints.md), flags of
-training (docs/training.md). `--check` only says whether they are up to date."""
+the rules, kinds of constraints (docs/constraints.md), flags of training (docs/training.md), fields of other servers
+(docs/serve.md). `--check` only says whether they are up to date."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 from polydec.cli import training
 from polydec.constraints import asked
 from polydec.methods import registry
+from polydec.serve import field_table
 from polydec.shapers import sampling
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +40,11 @@ PLACES = (
         training.tables,
     ),
     (ROOT / "docs" / "constraints.md", BEGIN.format(what="brought", source="kinds"), asked.table),
+    (
+        ROOT / "docs" / "serve.md",
+        BEGIN.format(what="other servers' fields", source="server"),
+        field_table.table,
+    ),
 )
 
 

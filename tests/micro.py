@@ -32,8 +32,10 @@ def write(
     context: int = 256,
     hidden: int = 32,
     layers: int = 2,
+    more: tuple[str, ...] = (),
+    template: str = TEMPLATE,
 ) -> Path:
-    """The directory of a random model; the same seed gives the same weights."""
+    """The directory of a random model; the same seed gives the same weights. more: further control tokens."""
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     tok = Tokenizer(models.BPE())
@@ -45,13 +47,13 @@ def write(
         TEXT,
         trainers.BpeTrainer(
             vocab_size=vocab,
-            special_tokens=["<|im_start|>", "<|im_end|>"],
+            special_tokens=["<|im_start|>", "<|im_end|>", *more],
             show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         ),
     )
     fast = PreTrainedTokenizerFast(tokenizer_object=tok, eos_token="<|im_end|>")
-    fast.chat_template = TEMPLATE
+    fast.chat_template = template
     fast.save_pretrained(path)
     torch.manual_seed(seed)
     config = LlamaConfig(

@@ -19,6 +19,7 @@ from polydec.shapers.sampling import fields as sampling_fields
 
 ROOT = Path(__file__).parents[1]
 NO_FLAG = {
+    "prompt_ending": "a command is given one text, or keeps the chat itself",
     "constraint": "five flags say it: --regex, --json-schema, --grammar, --choice, --span-of",
     "tools": "structured: for programs and over HTTP",
     "template": "structured: for programs and over HTTP",
@@ -28,7 +29,11 @@ NOT_OVER_HTTP = {
     "raw": "/v1/completions is raw, a chat is not",
     "constraint": "the fields of serve/constrained.py say it",
 }
-ELSEWHERE = {"include_stop": "include_stop_str_in_output", "template": "chat_template_kwargs"}
+ELSEWHERE = {
+    "include_stop": "include_stop_str_in_output",
+    "template": "chat_template_kwargs",
+    "prompt_ending": "continue_final_message",
+}
 
 
 def test_every_field_of_a_request_is_annotated():
@@ -97,6 +102,7 @@ def test_every_field_is_taken_and_described_over_http(path):
     for name, option in sampling_fields().items():
         assert told[name]["description"] == option.schema()["description"], name
     beside = {"max_tokens", "logprobs", "prompt_logprobs", "tools", "template"}
+    beside |= {"reasoning_format", "reasoning_budget", "prompt_ending"}  # by other engines' names
     assert set(ASKED.values()) | beside | NOT_OVER_HTTP.keys() == fields.declared().keys()
 
 

@@ -84,7 +84,7 @@ def test_efforts(lm, template):
     assert ask.template == {"enable_thinking": False}
     for body, says in (
         ({"reasoning_effort": "huge"}, "must be none, minimal"),
-        ({"reasoning": {"summary": "auto"}}, "an effort only"),
+        ({"reasoning": {"summary": "auto"}}, "an effort and max_tokens only"),
         ({"reasoning": {"effort": "low"}, "reasoning_effort": "high"}, "two names"),
         (
             {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},
@@ -342,8 +342,10 @@ def test_every_field_is_described(lm, path):
     body = Body(prompt.get(path, {"messages": [{"role": "user", "content": "x"}]}), Limits())
     ENDPOINTS[path].reads().read(body, lm, "plain", 0)
     known = body._known - set(IDLE) - set(ONLY) | {"model"}
+    if path != "/v1/chat/completions":
+        known -= {"add_generation_prompt", "continue_final_message"}
     if path == "/v1/completions":  # refused there
-        known -= {"chat_template_kwargs", "reasoning_effort", "reasoning"}
+        known -= {"chat_template_kwargs", "reasoning_effort", "reasoning", "reasoning_format"}
     if path == "/v1/responses":
         known -= {"stream_options"}
     assert fields(path).keys() - {"response_format"} == known - {"response_format"}

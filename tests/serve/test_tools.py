@@ -537,7 +537,6 @@ WRONG = [
         },
         "arguments",
     ),
-    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}], "tools": None}, "tool"),
 ]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -21,6 +23,7 @@ from polydec.cli.flags import Flags, Steered
 from polydec.cli.shown import fit
 from polydec.core.scheduler import Pass
 from polydec.core.trace import Event, Opened, ignore, to_json
+from polydec.formats.thinking_marks import Kind, Segment, ThinkingReader
 
 if TYPE_CHECKING:
     from polydec.request.ask import Plan
@@ -144,18 +147,27 @@ def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
         not quiet and ticket.plan.request.n == 1,
     )
     interrupted = False
+    thinking = ticket.plan.thinking
+    reader = None if thinking is None else thinking.writes_marks
+    apart = None if reader is None else Apart(reader, console)
     try:
         for piece in api.follow(engine, ticket):
-            if stream:
+            if stream and apart is None:
                 show(console, piece)
+            elif stream and apart is not None:
+                apart.take(piece)
     except KeyboardInterrupt:
         interrupted = True
         engine.cancel(ticket)
     if stream:
+        if apart is not None:
+            apart.end(ticket.completion().finish_reason)
         print(flush=True)
     elif not quiet:
         for i, choice in enumerate(ticket.completion().choices):
             console.print(f"[{i}]", style="bold")
+            if choice.reasoning:
+                Console(stderr=True).print(Styled(printable(choice.reasoning), style="dim"))
             console.print(Styled(fit(choice.text)))
     return interrupted
 
@@ -167,6 +179,35 @@ def show(console: Console, piece: api.Piece) -> None:
     else:
         sys.stdout.write(piece.text)
     sys.stdout.flush()
+
+
+class Apart:
+    """Shows an answer piece by piece, and what was thought before it in grey on standard error."""
+
+    def __init__(self, reader: ThinkingReader, console: Console) -> None:
+        self._reader, self._state, self._console = reader, reader.start(), console
+        self._aside = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._thinks = False
+
+    def take(self, piece: api.Piece) -> None:
+        self._state, segments = self._reader.step(self._state, piece.text)
+        self._show(segments, piece)
+
+    def end(self, finish_reason: str) -> None:
+        """What was held back."""
+        rest = self._reader.end(self._state, cut=finish_reason != "stop")
+        self._show(rest, api.Piece("", 0, False))
+
+    def _show(self, segments: Sequence[Segment], piece: api.Piece) -> None:
+        for kind, text in segments:
+            if kind is Kind.THINKING:
+                self._aside.print(Styled(printable(text), style="dim"), end="")
+            elif kind is Kind.ANSWER:
+                if self._thinks:
+                    self._aside.print()
+                show(self._console, replace(piece, text=text))
+            if kind is not Kind.MARK:
+                self._thinks = kind is Kind.THINKING
 
 
 def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:

@@ -65,7 +65,11 @@ class InTime:
         return self.inner.finite
 
     def start(self) -> Place:
-        return Place(self.inner.start(), 0, 0)
+        return self.begin(0)
+
+    def begin(self, used: int) -> Place:
+        """The state at a text before which so many tokens of the answer stand."""
+        return Place(self.inner.start(), used, used)
 
     def step(self, state: Place, token: int) -> Place:
         self._look(state)
@@ -97,10 +101,11 @@ class InTime:
             return self.inner.forced(state.inner)
         return b"".join(self.ways.pieces[x] or b"" for x in state.out)
 
-    def steered(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens of an answer were the only ones allowed, so that it ended in time."""
-        state, count = self.start(), 0
-        for token in tokens:
+    def steered(self, tokens: Sequence[int], before: int = 0) -> int:
+        """How many of these tokens of an answer were the only ones allowed, so that it ended in time; before: how many of them
+        stand before the text."""
+        state, count = self.begin(before), 0
+        for token in tokens[before:]:
             self._look(state)
             count += state.out is not None
             state = self.step(state, token)

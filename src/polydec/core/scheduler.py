@@ -44,9 +44,24 @@ class Pass:
     salted_queries: int
 
 
+@dataclass
+class CachedPrefix:
+    """A text that a task opened with a model: how many tokens it had, and how many of them were cached already and were not fed
+    again."""
+
+    model: Model
+    length: int
+    cached: int
+
+
+PREFIXES = 64
+"""Most texts of which a task notes that."""
+
+
 class Task:
     """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed; `passes` is given a
-    record of every pass where it is a list; cache_salt: what was computed for it is shared with tasks of the same salt only."""
+    record of every pass where it is a list; prefixes: what was cached of the texts that it opened, of each the first time;
+    cache_salt: what was computed for it is shared with tasks of the same salt only."""
 
     __slots__ = (
         "__weakref__",
@@ -60,6 +75,7 @@ class Task:
         "parent",
         "passes",
         "paused",
+        "prefixes",
         "result",
         "running",
         "slot",
@@ -86,6 +102,18 @@ class Task:
         self.error: BaseException | None = None
         self.usage: dict[Model, Usage] = {} if parent is None else parent.usage
         self.passes: list[Pass] | None = None if parent is None else parent.passes
+        self.prefixes: list[CachedPrefix] = [] if parent is None else parent.prefixes
+
+    def opened(self, prefix: CachedPrefix) -> None:
+        """Note what was cached of a text, if it is the first of its model and length."""
+        same = ((p.model, p.length) == (prefix.model, prefix.length) for p in self.prefixes)
+        if len(self.prefixes) < PREFIXES and not any(same):
+            self.prefixes.append(prefix)
+
+    def cached_of(self, model: Model, length: int) -> int:
+        """How many tokens were cached of the first text of this length that it opened with a model."""
+        known = (p.cached for p in self.prefixes if (p.model, p.length) == (model, length))
+        return next(known, 0)
 
     def close(self) -> None:
         """Cancel this task and everything below it. What is waiting for it is dropped at the next step."""

@@ -146,6 +146,8 @@ NAMES = (
     ),
     *("instructions", "input", "messages", "prompt", "tokens", "reasoning", "reasoning_effort"),
     *("chat_template_kwargs", "add_special_tokens", "ignore_eos", "repetition_penalty", "\ud800"),
+    *("reasoning_format", "reasoning_budget", "thinking_token_budget", "include_reasoning"),
+    *("continue_final_message", "add_generation_prompt", "n_predict", "verbosity"),
 )
 
 

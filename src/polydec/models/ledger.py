@@ -15,6 +15,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.base.values import value
+from polydec.core.scheduler import CachedPrefix
 from polydec.core.types import Draft
 from polydec.models.reuse import Graft
 from polydec.models.soft import state_of
@@ -97,7 +98,7 @@ class Ledger:
 
     grafts: entries of an older text that take their places in the cache while the prompt is fed, in order. edited: entries
     from there on were computed with another text in view, None: none was; they are never fed again, as that would change
-    the law.
+    the law. prefix: what is noted of the entries that it began with, None: nothing is.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Ledger:
     ) -> None:
         self.network, self.cache, self.text, self.pressed = network, cache, list(text), pressed
         self.grafts, self.edited = list(grafts), edited
+        self.prefix: CachedPrefix | None = None
         self.lag: list[Entry] = []
         self.scored = Scored()
         self.skipped: Skipped | None = None

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from polydec.base.errors import RequestError
 from polydec.base.options import shown
-from polydec.core.scheduler import current_task
+from polydec.core.scheduler import CachedPrefix, current_task
 from polydec.core.types import Vocab
 from polydec.models.checks import adapts, routes
 from polydec.models.geometry import Geometry
@@ -145,6 +145,11 @@ class LM:
         self.require(prompt[-1:], "prompt")
         text = tuple(prompt[:-1])
         session = LMSession(self, self._account(text))
+        if session.owner is not None:
+            ledger = session.ledger
+            taken = ledger.cache.length + sum(graft.stop - graft.first for graft in ledger.grafts)
+            ledger.prefix = CachedPrefix(self.network, len(text), taken)
+            session.owner.opened(ledger.prefix)
         self.live.add(session)
         return session
 

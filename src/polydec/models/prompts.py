@@ -32,6 +32,9 @@ async def prefill(ledger: Ledger, want: Want, chunk: int) -> LogitScores:
         ledger.forget(0)
     elif want.last and ledger.text:
         ledger.forget(min(ledger.cache.length, len(ledger.text) - 1))
+    if ledger.prefix is not None:  # what was just forgotten is fed again
+        ledger.prefix.cached = min(ledger.prefix.cached, ledger.cache.length)
+        ledger.prefix = None
     end = len(ledger.text) if ledger.skipped is None else ledger.skipped.first
     if end > ledger.cache.length:
         ledger.cache.reserve(end)

@@ -24,11 +24,14 @@ from polydec.methods.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_
 from polydec.models.reuse import Reuse
 from polydec.request.fields import LENGTH, Ask, Prompt, declared
 from polydec.request.loaded import LM
+from polydec.request.thinking import Thinking, thinking_of
 from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
 from polydec.targets.no_early_end import NoEarlyEnd
 from polydec.targets.reprompted import Reprompted
 from polydec.targets.shaped import Shaped
 from polydec.targets.softened import Softened
+from polydec.text import prompt_ending
+from polydec.text.message_forms import joined_text
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
     what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for;
     pressed: how old keys and values are kept, None: as they are; unit: what ids of the request and its answers stand for,
-    "token" or "byte"; source: tokens that are read beside the prompt; reuse: what is taken of an earlier text's cache."""
+    "token" or "byte"; source: tokens that are read beside the prompt; reuse: what is taken of an earlier text's cache;
+    thinking: how that is read, None: it is left as it stands."""
 
     request: Request
     decoder: Decoder
@@ -49,6 +53,7 @@ class Plan:
     unit: str = "token"
     source: int = 0
     reuse: Reuse | None = None
+    thinking: Thinking | None = None
 
     @property
     def pinned(self) -> bool:
@@ -233,6 +238,7 @@ def plan(
             tools=ask.tools,
             template=values["template"],
             sanitize_control_tokens=values["sanitize_control_tokens"],
+            ending=values["prompt_ending"],
         )
     if values["units"] != "tokens":
         model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
@@ -262,12 +268,16 @@ def plan(
             f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})"
         )
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
-    alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
+    messages = not isinstance(ask.prompt, str) and not _are_ids(ask.prompt)
+    begun = _begun_answer(ask.prompt, values["prompt_ending"], messages)
+    alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt) and begun is None
+    thinking = thinking_of(point, values, ids, family, begun)
     writer = point.text.writer(
         values["stop"],
         values["include_stop"],
         after=() if alone else ids,
         min_tokens=sampling.min_tokens,
+        thinking=None if thinking is None else thinking.writes_marks,
     )
     eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
     language = (
@@ -284,6 +294,9 @@ def plan(
         _ending(language, length, model, _ends(model, eos, stop_ids)) if values["finish"] else None
     )
     language = language if ending is None else ending
+    if thinking is not None:
+        ends = _ends(model, eos, stop_ids)
+        language = thinking.language(point, language, ends) or language
     guard = build_guard(sampling, eos=eos, stop_ids=stop_ids, language=language)
     request = Request(
         ids,
@@ -339,7 +352,21 @@ def plan(
         point.unit,
         len(source),
         reuse,
+        thinking,
     )
+
+
+def _begun_answer(prompt: Prompt, ending: str, messages: bool) -> str | None:
+    """What stands of the answer already; None: nothing does. Raises RequestError where the prompt has no messages to end."""
+    if ending != prompt_ending.OPENED and not messages:
+        raise RequestError(
+            f"prompt_ending is {ending!r}: the prompt holds no chat messages, so leave it out"
+        )
+    if ending != prompt_ending.CONTINUED:
+        return None
+    last = prompt[-1]
+    content = last["content"] if isinstance(last, Mapping) else ""
+    return str(joined_text(content))
 
 
 def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
@@ -356,6 +383,7 @@ def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
             tools=ask.tools,
             template=ask.template,
             sanitize_control_tokens=ask.sanitize_control_tokens,
+            ending=ask.prompt_ending,
         )
     except PolydecError:  # its template refuses what the first one shows
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
 from threading import RLock
@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 from polydec.base import notebook
 from polydec.base.errors import RequestError
+from polydec.constraints.in_time import InTime
 from polydec.core.decoder import streams
 from polydec.core.effects import Coro
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
@@ -35,7 +36,8 @@ class Choice:
     """One answer.
 
     text: without what ended it; token_ids: EOS or stop id included; finish_reason: "stop", "length" or "abort"; logprobs: of
-    each token where the request asks for them, else None; score: what a search ranked it by, None where nothing was ranked.
+    each token where the request asks for them, else None; score: what a search ranked it by, None where nothing was ranked;
+    reasoning: what was thought before it, None where nothing was, or is parted from the text.
     """
 
     text: str
@@ -43,6 +45,7 @@ class Choice:
     finish_reason: str
     logprobs: tuple[TokenLogprob, ...] | None = None
     score: float | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Completion:
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
     prompt_logprobs: of each token of the prompt where the request asks for them, else None. edits: how the texts were written.
     unit: what ids, usage, log-probabilities and figures count: "token", or "byte" where the request asks for bytes.
+    cached_tokens: of the prompt, those of which another text's cache held the entries, so that they were not fed.
     """
 
     choices: tuple[Choice, ...]
@@ -74,6 +78,7 @@ class Completion:
     prompt_logprobs: tuple[PromptLogprob, ...] | None = None
     edits: tuple[Edited, ...] = field(default=(), compare=False)
     unit: str = "token"
+    cached_tokens: int = 0
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -113,6 +118,10 @@ class Completion:
         return self.choices[0].text
 
     @property
+    def reasoning(self) -> str | None:
+        return self.choices[0].reasoning
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
         return self.choices[0].token_ids
 
@@ -124,6 +133,7 @@ class Completion:
         """The object of `polydec generate --json`."""
         out: dict[str, Any] = {
             "text": self.text,
+            **({} if self.reasoning is None else {"reasoning": self.reasoning}),
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             "usage": self.usage,
@@ -143,6 +153,7 @@ class Completion:
 def _choice_json(c: Choice) -> dict[str, Any]:
     out: dict[str, Any] = {
         "text": c.text,
+        **({} if c.reasoning is None else {"reasoning": c.reasoning}),
         "token_ids": list(c.token_ids),
         "finish_reason": c.finish_reason,
         "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs],
@@ -244,7 +255,7 @@ class Ticket:
             raise self.task.error
         if self.results:
             choices = tuple(
-                Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score)
+                self._parted(Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score))
                 for r in self.results
             )
         else:
@@ -253,6 +264,10 @@ class Ticket:
             "prompt_tokens": len(self.plan.request.prompt) + self.plan.source,
             "completion_tokens": sum(len(c.token_ids) for c in choices),
         }
+        thinking = self.plan.thinking
+        if thinking is not None:
+            thought = (thinking.track.thought_tokens(c.token_ids) for c in choices)
+            usage["reasoning_tokens"] = sum(thought)
         noted = None if self.plan.request.prompt_logprobs is None else self.transcript.prompt
         return Completion(
             choices,
@@ -262,13 +277,37 @@ class Ticket:
             noted,
             (*self.watch.taken, *self.watch.edits),
             self.plan.unit,
+            self._cached_tokens,
         )
+
+    @property
+    def _cached_tokens(self) -> int:
+        """How many tokens of the prompt were not fed."""
+        request = self.plan.request
+        whole = request.prompt_logprobs is not None  # then all of it is fed, once
+        if self.task is None or whole or self.plan.unit != "token":
+            return 0
+        return self.task.cached_of(self.engine.model.network, len(request.prompt) - 1)
 
     def _so_far(self, choice: int) -> Choice:
         text = self.transcript.texts.get(choice)
         if text is None:
             return Choice("", (), "abort")
-        return Choice(text.text, tuple(text.tokens), text.finish_reason or "abort")
+        return self._parted(Choice(text.text, tuple(text.tokens), text.finish_reason or "abort"))
+
+    def _parted(self, choice: Choice) -> Choice:
+        """An answer without what was thought before it, where that is asked for."""
+        if self.plan.thinking is None:
+            return choice
+        thought, said = self.plan.thinking.parted(choice.text, choice.finish_reason)
+        return replace(choice, text=said, reasoning=thought)
+
+    def _steered(self, ending: InTime, tokens: tuple[int, ...]) -> int:
+        """How many tokens of an answer were the only ones allowed, so that it ended in time."""
+        thinking = self.plan.thinking
+        if thinking is None or not thinking.shown_apart:
+            return ending.steered(tokens)
+        return ending.steered(tokens, thinking.track.before_answer(tokens))
 
     def _metrics(self, count: int) -> dict[str, Any]:
         watch, results = self.watch, self.results
@@ -291,7 +330,7 @@ class Ticket:
             **(
                 {}
                 if ending is None
-                else {"steered_tokens": sum(ending.steered(r.token_ids) for r in results)}
+                else {"steered_tokens": sum(self._steered(ending, r.token_ids) for r in results)}
             ),
             "models": [
                 {

@@ -165,6 +165,11 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     ]
     if made.unit == "token" and ask.covers != declared()["covers"].default:
         unread.append(f"covers is {ask.covers} and does nothing here: units is tokens")
+    if ask.reasoning_format != "none" and made.thinking is None:
+        unread.append(
+            f"reasoning_format is {ask.reasoning_format} and does nothing here: neither the chat template nor the tokenizer "
+            "says how this model thinks"
+        )
     if (
         model.draft is not None
         and model.draft_given

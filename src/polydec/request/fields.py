@@ -47,6 +47,9 @@ CHOICES = 1024
 ALTERNATIVES = 64
 """Most alternatives that are reported beside a token."""
 
+THOUGHT = 1 << 24
+"""Most tokens of a thinking budget."""
+
 OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """The fields of sampling that a checkpoint may bring values of its own for, which stand where a request says nothing."""
 
@@ -61,6 +64,11 @@ class Ask:
     with None for each gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens; constraint:
     `Regex`, `JsonSchema`, `Lark`, `AnyOf` or `SpanOf`, None: any text; finish: where the tokens run out, the answer is led to
     an end that the constraint allows (`InTime`). The n answers share the seed and have their own randomness each.
+
+    reasoning_format: "auto" parts what the model thinks from what it answers, by the marks that its chat template or its
+    tokenizer has (`Choice.reasoning`); a constraint then begins behind the thinking, and texts of `stop` end the answer alone.
+    Nothing changes for a model of which nothing is known. reasoning_budget: behind so many tokens of thinking the mark that
+    ends it is forced.
 
     steer: any name of a way to steer (polydec.methods.steer), None for none, or "cfg" where there is a negative prompt;
     negative_prompt: in any form that a prompt has; the empty text is an empty turn of a chat or, without a template, the
@@ -151,6 +159,18 @@ class Ask:
     ] = "vllm"
     constraint: Annotated[Constraint | None, As(object), "which texts an answer may be"] = None
     finish: Annotated[bool, "bring a constrained answer to a legal end within max_tokens"] = False
+    reasoning_format: Annotated[
+        str,
+        OneOf("none", "auto"),
+        Note("none leaves it in the text"),
+        "part what the model thinks from its answer, which alone is constrained and stopped by texts then",
+    ] = "none"
+    reasoning_budget: Annotated[
+        int | None,
+        Within(0, THOUGHT),
+        Note("none: no bound"),
+        "tokens that the model may think at most; then its thinking is ended",
+    ] = None
     steer: Annotated[str | None, "bend the model's law: see `polydec steerings`"] = None
     steer_options: Annotated[Mapping[str, Any], "options of the steering"] = field(
         default_factory=dict[str, Any]
@@ -177,6 +197,12 @@ class Ask:
     template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
         default_factory=dict[str, Any]
     )
+    prompt_ending: Annotated[
+        str,
+        OneOf("reply", "continue", "none"),
+        Note("continue goes on with the final message"),
+        "what the text of a chat ends with: what opens the assistant's turn, its final message, or nothing more",
+    ] = "reply"
 
     def __repr__(self) -> str:
         """The prompt, cut short, and the fields that were set."""
@@ -220,6 +246,8 @@ class Fields(TypedDict, total=False):
     order: str
     constraint: Constraint | None
     finish: bool
+    reasoning_format: str
+    reasoning_budget: int | None
     steer: str | None
     steer_options: Mapping[str, Any]
     negative_prompt: Prompt | None
@@ -230,6 +258,7 @@ class Fields(TypedDict, total=False):
     cache_salt: str
     tools: Sequence[Mapping[str, Any]]
     template: Mapping[str, Any]
+    prompt_ending: str
 
 
 def asked(prompt: Prompt | Ask, values: Fields) -> Ask:

@@ -30,7 +30,7 @@ from polydec.request.fields import OWN, Ask, Prompt
 from polydec.request.units import over_bytes, second
 from polydec.shapers.sampling import Sampling
 from polydec.targets.softened import Softened
-from polydec.text import tool_prompt
+from polydec.text import prompt_ending, tool_prompt
 from polydec.text.message_forms import joined_text
 
 if TYPE_CHECKING:
@@ -334,15 +334,16 @@ class LM:
         who: str = "prompt",
         tools: Sequence[Mapping[str, Any]] = (),
         template: Mapping[str, Any] | None = None,
+        ending: str = prompt_ending.OPENED,
         most: int | None = None,
         sanitize_control_tokens: bool = False,
     ) -> tuple[int, ...]:
         """Token ids of a prompt, which messages call `who`.
 
-        raw: without the chat template; tools: what that shows beside messages; template: further names that it is told; most:
-        tokens that there is room for, far beyond which a text is not even encoded; sanitize_control_tokens: control tokens in
-        all of these are plain text. Raises RequestError where the prompt is empty, or holds something else than a prompt does,
-        or the tools cannot be shown.
+        raw: without the chat template; tools: what that shows beside messages; template: further names that it is told; ending:
+        what the text of messages ends with (text/prompt_ending.py); most: tokens that there is room for, far beyond which a
+        text is not even encoded; sanitize_control_tokens: control tokens in all of these are plain text. Raises RequestError
+        where the prompt is empty, or holds something else than a prompt does, or the tools cannot be shown.
         """
         values = template or {}
         sanitized = sanitize_control_tokens
@@ -351,7 +352,7 @@ class LM:
                 self.checkpoint.text.control_tokens.marked, (prompt, tools, values)
             )
         if tools:
-            shown = self._with_tools(prompt, tools, values)
+            shown = self._with_tools(prompt, tools, values, ending)
             return self._encoded(shown, who, most, sanitized=sanitized)
         if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):  # pyright: ignore
             raise RequestError(
@@ -368,12 +369,10 @@ class LM:
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
                 raise RequestError(f"{self.name} has no chat template: give the {who} as text")
-            messages = [_message(i, m) for i, m in enumerate(prompt)]
-            called = any(m["role"] == "tool" or m.get("tool_calls") for m in messages)
-            if called and not text.shows_tools:
-                messages = tool_prompt.as_texts(messages)
-            shown = text.render(messages, **values)
-            return self._encoded(shown, who, most, sanitized=sanitized)
+            messages = prompt_ending.marked([_message(i, m) for i, m in enumerate(prompt)], ending)
+            values = {**values, "reply": ending == prompt_ending.OPENED}
+            shown = tool_prompt.with_earlier_calls(text, messages, **values)
+            return self._encoded(prompt_ending.cut(shown, ending), who, most, sanitized=sanitized)
         if most is not None and len(prompt) > most:
             raise RequestError(f"{who} has {len(prompt)} tokens: there is room for {most}")
         return self._checked(prompt, who)
@@ -395,7 +394,11 @@ class LM:
         return encode(text, special)
 
     def _with_tools(
-        self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], values: Mapping[str, Any]
+        self,
+        prompt: Prompt,
+        tools: Sequence[Mapping[str, Any]],
+        values: Mapping[str, Any],
+        ending: str,
     ) -> str:
         """A chat with tools as text; where the template has no place for them, by the default prompt."""
         text = self.checkpoint.text
@@ -408,10 +411,13 @@ class LM:
             raise RequestError(
                 "tools is given without chat messages, or to a model without a chat template: leave it out"
             )
-        messages = [_message(i, m) for i, m in enumerate(prompt)]
+        messages = prompt_ending.marked([_message(i, m) for i, m in enumerate(prompt)], ending)
+        values = {**values, "reply": ending == prompt_ending.OPENED}
         if text.shows_tools:
-            return text.render(messages, tools=list(tools), **values)
-        return tool_prompt.render(text, messages, tools, **values)
+            shown = text.render(messages, tools=list(tools), **values)
+        else:
+            shown = tool_prompt.render(text, messages, tools, **values)
+        return prompt_ending.cut(shown, ending)
 
     def behind_vectors(self, prompt: Prompt, law: Any) -> Any:
         """A law behind the prompt whose ids `ids` gives: `law` itself where no vector stands in it, else what reads the vectors

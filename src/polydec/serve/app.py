@@ -37,9 +37,11 @@ from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
 from polydec.serve.settings import Limits, Settings
 from polydec.serve.shapes import read_messages
+from polydec.serve.template import chat_ending
 from polydec.serve.traced import Trace
 from polydec.serve.worker import Worker
 from polydec.shapers.sampling import fields as sampling_fields
+from polydec.text import prompt_ending
 
 READERS = 16
 """Threads that read and check requests, so that the event loop has nothing to do for long. They are many because some wait for
@@ -268,11 +270,12 @@ def _tokenized(body: Body, models: Models, limits: Limits) -> Response:
     special = body.take("add_special_tokens", True) if "prompt" in body.fields else True
     prompt, messages = body.take("prompt"), body.take("messages")
     read = None if messages is None else read_messages(body, messages)
+    ending = prompt_ending.OPENED if messages is None else chat_ending(body)
     body.end()
     if (prompt is None) == (messages is None):
         raise Refusal("give one of prompt and messages", param="prompt")
     if read is not None:
-        ids = model.ids(read, most=most)
+        ids = model.ids(read, most=most, ending=ending)
     elif not isinstance(prompt, str):
         raise Refusal(f"prompt is {shown(prompt)}: it must be a text", param="prompt")
     elif model.checkpoint.text.beyond(whole_text(prompt, "prompt"), most):

@@ -15,6 +15,7 @@ from polydec.base.options import shown
 from polydec.constraints.tool_calls import Form
 from polydec.request.fields import ALTERNATIVES, declared
 from polydec.serve.errors import Refusal
+from polydec.serve.known_fields import REASONS
 from polydec.serve.settings import Limits
 from polydec.shapers.sampling import fields as sampling_fields
 from polydec.shapers.sampling import rules as sampling_rules
@@ -30,8 +31,6 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
         "detokenize": (True,),
-        "add_generation_prompt": (True,),
-        "continue_final_message": (False,),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
@@ -45,6 +44,28 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "truncate_prompt_tokens": (),
         "logit_processors": ([],),
         "bad_words": ([],),
+        "verbosity": ("medium",),
+        "documents": ([],),
+        "watermarking": (False,),
+        "return_token_ids": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "return_token_offsets": (False,),
+        "return_prompt_text": (False,),
+        "stream_interval": (1,),
+        "return_tokens": (False,),
+        "return_progress": (False,),
+        "timings_per_token": (False,),
+        "post_sampling_probs": (False,),
+        "reasoning_control": (False,),
+        "mirostat": (0,),
+        "dynatemp_range": (0, 0.0),
+        "n_probs": (0,),
+        "n_indent": (0,),
+        "n_keep": (0,),
+        "min_keep": (0,),
+        "id_slot": (-1,),
+        "t_max_predict_ms": (0,),
+        "lora": ([],),
     }
 )
 """Fields of which only these values are honoured, none (null) besides: they say what the server does anyway."""
@@ -174,6 +195,12 @@ class Body:
             self._left = {}
         for name in self._left:
             near = get_close_matches(name[:100], self._known, 3, 0.6)
+            if name in REASONS:  # another server takes it
+                raise Refusal(
+                    f"field {name} is not taken here: {REASONS[name]}",
+                    param=name,
+                    code="unknown_field",
+                )
             raise Refusal(
                 f"field {shown(name)} is unknown: "
                 + (
@@ -304,7 +331,8 @@ class Wanted:
     (tokens, drafted or not, metrics); steps: what each round did and all passes as well; echoes: what stands before each
     answer, its prompt where that is asked for; silent: show nothing of the answer behind that; prompt_logprobs: alternatives to
     list beside each token of a prompt, in vLLM's field of that name (None: no such field); tools: names of those that answers
-    may call; form: in which calls stand, where answers are bound to one; told: fields of the request that the response repeats.
+    may call; form: in which calls stand, where answers are bound to one; told: fields of the request that the response repeats;
+    thoughts: send what was thought.
     """
 
     asks: tuple[Ask, ...]
@@ -318,6 +346,7 @@ class Wanted:
     tools: frozenset[str] = frozenset()
     form: Form | None = None
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    thoughts: bool = True
 
 
 def streaming(body: Body) -> tuple[bool, bool, bool, bool]:

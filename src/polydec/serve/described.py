@@ -13,6 +13,7 @@ from polydec.request.fields import OWN, declared
 from polydec.request.reading import declared as readings
 from polydec.serve.body import ASKED
 from polydec.serve.constrained import FIELDS as CONSTRAINTS
+from polydec.serve.reasoning import BUDGETS, FORMATS
 from polydec.serve.shapes import USUAL
 from polydec.serve.template import EFFORTS
 from polydec.shapers.sampling import fields as sampling_fields
@@ -62,8 +63,24 @@ _TEMPLATE: Mapping[str, Schema] = MappingProxyType(
             "enum": list(EFFORTS),
             "description": "where the template knows of thinking",
         },
-        "reasoning": _of("object", "OpenAI's newer form of it: an effort"),
+        "reasoning": _of("object", "OpenAI's newer form of it: an effort; max_tokens: a budget"),
+        "reasoning_format": {
+            "enum": list(FORMATS),
+            "description": "none: what is thought stays in the text; else it is parted from it",
+        },
+        "include_reasoning": _of("boolean", "whether what is thought is sent"),
     }
+)
+_ENDING: Mapping[str, Schema] = MappingProxyType(
+    {
+        "add_generation_prompt": _of("boolean", "what opens the assistant's turn is added; true"),
+        "continue_final_message": _of(
+            "boolean", "go on with the assistant's final message; add_generation_prompt is false"
+        ),
+    }
+)
+_BUDGETS: Mapping[str, Schema] = MappingProxyType(
+    {name: _asked("reasoning_budget", "-1: no bound", minimum=-1) for name in BUDGETS}
 )
 _STREAM: Schema = _of("object", "include_usage: counts at the end of a stream")
 _TOOLS: Mapping[str, Schema] = MappingProxyType(
@@ -90,6 +107,8 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "prompt_logprobs": _PROMPTED,
                 **_TOOLS,
                 **_TEMPLATE,
+                **_ENDING,
+                **_BUDGETS,
             },
         ),
         "/v1/completions": (
@@ -101,6 +120,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "logprobs": _BESIDE,
                 "stream_options": _STREAM,
                 "prompt_logprobs": _PROMPTED,
+                **_BUDGETS,
             },
         ),
         "/v1/responses": (
@@ -114,6 +134,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "top_logprobs": _BESIDE,
                 **_TOOLS,
                 **_TEMPLATE,
+                **_BUDGETS,
             },
         ),
         "/v1/embeddings": (
@@ -133,6 +154,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "prompt": _of("string", "a text; or give messages"),
                 "messages": _of("array", "a chat"),
                 "add_special_tokens": _of("boolean", "the tokenizer's own marks"),
+                **_ENDING,
             },
         ),
         "/detokenize": (

@@ -18,6 +18,7 @@ CALLED = {"message": "messages", "option": "options"}
 
 OTHERS = {
     "prompt": ("messages", "input"),
+    "prompt_ending": ("continue_final_message", "add_generation_prompt"),
     "max_tokens": ("max_completion_tokens", "max_output_tokens"),
     "logprobs": ("top_logprobs", "include"),
     "prompt_logprobs": ("logprobs",),

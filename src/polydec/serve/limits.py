@@ -36,6 +36,7 @@ def _within(model: LM, ask: Ask, limits: Limits, listed: int) -> tuple[Ask, int]
             raw=ask.raw,
             tools=ask.tools,
             template=ask.template,
+            ending=ask.prompt_ending,
             most=most,
             sanitize_control_tokens=ask.sanitize_control_tokens,
         )

@@ -9,9 +9,11 @@ from typing import Any
 from polydec.api import LM, Choice, Completion, Piece
 from polydec.core.request import PromptLogprob, TokenLogprob
 from polydec.core.scheduler import Pass
+from polydec.formats.thinking_marks import ThinkingReader
 from polydec.serve.body import Wanted
 from polydec.serve.errors import Refusal
 from polydec.serve.json_text import LazyRows
+from polydec.serve.reasoning import ThoughtStream
 from polydec.serve.shapes import Offsets, Shape, by_id
 from polydec.serve.steps import Step, passes, steps
 from polydec.serve.tools import Part, Reader, read_calls
@@ -22,7 +24,7 @@ from polydec.text.tokenizer import Text
 class News:
     """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for;
     prompt: notes of the prompt's tokens where they are, with the first news of an answer. steps, passes: where they are asked
-    for; opened: when the request began to run."""
+    for; opened: when the request began to run; thinking: of the marks that part an answer, None: nothing is parted."""
 
     index: int
     pieces: tuple[Piece, ...]
@@ -32,6 +34,7 @@ class News:
     steps: tuple[Step, ...] = ()
     passes: tuple[Pass, ...] = ()
     opened: float = 0.0
+    thinking: ThinkingReader | None = None
 
 
 class Reply:
@@ -52,6 +55,7 @@ class Reply:
         self._opened = set[int]()
         self._rounds: dict[int, list[News]] = {}
         self._readers = [Reader(wanted.tools, wanted.form) for _ in self.echoes if wanted.tools]
+        self._thoughts: dict[int, ThoughtStream] = {}
 
     # ---- as a stream ----
 
@@ -72,8 +76,12 @@ class Reply:
             )
         if self.wanted.silent:
             news = replace(news, pieces=(), notes=(), finish_reason=news.finish_reason and "length")
-        text, parts = "".join(p.text for p in news.pieces), list[Part]()
+        thought, text = self._parted(news)
+        parts = list[Part]()
         logprobs = self._logprobs(news.notes, self._offsets[news.index]) if news.notes else None
+        if thought and self.wanted.thoughts:
+            yield self._chunk([self.shape.delta(news.index, "", logprobs, None, thought=thought)])
+            logprobs = None
         if self._readers:
             text, parts = self._readers[news.index].feed(text)
             if news.finish_reason is not None:
@@ -91,6 +99,13 @@ class Reply:
         if news.finish_reason is not None:
             reason = self._reason(news)
             yield self._chunk([self.shape.delta(news.index, "", None, reason)])
+
+    def _parted(self, news: News) -> tuple[str, str]:
+        """What was thought in one tick, and what was said."""
+        text = "".join(p.text for p in news.pieces)
+        if news.index not in self._thoughts:
+            self._thoughts[news.index] = ThoughtStream(news.thinking)
+        return self._thoughts[news.index].feed(text, news.finish_reason)
 
     def _part(self, index: int, part: Part) -> Iterator[dict[str, Any]]:
         """A piece of a call in a stream: first its name, then its arguments."""
@@ -206,6 +221,7 @@ class Reply:
             logprobs,
             _reason(choice.finish_reason, len(calls), whole),
             [call.to_json(self._call_name(index, at)) for at, call in enumerate(calls)],
+            (choice.reasoning or "") if self.wanted.thoughts else "",
         )
 
     def _prompt(self, index: int, notes: Sequence[PromptLogprob]) -> dict[str, Any] | None:
@@ -228,6 +244,8 @@ class Reply:
             "prompt_tokens": prompt,
             "completion_tokens": written,
             "total_tokens": prompt + written,
+            **cached_prompt(done),
+            **thinking_tokens(done),
             **unit(done[0]),
         }
 
@@ -249,6 +267,19 @@ def spelling(model: LM, wanted: Wanted) -> Text:
 def unit(done: Completion) -> dict[str, Any]:
     """What counts are of, where that is not tokens."""
     return {} if done.unit == "token" else {"unit": done.unit}
+
+
+def cached_prompt(done: Sequence[Completion]) -> dict[str, Any]:
+    """How many tokens of the prompts were cached; nothing where other things than tokens are counted."""
+    if done[0].unit != "token":
+        return {}
+    return {"prompt_tokens_details": {"cached_tokens": sum(c.cached_tokens for c in done)}}
+
+
+def thinking_tokens(done: Sequence[Completion]) -> dict[str, Any]:
+    """How many tokens were thinking, where that is known."""
+    known = [c.usage["reasoning_tokens"] for c in done if "reasoning_tokens" in c.usage]
+    return {"completion_tokens_details": {"reasoning_tokens": sum(known)}} if known else {}
 
 
 def _reason(finish_reason: str, calls: int, whole: bool) -> str:

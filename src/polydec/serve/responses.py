@@ -12,16 +12,17 @@ from polydec.serve.body import Body, Wanted, asking, length
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.json_text import LazyRows
+from polydec.serve.reasoning import ThoughtStream, may_think, read_reasoning
 from polydec.serve.reply import News, about, pieces, spelling, unit
 from polydec.serve.shapes import Chat, Offsets, read_messages
-from polydec.serve.template import template_values
+from polydec.serve.template import no_ending, template_values
 from polydec.serve.tools import Call, Part, Reader, joined, read_calls, read_tools
 
 LOGPROBS = "message.output_text.logprobs"
 """What `include` may hold."""
 
-MESSAGE = -1
-"""The message, where items are told by numbers: those of calls begin at 0."""
+MESSAGE, THOUGHT = -1, -2
+"""The message and what was thought before it, where items are told by numbers: those of calls begin at 0."""
 
 
 class Responses:
@@ -32,11 +33,13 @@ class Responses:
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
         """Raises Refusal or RequestError for what cannot be honoured."""
         _format(body)
+        no_ending(body)
         fields: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
-            "template": template_values(body, model),
         }
+        reasoning = read_reasoning(body)
+        fields |= {"template": template_values(body, model), **reasoning.fields}
         if fields["n"] != 1:
             raise Refusal(f"n is {shown(fields['n'])}: a response has one answer", param="n")
         tools = read_tools(body, model, fields["constraint"], flat=True)
@@ -57,7 +60,7 @@ class Responses:
                 param="include",
             )
         most, instructions = length(body, "max_output_tokens"), body.take("instructions")
-        messages = read_input(body, body.take("input"), tools="tools" in body.fields)
+        messages = read_input(body, body.take("input"))
         if instructions is not None:
             if not isinstance(instructions, str):
                 raise Refusal(
@@ -88,6 +91,7 @@ class Responses:
             },
             tools=tools.names,
             form=tools.form,
+            thoughts=reasoning.told,
         )
 
 
@@ -110,9 +114,8 @@ def _format(body: Body) -> None:
         body.put("response_format", form)
 
 
-def read_input(body: Body, value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
-    """A text, or messages whose parts are texts; tools: the request has some, so that there may be calls of them and what they
-    gave."""
+def read_input(body: Body, value: Any) -> list[Mapping[str, Any]]:
+    """A text, or messages whose parts are texts, calls, what they gave, and what was thought."""
     if isinstance(value, str) and value:
         return read_messages(body, [{"role": "user", "content": value}])
     if not isinstance(value, list) or not value:
@@ -120,22 +123,29 @@ def read_input(body: Body, value: Any, *, tools: bool = False) -> list[Mapping[s
             f"input is {shown(value)}: it must be a text or a list of messages, and not empty",
             param="input",
         )
-    messages = list[dict[str, Any]]()
+    messages, thought = list[dict[str, Any]](), ""
     for at, item in enumerate(value):
         kind = item.get("type") if isinstance(item, Mapping) else None
-        if tools and kind == "function_call":
+        if kind == "function_call":
             call = _past(f"input[{at}]", item, body)
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1] = messages[-1] | {
                 "tool_calls": [*messages[-1].get("tool_calls", ()), call]
             }
-        elif tools and kind == "function_call_output":
+        elif kind == "reasoning":
+            thought += _past_thought(f"input[{at}]", item, body)
+        elif kind == "function_call_output":
             messages.append(_result(f"input[{at}]", item, body))
         else:
             messages.append(_item(f"input[{at}]", item, body))
+        if thought and kind != "reasoning" and messages[-1]["role"] == "assistant":
+            before = messages[-1].get("reasoning_content")
+            joined_thoughts = "\n".join(x for x in (before, thought) if x)
+            messages[-1] = {**messages[-1], "reasoning_content": joined_thoughts}
+            thought = ""
     try:
-        return read_messages(body, messages, tools=tools)
+        return read_messages(body, messages)
     except Refusal as error:
         told = str(error).replace("messages", "input", 1)
         raise Refusal(told, param="input", code=error.code) from None
@@ -146,6 +156,21 @@ def _past(where: str, item: Mapping[str, Any], body: Body) -> dict[str, Any]:
     body.members(where, item, ("type", "id", "call_id", "name", "arguments", "status"))
     function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
     return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def _past_thought(where: str, item: Mapping[str, Any], body: Body) -> str:
+    """What an earlier response thought."""
+    body.members(where, item, ("type", "id", "summary", "content", "status"))
+    content = item.get("content") or []
+    parts = content if isinstance(content, list) else [content]
+    every = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    texts = [text for text in every if isinstance(text, str)]
+    if len(texts) < len(every):
+        raise Refusal(
+            f"{where}.content is {shown(content)}: it must be a list of parts of type reasoning_text",
+            param="input",
+        )
+    return "".join(texts)
 
 
 def _result(where: str, item: Mapping[str, Any], body: Body) -> dict[str, Any]:
@@ -194,7 +219,8 @@ class Response:
             name,
             created,
         )
-        self._number, self._text = 0, ""
+        self._number, self._text, self._thought = 0, "", ""
+        self._stream: ThoughtStream | None = None
         self._notes = list[Any]()  # log-probabilities of a stream so far
         self._pieces = list[Piece]()
         self._reader = Reader(wanted.tools, wanted.form) if wanted.tools else None
@@ -207,33 +233,52 @@ class Response:
         """What comes before anything is written."""
         yield self._event("response.created", response=self._object("in_progress", [], None))
         yield self._event("response.in_progress", response=self._object("in_progress", [], None))
-        if self._reader is None:
+        if self._reader is None and not may_think(self.model, self.wanted.asks[0].reasoning_format):
             yield from self._begin()
 
     def chunks(self, news: News) -> Iterator[dict[str, Any]]:
         """One tick's text."""
         self.take(news)
-        text, marks = "".join(p.text for p in news.pieces), self._logprobs(news.notes)
+        if self._stream is None:
+            self._stream = ThoughtStream(news.thinking)
+        joined_text = "".join(p.text for p in news.pieces)
+        thought, text = self._stream.feed(joined_text, news.finish_reason)
+        marks, parts = self._logprobs(news.notes), list[Part]()
         self._notes += news.notes
-        parts = list[Part]()
+        if thought and self.wanted.thoughts:
+            yield from self._thinking(thought, news)
         if self._reader is not None:
             text, parts = self._reader.feed(text)
             if news.finish_reason is not None:
                 rest, more = self._reader.end(news.finish_reason == "length")
                 text, parts = text + rest, parts + more
         self._text += text
-        if text or marks or self.wanted.details:
+        unsaid = self._thought and not text and MESSAGE not in self._order
+        if (text or marks or self.wanted.details) and not unsaid:
             yield from self._begin()
             event = self._event(
                 "response.output_text.delta", **self._place(), delta=text, logprobs=marks
             )
-            yield (
-                {**event, "polydec": {"pieces": pieces(news.pieces)}}
-                if self.wanted.details
-                else event
-            )
+            yield self._detailed(event, news)
         for part in parts:
             yield from self._part_of_call(part)
+
+    def _thinking(self, thought: str, news: News) -> Iterator[dict[str, Any]]:
+        """The events of what is thought."""
+        if THOUGHT not in self._order:
+            self._order.append(THOUGHT)
+            item = self._thought_item("in_progress", "")
+            at = self._order.index(THOUGHT)
+            yield self._event("response.output_item.added", output_index=at, item=item)
+        self._thought += thought
+        event = self._event("response.reasoning_text.delta", **self._place(THOUGHT), delta=thought)
+        yield self._detailed(event, news)
+
+    def _detailed(self, event: dict[str, Any], news: News) -> dict[str, Any]:
+        """An event with the tokens behind it, where they are asked for."""
+        if not self.wanted.details:
+            return event
+        return {**event, "polydec": {"pieces": pieces(news.pieces)}}
 
     def _begin(self) -> Iterator[dict[str, Any]]:
         """The events that open the message, if it is not open."""
@@ -270,8 +315,12 @@ class Response:
         whole = self.whole(done)
         items = {item["id"]: item for item in whole["output"]}
         for at, number in enumerate(self._order):
-            name = self._message_name if number == MESSAGE else self._call_name("fc", number)
-            if number == MESSAGE:
+            name = self._item_name(number)
+            if number == THOUGHT:
+                yield self._event(
+                    "response.reasoning_text.done", **self._place(THOUGHT), text=self._thought
+                )
+            elif number == MESSAGE:
                 marks = self._logprobs(self._notes)
                 part = self._part(self._text, marks)
                 yield self._event(
@@ -300,9 +349,9 @@ class Response:
         self._number += 1
         return {"type": kind, "sequence_number": self._number - 1, **fields}
 
-    def _place(self) -> dict[str, Any]:
-        at = self._order.index(MESSAGE)
-        return {"item_id": self._message_name, "output_index": at, "content_index": 0}
+    def _place(self, number: int = MESSAGE) -> dict[str, Any]:
+        at = self._order.index(number)
+        return {"item_id": self._item_name(number), "output_index": at, "content_index": 0}
 
     # ---- as one response ----
 
@@ -320,16 +369,19 @@ class Response:
             text, calls, whole = read_calls(
                 choice.text, self.wanted.tools, self.wanted.form, status == "incomplete"
             )
+        thought = (choice.reasoning or "") if self.wanted.thoughts else ""
         items = {
+            THOUGHT: self._thought_item(status if not text and not calls else "completed", thought),
             MESSAGE: self._message(
                 status, [self._part(text, self._logprobs(choice.logprobs or ()))]
-            )
+            ),
         }
         for at, call in enumerate(calls):
             ended = whole or at < len(calls) - 1
             items[at] = self._called(at, call, "completed" if ended else "incomplete")
+        first = [THOUGHT] if thought else []
         message = [MESSAGE] if text or not calls else []
-        order = self._order or [*message, *range(len(calls))]
+        order = self._order or [*first, *message, *range(len(calls))]
         out = self._object(status, [items[number] for number in order], _usage(answer))
         if self.wanted.details:
             out["polydec"] = {
@@ -341,6 +393,25 @@ class Response:
     @property
     def _message_name(self) -> str:
         return f"msg_{self.name.partition('-')[2]}"
+
+    def _item_name(self, number: int) -> str:
+        """The id of an item."""
+        if number == MESSAGE:
+            return self._message_name
+        if number == THOUGHT:
+            return f"rs_{self.name.partition('-')[2]}"
+        return self._call_name("fc", number)
+
+    def _thought_item(self, status: str, thought: str) -> dict[str, Any]:
+        """What was thought, as an item."""
+        parts = [{"type": "reasoning_text", "text": thought}] if thought else []
+        return {
+            "id": self._item_name(THOUGHT),
+            "type": "reasoning",
+            "summary": [],
+            "content": parts,
+            "status": status,
+        }
 
     def _call_name(self, kind: str, at: int) -> str:
         return f"{kind}_{self.name.partition('-')[2]}_0_{at}"
@@ -416,9 +487,9 @@ def _usage(done: Completion) -> dict[str, Any]:
     prompt, written = done.usage["prompt_tokens"], done.usage["completion_tokens"]
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": done.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": done.usage.get("reasoning_tokens", 0)},
         "total_tokens": prompt + written,
         **unit(done),
     }

@@ -15,8 +15,9 @@ from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, st
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.json_text import LazyRows
+from polydec.serve.reasoning import read_budget, read_reasoning
 from polydec.serve.settings import Limits
-from polydec.serve.template import no_template, template_values
+from polydec.serve.template import chat_ending, no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
 from polydec.text.tokenizer import Text
 
@@ -29,6 +30,9 @@ USUAL = 16
 MOST_PROMPTS = 1024
 """Prompts of one request to /v1/completions."""
 
+
+THOUGHTS = ("reasoning_content", "reasoning")
+"""What engines call what was thought, in a message of the assistant."""
 
 Note = TokenLogprob | PromptLogprob
 """A token with its log-probability under the model, and the likeliest ones."""
@@ -73,8 +77,9 @@ class Shape(Protocol):
         logprobs: Any,
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
-        """A choice of a chunk; calls: of tools, or pieces of them."""
+        """A choice of a chunk; calls: of tools, or pieces of them; thought: what was thought, before it says something."""
         ...
 
     def choice(
@@ -84,8 +89,9 @@ class Shape(Protocol):
         logprobs: Any,
         finish_reason: str,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
-        """A choice of a response; calls: of tools."""
+        """A choice of a response; calls: of tools; thought: what was thought before it."""
         ...
 
     def logprobs(self, text: Text, notes: Sequence[Any], offsets: Offsets) -> dict[str, Any]:
@@ -106,8 +112,9 @@ class Chat:
         fields: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
-            "template": template_values(body, model),
         }
+        reasoning = read_reasoning(body)
+        fields |= {"template": template_values(body, model), **reasoning.fields}
         logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, ALTERNATIVES)
         if top is not None and not logprobs:
             raise Refusal(
@@ -115,10 +122,10 @@ class Chat:
             )
         fields["max_tokens"] = length(body, "max_completion_tokens", "max_tokens")
         fields["logprobs"] = (top or 0) if logprobs else None
-        with_tools = "tools" in body.fields
+        fields["prompt_ending"] = chat_ending(body)
         tools = read_tools(body, model, fields["constraint"])
         fields["constraint"] = tools.constraint
-        messages = read_messages(body, body.take("messages"), tools=with_tools)
+        messages = read_messages(body, body.take("messages"))
         stream, usage, details, steps = streaming(body)
         prompted = fields["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
@@ -131,6 +138,7 @@ class Chat:
             prompt_logprobs=prompted,
             tools=tools.names,
             form=tools.form,
+            thoughts=reasoning.told,
         )
 
     def opening(self, index: int) -> dict[str, Any]:
@@ -148,10 +156,12 @@ class Chat:
         logprobs: Any,
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
-        delta: dict[str, Any] = (
-            {"content": text} if text or (finish_reason is None and not calls) else {}
-        )
+        spoken = finish_reason is None and not calls and not thought
+        delta: dict[str, Any] = {"content": text} if text or spoken else {}
+        if thought:
+            delta["reasoning_content"] = thought
         if calls:
             delta["tool_calls"] = list(calls)
         return {
@@ -168,8 +178,12 @@ class Chat:
         logprobs: Any,
         finish_reason: str,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant"}
+        if thought:
+            message["reasoning_content"] = thought
+        message |= {"content": text or None if calls else text, "refusal": None}
         return {
             "index": index,
             "message": {**message, "tool_calls": list(calls)} if calls else message,
@@ -208,6 +222,7 @@ class Completions:
             "constraint": constraint(body, model),
         }
         no_template(body)
+        fields["reasoning_budget"] = read_budget(body)
         prompt, echo = body.take("prompt"), body.flag("echo")
         alone = fields["source"] is not None and prompt in (None, "")  # nothing begins the answer
         prompts = [""] if alone else read_prompts(prompt, body.limits)
@@ -238,6 +253,7 @@ class Completions:
         logprobs: Any,
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
         return self.choice(index, text, logprobs, finish_reason)
 
@@ -248,6 +264,7 @@ class Completions:
         logprobs: Any,
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
+        thought: str = "",
     ) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
@@ -372,37 +389,35 @@ EMPTY: tuple[Any, ...] = (None, [], {}, "")
 """Clients send back what they got, empty fields included."""
 
 
-def read_messages(body: Body, messages: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
+def read_messages(body: Body, messages: Any) -> list[Mapping[str, Any]]:
     """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. body: of the
-    request; tools: it has some, so that messages may hold calls of them and what they gave."""
+    request. Messages may hold calls and what they gave, whether the request has tools or not."""
     if not isinstance(messages, list) or not messages:
         raise Refusal(
             f"messages is {shown(messages)}: it must be a list of at least one message",
             param="messages",
         )
-    return [_message(f"messages[{at}]", m, tools, body) for at, m in enumerate(messages)]
+    return [_message(f"messages[{at}]", m, body) for at, m in enumerate(messages)]
 
 
-def _message(where: str, message: Any, tools: bool, body: Body) -> Mapping[str, Any]:
+def _message(where: str, message: Any, body: Body) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         raise Refusal(
             f"{where} is {shown(message)}: it must have a role and a content", param="messages"
         )
     role = message.get("role")
-    roles = ("system", "developer", "user", "assistant", *(("tool",) if tools else ()))
+    roles = ("system", "developer", "user", "assistant", "tool")
     if role not in roles:
         raise Refusal(
-            f"{where}.role is {shown(role)}: it must be {' or '.join(roles)}"
-            + (" (tools are not given)" if role == "tool" else ""),
-            param="messages",
+            f"{where}.role is {shown(role)}: it must be {' or '.join(roles)}", param="messages"
         )
-    more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role) if tools else None
+    more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role)
     body.members(where, message, MESSAGE, EMPTY)
+    legal = ("role", "content", "name", more, *(THOUGHTS if role == "assistant" else ()))
     for name, value in ((k, v) for k, v in message.items() if k in MESSAGE):
-        if name not in ("role", "content", "name", more) and value not in EMPTY:
+        if name not in legal and value not in EMPTY:
             raise Refusal(
-                f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
-                + ("" if tools else ", tool calls only where tools are given"),
+                f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here",
                 param="messages",
             )
     named = message.get("name")
@@ -415,7 +430,20 @@ def _message(where: str, message: Any, tools: bool, body: Body) -> Mapping[str, 
         "role": "system" if role == "developer" else role,
         **({} if named is None else {"name": _whole_text(named, "messages")}),
         **_said(where, message, more, body),
+        **_thought(where, message),
     }
+
+
+def _thought(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    """What an earlier answer thought: most templates leave it out, some show it."""
+    for name in THOUGHTS:
+        thought = message.get(name)
+        if thought and not isinstance(thought, str):
+            raise Refusal(
+                f"{where}.{name} is {shown(thought)}: it must be a text", param="messages"
+            )
+    thought = next((message[name] for name in THOUGHTS if message.get(name)), None)
+    return {} if thought is None else {"reasoning_content": _whole_text(thought, "messages")}
 
 
 def _said(where: str, message: Mapping[str, Any], more: str | None, body: Body) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from typing import Any
 
 from polydec.api import LM
 from polydec.base.options import shown
+from polydec.request.thinking import SWITCHES
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
+from polydec.text import prompt_ending
 
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 """Names that have fields of their own."""
@@ -19,9 +21,7 @@ LEAST = len('"a": 1, ') - 1
 """Of a name with its value; one of them may be empty."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 """OpenAI's words for how long a model thinks."""
-SWITCHES = ("enable_thinking", "thinking")
-"""What templates call the switch that lets a model think."""
-FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning")
+FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "reasoning_format")
 
 
 def template_values(body: Body, model: LM) -> dict[str, Any]:
@@ -50,8 +50,35 @@ def template_values(body: Body, model: LM) -> dict[str, Any]:
     return {**told, **values}
 
 
+def chat_ending(body: Body) -> str:
+    """What the text of a chat ends with (text/prompt_ending.py). Raises Refusal where two fields contradict one another."""
+    continued = body.flag("continue_final_message")
+    opened = body.flag("add_generation_prompt", not continued)
+    if continued and opened:
+        raise Refusal(
+            "continue_final_message and add_generation_prompt are both true: a final message that is continued is followed by "
+            "no other turn, so set one of them to false",
+            param="continue_final_message",
+        )
+    if continued:
+        return prompt_ending.CONTINUED
+    return prompt_ending.OPENED if opened else prompt_ending.CLOSED
+
+
+def no_ending(body: Body) -> None:
+    """Refuse what says how the text of a chat ends, where there is none that could end otherwise."""
+    for name, usual in (("continue_final_message", False), ("add_generation_prompt", True)):
+        value = body.take(name, usual)
+        if value is not usual:
+            raise Refusal(
+                f"{name} is {shown(value)}: it is for /v1/chat/completions and /tokenize",
+                param=name,
+            )
+
+
 def no_template(body: Body) -> None:
     """Refuse what only a template could be told, where there is none."""
+    no_ending(body)
     for name in FIELDS:
         value = body.take(name)
         if value not in (None, {}, "none"):
@@ -78,10 +105,12 @@ def _check(name: str, model: LM) -> None:
 def _effort(body: Body) -> str | None:
     """`reasoning_effort`, or `effort` in OpenAI's `reasoning`."""
     more = body.mapping("reasoning")
-    other = next((k for k, v in more.items() if k != "effort" and v is not None), None)
+    legal = ("effort", "max_tokens")
+    other = next((k for k, v in more.items() if k not in legal and v is not None), None)
     if other is not None:
         raise Refusal(
-            f"reasoning has {shown(other)}: it holds an effort only, since nothing of what a model thinks is summed up here",
+            f"reasoning has {shown(other)}: it holds an effort and max_tokens only, since nothing of what a model thinks is "
+            "summed up here",
             param="reasoning",
         )
     if more.get("effort") is not None:

@@ -487,8 +487,14 @@ class Worker:
             stop = job.written[choice] = start + len(pieces)
             reason = text.finish_reason if stop == len(text.tokens) else None
             prompt = ticket.transcript.prompt if start == 0 else ()
+            thinking = ticket.plan.thinking
             news = News(
-                job.first + choice, tuple(pieces), tuple(text.notes[start:stop]), reason, prompt
+                job.first + choice,
+                tuple(pieces),
+                tuple(text.notes[start:stop]),
+                reason,
+                prompt,
+                thinking=None if thinking is None else thinking.writes_marks,
             )
             out.append(news if job.steps is None else replace(news, steps=job.steps.take(choice)))
         if out and job.passes:  # those of all answers, with the first that has news

@@ -50,7 +50,18 @@ def fitted(
         The same messages; contents are lists of parts, and arguments texts, where the template shows them in that form only.
     """
     own = tuple(sorted(names.items()))
-    return [_with_arguments(_with_content(m, template, own), template, own) for m in messages]
+    shown = [_with_arguments(_with_content(m, template, own), template, own) for m in messages]
+    if "reasoning_content" in template.source or ".thinking" not in template.source:
+        return shown
+    return [_with_thinking(message) for message in shown]
+
+
+def _with_thinking(message: Message) -> Message:
+    """A message for templates that call what was thought `thinking`."""
+    if "reasoning_content" not in message:
+        return message
+    rest = {name: value for name, value in message.items() if name != "reasoning_content"}
+    return {**rest, "thinking": message["reasoning_content"]}
 
 
 def joined_text(content: Any) -> Any:

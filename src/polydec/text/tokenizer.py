@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from polydec.base.errors import PolydecError, RequestError
 from polydec.core.request import Writer
 from polydec.formats.edge import first_line, sentence
+from polydec.formats.thinking_marks import Kind, Segment, ThinkingMarks, ThinkingReader, marks_of
 from polydec.text import message_forms
 from polydec.text.added_tokens import add_tokens, named_tokens
 from polydec.text.control_tokens import ControlTokens
@@ -240,6 +241,18 @@ class Text:
         """The prompt that asks for the assistant's next turn: messages are {"role": …, "content": …}."""
         return self.encode(self.render(messages, **values), special=False)
 
+    @cached_property
+    def thinking_marks(self) -> ThinkingMarks | None:
+        """How the model parts its thinking from its answers, as its chat template or its tokens say; None: nothing is known."""
+        source = "".join(x.source for x in self.chat_templates if x is not None)
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return marks_of(source, (token.content for token in added))
+
+    def mark_names(self, marks: ThinkingMarks) -> dict[int, str]:
+        """The control tokens that stand in these marks, by their ids. They are written like text where thinking is parted."""
+        names = {i: self.tokenizer.id_to_token(i) or "" for i in self._skipped}
+        return {i: n for i, n in names.items() if n and any(n in text for text in marks.texts)}
+
     def writer(
         self,
         stop: Sequence[str] = (),
@@ -247,13 +260,22 @@ class Text:
         *,
         after: Sequence[int] = (),
         min_tokens: int = 0,
+        thinking: ThinkingReader | None = None,
     ) -> Callable[[], Writer]:
         """Makes writers: their pieces, joined, are decode(all tokens) up to the first stop string (with it where
         include_stop). A stop string may begin and end inside tokens; what may still become one is held back. One that is
-        complete within the first `min_tokens` tokens, at least 0, is text."""
+        complete within the first `min_tokens` tokens, at least 0, is text. thinking: marks of the thinking are written as well,
+        and stop strings end the answer alone; None: nothing is known of it."""
         for s in stop:
             if not isinstance(s, str) or not s:
                 raise RequestError(f"stop has {s!r}: each must be a text of at least one character")
+        if thinking is not None:
+            names = self.mark_names(thinking.marks)
+            return lambda: ThinkingWriter(
+                MarkSpeller(self._speller, tuple(after), names),
+                thinking,
+                StopWriter(_SILENT, tuple(stop), include_stop, min_tokens),
+            )
         return lambda: StopWriter(self._speller(after), tuple(stop), include_stop, min_tokens)
 
     def _speller(self, after: Sequence[int]) -> Speller:
@@ -460,23 +482,37 @@ class StopWriter:
         if self.stopped:
             return ""
         piece = self._speller.feed(token)
-        stops_count = self._tokens_left <= 0
-        self._tokens_left -= 1
-        return self._take(piece, stops_count) if self._stop else piece
+        piece = self._speller.feed(token)
+        stops_count = self.count_token()
+        return self.take(piece, stops_count) if self._stop else piece
 
     def end(self) -> str:
         if self.stopped:
             return ""
-        piece = self._take(self._speller.end(), self._tokens_left <= 0)
-        withheld, self._withheld = self._withheld, ""
-        return piece + withheld
+        return self.take(self._speller.end(), self.complete) + self.rest()
 
     def fork(self) -> StopWriter:
         twin = copy(self)
         twin._speller = self._speller.fork()
         return twin
 
-    def _take(self, piece: str, stops_count: bool) -> str:
+    @property
+    def complete(self) -> bool:
+        """Whether as many tokens as a text must have are written."""
+        return self._tokens_left <= 0
+
+    def count_token(self) -> bool:
+        """Count one token, and say whether a stop string that it completes ends the text."""
+        self._tokens_left -= 1
+        return self._tokens_left < 0
+
+    def rest(self) -> str:
+        """What was held back."""
+        withheld, self._withheld = self._withheld, ""
+        return withheld
+
+    def take(self, piece: str, stops_count: bool) -> str:
+        """What becomes certain of the text with one more piece; stops_count: a stop string that is complete in it ends it."""
         if not self._stop or not piece:
             return piece
         text, seen = self._withheld + piece, len(self._withheld)
@@ -492,6 +528,99 @@ class StopWriter:
         keep = max(_overlap(text, s) for s in self._stop)
         self._withheld = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+
+class Silent:
+    """The speller of a writer that is given text."""
+
+    def feed(self, token: int) -> str:
+        return ""
+
+    def end(self) -> str:
+        return ""
+
+    def fork(self) -> Silent:
+        return self
+
+
+_SILENT = Silent()
+
+
+class MarkSpeller:
+    """Writes some control tokens by their names, and all others as `speller` does. speller: makes one that goes on behind some
+    tokens; names: of those control tokens."""
+
+    def __init__(
+        self,
+        speller: Callable[[Sequence[int]], Speller],
+        before: tuple[int, ...],
+        names: Mapping[int, str],
+    ) -> None:
+        self._made, self._names, self._before = speller, names, before
+        self._inner = speller(before)
+
+    def feed(self, token: int) -> str:
+        name = self._names.get(token)
+        if name is None:
+            self._before = (*self._before[-7:], token)
+            return self._inner.feed(token)
+        text = self._inner.end() + name
+        self._inner = self._made(self._before)
+        return text
+
+    def end(self) -> str:
+        return self._inner.end()
+
+    def fork(self) -> MarkSpeller:
+        twin = copy(self)
+        twin._inner = self._inner.fork()
+        return twin
+
+
+class ThinkingWriter:
+    """Writes the thinking with its marks as it stands, and looks for stop strings in the answer alone."""
+
+    def __init__(self, speller: MarkSpeller, reader: ThinkingReader, stops: StopWriter) -> None:
+        self._speller, self._reader, self._stops = speller, reader, stops
+        self._read = reader.start()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.stopped
+
+    def push(self, token: int) -> str:
+        stops_count = self._stops.count_token()
+        return self._written(self._speller.feed(token), stops_count)
+
+    def end(self) -> str:
+        if self.stopped:
+            return ""
+        stops_count = self._stops.complete
+        text = self._written(self._speller.end(), stops_count)
+        text += self._passed(self._reader.end(self._read, cut=False), stops_count)
+        return text if self.stopped else text + self._stops.rest()
+
+    def fork(self) -> ThinkingWriter:
+        twin = copy(self)
+        twin._speller, twin._stops = self._speller.fork(), self._stops.fork()
+        return twin
+
+    def _written(self, text: str, stops_count: bool) -> str:
+        if self.stopped:
+            return ""
+        self._read, segments = self._reader.step(self._read, text)
+        return self._passed(segments, stops_count)
+
+    def _passed(self, segments: Sequence[Segment], stops_count: bool) -> str:
+        out = ""
+        for kind, part in segments:
+            if kind is Kind.ANSWER:
+                out += self._stops.take(part, stops_count)
+            else:
+                out += self._stops.rest() + part
+            if self.stopped:
+                break
+        return out
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -46,6 +46,28 @@ def render(text: Text, messages: Sequence[Message], tools: Sequence[Message], **
     return text.render([*spoken[:first], asked, *spoken[first + 1 :]], **values)
 
 
+def with_earlier_calls(text: Text, messages: Sequence[Message], **values: Any) -> str:
+    """The text of a chat without tools, whose messages may hold calls and what they gave: as the template shows these, else as
+    texts. values: further names that the template is told."""
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    if not calls and all(message["role"] != "tool" for message in messages):
+        return text.render(messages, **values)
+    try:
+        shown = text.render(messages, **values) if text.shows_tools else ""
+    except PolydecError:  # it takes calls beside tools only
+        shown = ""
+    names = [str(call.get("function", call).get("name")) for call in calls]
+    gave = [str(joined_text(m["content"])).strip() for m in messages if m["role"] == "tool"]
+    if shown and all(x in shown for x in names) and all(_is_shown(x, shown) for x in gave):
+        return shown
+    return text.render(as_texts(messages), **values)
+
+
+def _is_shown(gave: str, shown: str) -> bool:
+    """Whether what a call gave stands in a chat's text, as it is or as JSON."""
+    return gave in shown or json.dumps(gave, ensure_ascii=False)[1:-1] in shown
+
+
 def prompt(tools: Sequence[Message]) -> str:
     """What the model is told of these tools."""
     listed = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]

@@ -1,0 +1,298 @@
+"""How models part what they think from what they answer: the marks of each family as data, and one reader for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+@dataclass(frozen=True)
+class ThinkingMarks:
+    """How a family of models writes its thinking.
+
+    name: of the family; opens, closes: texts that begin and end it, the first of each is the usual
+    one; around: texts around the answer that are no part of it; ending: what ends the thinking for
+    good where a budget is used up, "": the usual closing mark; anywhere: control tokens, which open
+    thinking wherever they stand and not only where an answer begins; known_by: texts that the chat
+    template of such a model holds, none: the usual two marks.
+    """
+
+    name: str
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+    around: tuple[str, ...] = ()
+    ending: str = ""
+    anywhere: bool = False
+    known_by: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All of its marks."""
+        return (*self.opens, *self.closes, *self.around)
+
+    @property
+    def end_text(self) -> str:
+        """What ends the thinking for good."""
+        return self.ending or self.closes[0]
+
+    def in_template(self, source: str) -> bool:
+        """Whether a chat template speaks of these marks."""
+        return all(text in source for text in self.known_by or (self.opens[0], self.closes[0]))
+
+    def left_open(self, text: str) -> bool:
+        """Whether a text ends inside of thinking."""
+        return max(map(text.rfind, self.opens)) > max(map(text.rfind, self.closes))
+
+    def opened_by(self, prompt: str) -> bool:
+        """Whether a prompt ends with an opening mark, white space aside, so that the answer begins inside of the thinking."""
+        return prompt.rstrip().endswith(tuple(mark.rstrip() for mark in self.opens))
+
+    def as_bytes(self) -> ThinkingMarks:
+        """The same with a character for each byte, for texts that may end inside of a character."""
+        spelled = {
+            field: tuple(latin(text) for text in getattr(self, field))
+            for field in ("opens", "closes", "around", "known_by")
+        }
+        return replace(self, ending=latin(self.ending), **spelled)
+
+
+def latin(text: str) -> str:
+    """A text with a character for each of its bytes."""
+    return text.encode().decode("latin-1")
+
+
+FAMILIES = (
+    ThinkingMarks(
+        "gpt-oss",
+        ("<|channel|>analysis<|message|>",),
+        ("<|end|>",),
+        (
+            "<|start|>assistant",
+            "<|channel|>final<|message|>",
+            "<|channel|>commentary<|message|>",
+            "<|end|>",
+        ),
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        anywhere=True,
+    ),
+    ThinkingMarks(
+        "gemma-4",
+        ("<|channel>thought\n",),
+        ("<channel|>",),
+        anywhere=True,
+        known_by=("<|channel>", "<channel|>"),
+    ),
+    ThinkingMarks("magistral", ("[THINK]",), ("[/THINK]",)),
+    ThinkingMarks("seed-oss", ("<seed:think>",), ("</seed:think>",)),
+    ThinkingMarks("minimax-m3", ("<mm:think>",), ("</mm:think>",)),
+    ThinkingMarks(
+        "command-a",
+        ("<|START_THINKING|>",),
+        ("<|END_THINKING|>",),
+        ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    ThinkingMarks("apertus", ("<|inner_prefix|>",), ("<|inner_suffix|>",)),
+    ThinkingMarks("kimi-vl", ("◁think▷",), ("◁/think▷",)),
+    ThinkingMarks("exaone-deep", ("<thought>",), ("</thought>",)),
+    ThinkingMarks("reka-flash", ("<reasoning>",), ("</reasoning>",)),
+    ThinkingMarks(
+        "granite-3",
+        ("Here is my thought process:", "Here's my thought process:"),
+        ("Here is my response:", "Here's my response:"),
+        known_by=("my thought process:", "my response:"),
+    ),
+    ThinkingMarks(
+        "hunyuan-a13b",
+        ("<think>",),
+        ("</think>",),
+        ("<answer>", "</answer>"),
+        known_by=("<think>", "</think>", "<answer>", "</answer>"),
+    ),
+    ThinkingMarks("think", ("<think>",), ("</think>",)),
+)
+"""What is in use. The first family that a chat template speaks of is the model's."""
+
+
+def marks_of(template: str, tokens: Iterable[str]) -> ThinkingMarks | None:
+    """The marks of a model, None where nothing is known of its thinking.
+
+    template: source of its chat template; tokens: those of its tokenizer that are no ordinary text.
+    """
+    known = frozenset(tokens)
+    spoken_of = (marks for marks in FAMILIES if marks.in_template(template))
+    usual = (marks for marks in FAMILIES if not marks.known_by)
+    single = (marks for marks in usual if {marks.opens[0], marks.closes[0]} <= known)
+    return next(spoken_of, None) or next(single, None)
+
+
+class Kind(Enum):
+    """What a part of a text is. MARK: a mark, or white space beside one."""
+
+    MARK = "mark"
+    THINKING = "thinking"
+    ANSWER = "answer"
+
+
+Segment = tuple[Kind, str]
+
+
+class Phase(Enum):
+    """Where a text stands. FIRST: nothing was written yet; BEGUN: nothing of the thinking was;
+    BEHIND: nothing was written behind a mark."""
+
+    FIRST = "first"
+    BEGUN = "begun"
+    THINKING = "thinking"
+    BEHIND = "behind"
+    ANSWER = "answer"
+
+
+@dataclass(frozen=True)
+class ReadState:
+    """held: what was read and may become a mark, or is white space that may stand beside one."""
+
+    phase: Phase
+    held: str = ""
+
+    @property
+    def thinks(self) -> bool:
+        """Whether it stands inside of the thinking."""
+        return self.phase in (Phase.BEGUN, Phase.THINKING)
+
+
+@dataclass(frozen=True)
+class ThinkingReader:
+    """Parts a text that comes in pieces into what was thought, what is answered, and marks. Nothing is lost: the segments, in
+    their order, add up to the text. Where the pieces are cut makes no difference to that.
+
+    White space at both ends of the thinking, and between a mark and the answer, counts as a part of the mark. opened: the text
+    begins inside of the thinking. States are values: a step changes none.
+    """
+
+    marks: ThinkingMarks
+    opened: bool = False
+
+    def start(self) -> ReadState:
+        return ReadState(Phase.BEGUN if self.opened else Phase.FIRST)
+
+    def step(self, state: ReadState, text: str) -> tuple[ReadState, list[Segment]]:
+        """What became certain with one more piece, and the state behind it."""
+        out, phase, rest = list[Segment](), state.phase, state.held + text
+        while True:
+            if phase in (Phase.FIRST, Phase.BEHIND):
+                phase, segments, rest, more = self._beginning(phase, rest)
+            elif phase is Phase.ANSWER:
+                phase, segments, rest, more = self._answer(rest)
+            else:
+                phase, segments, rest, more = self._inside(phase, rest)
+            out += [segment for segment in segments if segment[1]]
+            if not more:
+                return ReadState(phase, rest), out
+
+    def end(self, state: ReadState, cut: bool) -> list[Segment]:
+        """What was held back; cut: the text stops where it would have gone on, so that the beginning
+        of a mark counts as one."""
+        held = state.held
+        begun = _begun(held, self._awaited(state.phase)) if cut else 0
+        said, marked = held[: len(held) - begun], held[len(held) - begun :]
+        segments = [(Kind.ANSWER, said), (Kind.MARK, marked)]
+        if state.thinks:
+            body = said.rstrip()
+            segments = [(Kind.THINKING, body), (Kind.MARK, said[len(body) :] + marked)]
+        elif state.phase is Phase.BEHIND or (state.phase is Phase.FIRST and begun):
+            body = said.lstrip()
+            white = (Kind.MARK, said[: len(said) - len(body)])
+            segments = [white, (Kind.ANSWER, body), (Kind.MARK, marked)]
+        return [segment for segment in segments if segment[1]]
+
+    def parted(self, text: str, cut: bool) -> tuple[str, str]:
+        """What was thought in a whole text, and what is answered; cut: see `end`."""
+        state, segments = self.step(self.start(), text)
+        segments += self.end(state, cut)
+        thought, answer = (
+            "".join(part for kind, part in segments if kind is wanted)
+            for wanted in (Kind.THINKING, Kind.ANSWER)
+        )
+        return thought, answer
+
+    # ---- phases: each gives the next one, segments, what is left, and whether there is more to do ----
+
+    def _awaited(self, phase: Phase) -> tuple[str, ...]:
+        """The marks that may come."""
+        marks = self.marks
+        if phase is Phase.THINKING:
+            return marks.closes
+        if phase is Phase.BEGUN:  # some models open again what the prompt has opened
+            return (*marks.opens, *marks.closes)
+        opens = marks.opens if phase is Phase.FIRST or marks.anywhere else ()
+        return (*opens, *marks.around)
+
+    def _beginning(self, phase: Phase, text: str) -> tuple[Phase, list[Segment], str, bool]:
+        """Nothing was said yet, or nothing behind a mark."""
+        said = text.lstrip()
+        awaited = self._awaited(phase)
+        mark = next((m for m in awaited if said.startswith(m)), None)
+        if mark is not None:
+            size = len(text) - len(said) + len(mark)
+            inside = mark in self.marks.opens
+            return (
+                Phase.BEGUN if inside else Phase.BEHIND,
+                [(Kind.MARK, text[:size])],
+                text[size:],
+                True,
+            )
+        if not said or any(m.startswith(said) for m in awaited):
+            return phase, [], text, False
+        white = len(text) - len(said) if phase is Phase.BEHIND else 0
+        return Phase.ANSWER, [(Kind.MARK, text[:white])], text[white:], True
+
+    def _inside(self, phase: Phase, text: str) -> tuple[Phase, list[Segment], str, bool]:
+        """What is thought."""
+        segments = list[Segment]()
+        if phase is Phase.BEGUN:
+            thought = text.lstrip()
+            white = text[: len(text) - len(thought)]
+            again = next((mark for mark in self.marks.opens if thought.startswith(mark)), "")
+            if again:
+                return phase, [(Kind.MARK, white + again)], thought[len(again) :], True
+            awaited = self._awaited(phase)
+            if any(mark.startswith(thought) and mark != thought for mark in awaited):
+                return phase, [], text, False
+            segments.append((Kind.MARK, white))
+            text = thought
+        at, mark = _first(text, self.marks.closes)
+        if mark:
+            thought = text[:at].rstrip()
+            segments += [(Kind.THINKING, thought), (Kind.MARK, text[len(thought) : at + len(mark)])]
+            return Phase.BEHIND, segments, text[at + len(mark) :], True
+        sure = text[: len(text) - _begun(text, self.marks.closes)].rstrip()
+        return Phase.THINKING, [*segments, (Kind.THINKING, sure)], text[len(sure) :], False
+
+    def _answer(self, text: str) -> tuple[Phase, list[Segment], str, bool]:
+        """What is answered."""
+        awaited = self._awaited(Phase.ANSWER)
+        if not awaited:
+            return Phase.ANSWER, [(Kind.ANSWER, text)], "", False
+        at, mark = _first(text, awaited)
+        if mark:
+            said = text[:at].rstrip()
+            segments = [(Kind.ANSWER, said), (Kind.MARK, text[len(said) : at + len(mark)])]
+            following = Phase.BEGUN if mark in self.marks.opens else Phase.BEHIND
+            return following, segments, text[at + len(mark) :], True
+        sure = text[: len(text) - _begun(text, awaited)].rstrip()
+        return Phase.ANSWER, [(Kind.ANSWER, sure)], text[len(sure) :], False
+
+
+def _begun(text: str, marks: Sequence[str]) -> int:
+    """How many characters at the end of a text may be the beginning of a mark."""
+    longest = max((len(mark) for mark in marks), default=1) - 1
+    sizes = range(min(longest, len(text)), 0, -1)
+    return next((n for n in sizes if any(m.startswith(text[-n:]) for m in marks)), 0)
+
+
+def _first(text: str, marks: Sequence[str]) -> tuple[int, str]:
+    """Where the first of these marks stands in a text, and which; "" where none does."""
+    found = [(at, -len(mark), mark) for mark in marks if (at := text.find(mark)) >= 0]
+    at, _, mark = min(found, default=(len(text), 0, ""))
+    return at, mark

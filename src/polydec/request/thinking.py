@@ -1,0 +1,153 @@
+"""How the thinking of a request's answers is parted from what they say, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.constraints.after_thinking import AfterThinking, after_thinking
+from polydec.constraints.in_time import InTime
+from polydec.constraints.protocols import Language
+from polydec.formats.thinking_marks import ThinkingReader
+from polydec.methods.kit import CALLED
+from polydec.models.checkpoint import Checkpoint
+
+ROOM = 32
+"""Tokens that an answer which must end in time has beside its shortest text, a quarter of all at most."""
+
+SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the switch that lets a model think."""
+
+TAIL = 64
+"""Tokens of a prompt's end in which an opening mark is looked for."""
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """How a model's thinking is read. reader: of the marks in its texts; names: control tokens among the marks, by their ids;
+    shown_apart: whether answers are parted; budget: tokens of thinking at most, None: no bound; track: where in an answer's
+    tokens the thinking is; wished: the request asks for thinking, so that there may be some before an answer that is bound."""
+
+    reader: ThinkingReader
+    names: Mapping[int, str]
+    shown_apart: bool
+    budget: int | None
+    track: AfterThinking
+    wished: bool = False
+
+    @property
+    def writes_marks(self) -> ThinkingReader | None:
+        """What texts are written with, where marks stay in them to be read again."""
+        return self.reader if self.shown_apart else None
+
+    def language(
+        self, point: Checkpoint, inner: Language[Any] | None, ends: frozenset[int]
+    ) -> AfterThinking | None:
+        """What `inner` becomes where it binds the answer alone, and what a budget allows; None: neither is asked for. Raises
+        RequestError where the budget cannot be kept."""
+        if not self.shown_apart and inner is not None and self.budget is not None:
+            raise RequestError(
+                f"reasoning_budget is {self.budget} beside a constraint of the whole text (reasoning_format none): let the "
+                "thinking be parted (reasoning_format auto), or leave one of them out"
+            )
+        spelled = inner is not None and self._spelled_by(inner)
+        if self.budget is None and (inner is None or spelled or not self.shown_apart):
+            return None
+        if spelled:
+            raise RequestError(
+                f"reasoning_budget is {self.budget} beside a constraint that spells the thinking itself: leave one of them out"
+            )
+        reader, budget, begin = self.reader, self.budget, None
+        if inner is not None and not (reader.opened or self.wished):
+            if not reader.marks.around:
+                return None
+            # what stands around an answer may come, and no thinking
+            reader = replace(reader, marks=replace(reader.marks, opens=()))
+        if isinstance(inner, InTime):  # what is thought leaves room for a whole answer
+            begin = inner.begin
+            most = max(0, inner.most - len(inner.whole) - min(ROOM, inner.most // 4))
+            budget = most if budget is None else min(budget, most)
+        return after_thinking(
+            inner,
+            point.lm.vocab,
+            ends,
+            reader,
+            self.names,
+            budget=budget,
+            begin=begin,
+        )
+
+    def _spelled_by(self, inner: Language[Any]) -> bool:
+        """Whether all texts of a constraint hold the mark that comes next: then it binds the thinking, too."""
+        certain = inner.forced(inner.start()).decode(errors="ignore")
+        marks = self.reader.marks
+        if self.reader.opened:
+            return any(mark in certain for mark in marks.closes)
+        return certain.lstrip().startswith(marks.opens)
+
+    def parted(self, text: str, finish_reason: str) -> tuple[str | None, str]:
+        """What was thought in an answer, None where nothing is parted from it, and what it says."""
+        if not self.shown_apart:
+            return None, text
+        thought, said = self.reader.parted(text, cut=finish_reason != "stop")
+        return thought or None, said
+
+
+def thinking_of(
+    point: Checkpoint,
+    values: Mapping[str, Any],
+    ids: Sequence[int],
+    family: str,
+    begun: str | None = None,
+) -> Thinking | None:
+    """How a request's thinking is read; None: it is left as it stands.
+
+    Args:
+        point: the model, with its tokenizer.
+        values: the fields of the request.
+        ids: of its prompt.
+        family: of the model.
+        begun: what stands of the answer already, None: nothing does.
+
+    Returns:
+        None where nothing of it is asked for, or nothing is known of how this model thinks and no budget is given.
+
+    Raises:
+        RequestError: for a budget that cannot be kept.
+    """
+    shown_apart, budget = values["reasoning_format"] != "none", values["reasoning_budget"]
+    marks = point.text.thinking_marks
+    if not shown_apart and budget is None:
+        return None
+    if budget is not None and family != "ar":
+        raise RequestError(
+            f"reasoning_budget is {budget}: {CALLED[family]} model writes in any order, so leave it out"
+        )
+    if marks is None or point.lm.vocab.words is None:
+        if budget is not None:
+            raise RequestError(
+                f"reasoning_budget is {budget}: neither the chat template nor the tokenizer of this model says how it thinks, "
+                "so leave it out"
+            )
+        return None
+    tail = point.text.tokenizer.decode(list(ids[-TAIL:]), skip_special_tokens=False)
+    opened = marks.opened_by(tail) or (begun is not None and marks.left_open(begun))
+    reader = ThinkingReader(marks, opened)
+    names = point.text.mark_names(marks)
+    ends = point.lm.vocab.eos
+    return Thinking(
+        reader,
+        names,
+        shown_apart,
+        budget,
+        after_thinking(None, point.lm.vocab, ends, reader, names),
+        bool(budget) or _wished(values["template"]),
+    )
+
+
+def _wished(template: Mapping[str, Any]) -> bool:
+    """Whether the chat template is told that the model shall think."""
+    effort = template.get("reasoning_effort", "none")
+    return effort != "none" or any(template.get(name) is True for name in SWITCHES)

@@ -1,0 +1,102 @@
+"""The thinking of an answer over HTTP: the fields that ask for it and bound it, and how a stream is parted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.api import LM
+from polydec.base.options import shown
+from polydec.formats.thinking_marks import Kind, Segment, ThinkingReader
+from polydec.request.fields import THOUGHT as MOST
+from polydec.serve.body import Body
+from polydec.serve.errors import Refusal
+
+FORMATS = {"none": "none", "auto": "auto", "deepseek": "auto"}
+"""llama.cpp's words for what becomes of the thinking, and ours."""
+
+BUDGETS = (
+    "reasoning_budget",
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "thinking_token_budget",
+)
+"""What engines call the tokens that a model may think at most; OpenRouter has it in `reasoning`, as `max_tokens`."""
+
+NOTHING = -1
+"""What llama.cpp writes for no bound."""
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """format, budget: fields of an Ask; told: whether the thinking is sent to the client."""
+
+    format: str
+    budget: int | None
+    told: bool
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {"reasoning_format": self.format, "reasoning_budget": self.budget}
+
+
+def read_reasoning(body: Body) -> Reasoning:
+    """What a request says of the thinking. Raises Refusal for what cannot be honoured."""
+    form = body.take("reasoning_format", "auto")
+    if not isinstance(form, str) or form not in FORMATS:
+        raise Refusal(
+            f"reasoning_format is {shown(form)}: it must be {', '.join(FORMATS)}",
+            param="reasoning_format",
+        )
+    return Reasoning(FORMATS[form], read_budget(body), body.flag("include_reasoning", True))
+
+
+def read_budget(body: Body) -> int | None:
+    """The tokens of thinking at most, by any of its names; None: no bound. Raises Refusal where two of them differ, or one is
+    out of its range."""
+    given = {name: value for name in BUDGETS if (value := body.take(name)) is not None}
+    more = body.peek("reasoning")
+    if isinstance(more, Mapping) and more.get("max_tokens") is not None:
+        given["reasoning.max_tokens"] = more["max_tokens"]
+    bounds = set[int | None]()
+    for name, value in given.items():
+        field = name.partition(".")[0]
+        if type(value) is not int or not NOTHING <= value <= MOST:
+            raise Refusal(
+                f"{name} is {shown(value)}: it must be a whole number in 0 to {MOST}, or {NOTHING} for no bound",
+                param=field,
+            )
+        bounds.add(None if value == NOTHING else value)
+    if len(bounds) > 1:
+        raise Refusal(
+            f"{' and '.join(given)} are both given and differ: give one of them",
+            param=next(iter(given)).partition(".")[0],
+        )
+    return next(iter(bounds), None)
+
+
+def may_think(model: LM, form: str) -> bool:
+    """Whether thinking may be parted from an answer."""
+    return form != "none" and model.checkpoint.text.thinking_marks is not None
+
+
+class ThoughtStream:
+    """Parts an answer that comes in pieces. reader: of its marks, None: nothing is parted."""
+
+    def __init__(self, reader: ThinkingReader | None) -> None:
+        self._reader = reader
+        self._state = None if reader is None else reader.start()
+
+    def feed(self, text: str, finish_reason: str | None) -> tuple[str, str]:
+        """What was thought and what was said with one more piece; finish_reason: where it is the last."""
+        if self._reader is None or self._state is None:
+            return "", text
+        self._state, segments = self._reader.step(self._state, text)
+        if finish_reason is not None:
+            segments += self._reader.end(self._state, cut=finish_reason != "stop")
+        return _joined(segments, Kind.THINKING), _joined(segments, Kind.ANSWER)
+
+
+def _joined(segments: list[Segment], wanted: Kind) -> str:
+    return "".join(text for kind, text in segments if kind is wanted)
