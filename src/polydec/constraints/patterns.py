@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 
 _PIECE = re.compile(r"\\.|\[\^?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+_LAST = re.compile(r"(?<!\\)\{(\d+),\d*\}$")
+"""What stands last may be followed by anything, so its greatest number says nothing, and would cost much."""
 _RARE = "\\x1f"
 """A sign that no text of a pattern needs. The library takes a class of all control signs for one of quotes and backslashes as
 well, so where these are left out this sign is left out with them."""
@@ -14,7 +16,7 @@ well, so where these are left out this sign is left out with them."""
 @lru_cache(maxsize=1024)
 def library_pattern(pattern: str) -> str:
     """An expression as the library reads it. What is malformed stays so, and is refused there."""
-    return "".join(_piece(x) for x in _PIECE.findall(pattern))
+    return _LAST.sub(r"{\1}", "".join(_piece(x) for x in _PIECE.findall(pattern)))
 
 
 def _piece(piece: str) -> str:
