@@ -159,7 +159,10 @@ class SchemaReader:
 
     def _fitting(self, cells: Cells, sign: bool, node: _Node, depth: int) -> Cells:
         if depth > DEEPEST:
-            raise Inexact(node.at, "it needs itself again before any value is read")
+            raise Inexact(
+                node.at,
+                f"it needs itself again before any value is read, or more than {DEEPEST} parts inside one another",
+            )
         return self._with(cells, node, depth + 1) if sign else self._without(cells, node, depth + 1)
 
     def _node(self, part: Any, node: _Node) -> _Node | bool:
