@@ -378,7 +378,7 @@ def _checked(event: Event, what: str) -> Event:
                 and type(event.position) is int
             )
             good = good and len(event.piece) in (0, len(event.token))
-            good = good and all(isinstance(p, str) for p in event.piece)
+            good = good and all(isinstance(p, str) for p in event.piece) and ids(event.probes)
         case Verified():
             good &= ids(event.path) and type(event.position) is int
             good = good and all(p > 0 for p in event.path)

@@ -114,6 +114,8 @@ def read(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqCon
         raise FileError(
             f"activation {activation[:40]!r} is unknown: it must be one of {', '.join(ACTS)}"
         )
+    if t5:
+        _require_buckets(config)
     vocab = _whole(config, "vocab_size")
     scaled = not t5 and config.get("scale_embedding", False)
     tied = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
@@ -136,6 +138,19 @@ def read(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqCon
         _start(config, generation, vocab),
         _barred(config, generation, vocab),
     )
+
+
+def _require_buckets(config: Mapping[str, Any]) -> None:
+    """T5's relative positions: half of the buckets look back, half of these have a distance each, and the others share those
+    up to the farthest. Raises FileError where one of these parts is empty."""
+    buckets = _whole(config, "relative_attention_num_buckets", 32)
+    far = _whole(config, "relative_attention_max_distance", 128)
+    if buckets < 4:
+        raise FileError(f"relative_attention_num_buckets is {buckets}: it must be at least 4")
+    if far <= buckets // 2:
+        raise FileError(
+            f"relative_attention_max_distance is {far}: it must be above {buckets // 2}, half of the buckets"
+        )
 
 
 def _whole(config: Mapping[str, Any], name: str, default: int | None = None) -> int:

@@ -259,7 +259,7 @@ def _network(
         )
     from polydec.nets import hf  # transformers takes seconds to import
 
-    return hf.load(source.path, dtype=kind, device=device, tensors=len(source.weights)), why
+    return hf.load(source.path, weights=source.weights, dtype=kind, device=device), why
 
 
 def _words(source: Source, dtype: str, device: str) -> WordNetwork:

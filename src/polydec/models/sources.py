@@ -16,16 +16,22 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.base import files
+from polydec.base.edge import read_bytes
 from polydec.base.errors import FileError
 from polydec.base.heard import warn
 from polydec.formats import adapters, edge, fields, sentences, zoo
 from polydec.formats.gguf import GGUF
 from polydec.formats.tensor_files import Borrowing, open_weights
 from polydec.text.gguf_text import generation_defaults, read_text
-from polydec.text.tokenizer import Text, default_template
+from polydec.text.template import MOST, Template
+from polydec.text.tokenizer import Text, named_templates
 
 BASES = 4
 """How many checkpoints may stand behind one another by `polydec_base`."""
+TEMPLATES = 64
+"""Chat templates by name that are read at most."""
+BYTES_OF_ID = 8
+"""What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up, and takes far more."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,8 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Sourc
             base.fingerprint,
             {**base.generation, **generation},
         )
-    text, fingerprint = _open_text(path, config, generation)
+    stored = sum(f.stat().st_size for end in ("safetensors", "bin") for f in path.glob(f"*.{end}"))
+    text, fingerprint = _open_text(path, config, generation, stored)
     return Source(str(path), config, weights, text, fingerprint, generation)
 
 
@@ -136,11 +143,14 @@ def find(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
+    inner = [f"*/{form}" for form in wanted if form != "*.jinja"]  # named templates have a folder
     try:
-        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
+        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=inner))
         if not any(folder.glob("*.safetensors")):
             folder = Path(
-                snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=["*/*"])
+                snapshot_download(
+                    name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=[*inner, "*/*.bin"]
+                )
             )
         if (folder / sentences.MODULES).is_file():  # which state an embedding model is read at
             snapshot_download(name, allow_patterns=["*_Pooling/config.json"])
@@ -164,21 +174,14 @@ def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def _open_text(
-    path: Path, config: Mapping[str, Any], generation: Mapping[str, Any]
+    path: Path, config: Mapping[str, Any], generation: Mapping[str, Any], stored: int
 ) -> tuple[Text, str]:
-    """The tokenizer of a directory and its fingerprint."""
+    """The tokenizer of a directory and its fingerprint. stored: bytes of its weights."""
     settings = _json(path / "special_tokens_map.json", {}) | _json(
         path / "tokenizer_config.json", {}
     )
-    template = None
     edge.check(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
-    if (at := path / "chat_template.jinja").is_file():
-        with edge.reading(str(at)):
-            template = at.read_text(encoding="utf-8")
-    elif (at := path / "chat_template.json").is_file():
-        template = default_template(
-            edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()["chat_template"]
-        )
+    template = _chat_templates(path)
     eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
     eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
     if (path / "tokenizer.json").is_file():
@@ -219,10 +222,36 @@ def _open_text(
         size = _text_config(config).get("vocab_size")
         if size is None:
             raise FileError(f"{path} has no tokenizer, and its config.json no vocab_size")
+        if size * BYTES_OF_ID > stored:
+            raise FileError(
+                f"{path} has no tokenizer, and its config.json says vocab_size {size}: its weights take {stored} bytes, "
+                f"less than the {BYTES_OF_ID} that an embedding takes at least"
+            )
         tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Text(tokenizer, eos=eos), ""
     return text, text.fingerprint
+
+
+def _chat_templates(path: Path) -> dict[str, str] | None:
+    """Chat templates in files of their own, by name; None: there are none."""
+    found = {
+        at.stem: at
+        for at in sorted((path / "additional_chat_templates").glob("*.jinja"))[:TEMPLATES]
+    }
+    if (at := path / "chat_template.jinja").is_file():
+        found = {"default": at, **found}
+    if found:
+        with edge.reading(str(path)):
+            return {name: _template_text(at) for name, at in found.items()}
+    if (at := path / "chat_template.json").is_file():
+        content = edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()
+        return named_templates(content["chat_template"])
+    return None
+
+
+def _template_text(at: Path) -> str:
+    return read_bytes(at, MOST).decode("utf-8")
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -259,6 +288,11 @@ def save(
             ),
         )
 
+    def put_template(name: str, template: Template | None) -> None:
+        if template is not None:
+            (where / name).parent.mkdir(exist_ok=True)
+            put(name, lambda part: part.write_text(template.source, encoding="utf-8"))
+
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     put("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
     put_json("config.json", config)
@@ -269,8 +303,5 @@ def save(
         put_json(
             "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names}
         )
-        if (template := text.template) is not None:
-            put(
-                "chat_template.jinja",
-                lambda part: part.write_text(template.source, encoding="utf-8"),
-            )
+        put_template("chat_template.jinja", text.template)
+        put_template("additional_chat_templates/tool_use.jinja", text.tool_template)

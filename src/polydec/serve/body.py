@@ -73,6 +73,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "cache_options",
                 "reuse",
                 "reuse_key",
+                "cache_salt",
                 "source",
             )
         },

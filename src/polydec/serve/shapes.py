@@ -435,15 +435,14 @@ def _said(where: str, message: Mapping[str, Any], more: str | None, body: Body) 
             )
         extra = {"tool_call_id": about}
     if isinstance(content, list):
-        content = "".join(
-            _part(f"{where}.content[{at}]", part, body) for at, part in enumerate(content)
-        )
+        parts = [_part(f"{where}.content[{at}]", part, body) for at, part in enumerate(content)]
+        return {"content": parts, **extra}
     if not isinstance(content, str):
         raise Refusal(f"{where}.content is {shown(content)}: it must be a text", param="messages")
     return {"content": _whole_text(content, "messages"), **extra}
 
 
-def _part(where: str, part: Any, body: Body) -> str:
+def _part(where: str, part: Any, body: Body) -> dict[str, str]:
     if (
         not isinstance(part, Mapping)
         or part.get("type") != "text"
@@ -454,7 +453,7 @@ def _part(where: str, part: Any, body: Body) -> str:
             f"{where} is {shown(kind)}: only parts of type text are legal", param="messages"
         )
     body.members(where, part, PART, EMPTY)
-    return part["text"]
+    return {"type": "text", "text": _whole_text(part["text"], "messages")}
 
 
 def _whole_text(text: str, field: str) -> str:

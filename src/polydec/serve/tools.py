@@ -149,8 +149,9 @@ def _chosen(choice: Any, names: Sequence[str], flat: bool, body: Body) -> str | 
 def _form(model: LM) -> Form:
     """The form in which the model is shown how to call: as its chat template writes calls, else as the default prompt does."""
     text = model.checkpoint.text
-    source = "" if text.template is None else text.template.source
-    if OPEN in source or text.template is None or not text.shows_tools:
+    template = text.chat_templates[1]
+    source = "" if template is None else template.source
+    if OPEN in source or template is None or not text.shows_tools:
         return Form()
     other = '"parameters":' in source and '"arguments":' not in source
     return Form(tags=False, key="parameters" if other else "arguments")
