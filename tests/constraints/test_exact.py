@@ -215,6 +215,46 @@ def test_what_cannot_be_kept_is_refused_by_name(schema, says):
     assert says in said and said.startswith("json_schema") and "\n" not in said and len(said) <= 300
 
 
+NAMED = {"type": "object", "properties": {"b": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#t", "$defs": {"t": {"$anchor": "t", "type": "string"}}},
+        {"anyOf": [{"$ref": "#t"}], "$defs": {"t": {"$anchor": "t", "type": "string"}}},
+        {"$ref": "#/$defs/a~1b%25", "$defs": {"a/b%": {"type": "string"}}},
+        {"$ref": "#/anyOf/1", "anyOf": [{"type": "null"}, {"type": "string"}]},
+        {"$ref": "u", "$defs": {"u": {"$id": "u", "$ref": "#/$defs/v", "$defs": {"v": {"type": "string"}}},
+                                "v": {"type": "null"}}},
+    ],
+    ids=json.dumps,
+)  # fmt: skip
+def test_references_that_are_turned_round_by_nothing_are_followed_as_well(schema):
+    language = language_of(schema)
+    assert [x for x in VALUES if accepts(language, x)] == [x for x in VALUES if isinstance(x, str)]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"not": {"$ref": "#t"}, "$defs": {"t": {"$anchor": "t", **NAMED}}},
+        {"not": {"$ref": "#/$defs/a%25"}, "$defs": {"a%": NAMED}},
+        {"properties": {"p": {"$id": "x", "not": {"$ref": "#/$defs/v"}, "$defs": {"v": NAMED}}},
+         "$defs": {"v": {}}, "required": ["p"]},
+        {"$id": "https://a.example/b", "not": {"$ref": "b#/$defs/v"}, "$defs": {"v": NAMED}},
+    ],
+    ids=json.dumps,
+)  # fmt: skip
+def test_what_is_turned_round_stays_open_by_whatever_way_it_is_pointed_to(schema):
+    """Were it closed, an object with other names would pass as none of its kind."""
+    language = language_of(schema)
+    valid = jsonschema.Draft202012Validator(schema).is_valid
+    values = [*VALUES, *({"p": x} for x in VALUES)]
+    found = [x for x in values if accepts_some(language, x)]
+    assert found and all(map(valid, found)), [x for x in found if not valid(x)]
+
+
 OPEN = {"type": "object", "additionalProperties": {"type": "string"}}
 
 

@@ -111,6 +111,15 @@ class Anchors:
             return self._named[address, fragment]
         return self._pointed(self._resources[address], address, fragment, f"{key} {ref!r}")
 
+    def follow(self, ref: str) -> Any:
+        """What a reference points to, wherever it stands; None where that is not plain, as there are several addresses."""
+        if len({id(x) for x in self._resources.values()}) > 1:
+            return None
+        try:
+            return self.target("$ref", ref, based(self.root, ""))[0]
+        except Astray:
+            return None
+
     def _pointed(self, schema: Any, base: str, pointer: str, called: str) -> tuple[Any, str]:
         at, base = schema, base
         for part in pointer.split("/")[1:]:

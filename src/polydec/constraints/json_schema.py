@@ -22,9 +22,9 @@ class JsonSchema:
     """The answer is a JSON value that a schema (its JSON text) allows. Properties stand in the order of the schema, and where
     it names some and says nothing of others, there are no others (see `closed`).
 
-    What the grammar library lacks is said in other words (see `exact`), and where that cannot be done the keyword is refused, with
-    its place: nothing is left out for that. Numbers are kept to exactly, or refused (see `bounded`). The keys of `x-guidance` in a schema
-    (llguidance's own: separators, white space) are followed.
+    What the grammar library lacks is said in other words (see `exact`), and where that cannot be done the keyword is refused,
+    with its place: nothing is left out for that. Numbers are kept to exactly, or refused (see `bounded`). The keys of
+    `x-guidance` in a schema (llguidance's own: separators, white space) are followed.
     """
 
     text: str

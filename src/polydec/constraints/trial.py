@@ -18,13 +18,14 @@ from typing import Any
 
 from polydec.base.errors import RequestError
 from polydec.constraints import compiler
+from polydec.constraints.anchors import Anchors
 from polydec.constraints.bounded import bounded
 from polydec.constraints.cases import Contradiction, Inexact
 from polydec.constraints.closed import closed
 from polydec.constraints.compiler import Malformed
 from polydec.constraints.endless import endless, refused
 from polydec.constraints.exact import exact
-from polydec.constraints.finite import finite, follow, references
+from polydec.constraints.finite import finite, references
 from polydec.constraints.formats import with_patterns
 from polydec.constraints.json_lark import lark
 
@@ -206,7 +207,7 @@ def _grammar(
     own = schema.get("x-guidance")
     guided = {} if own is None else {"x-guidance": own}
     try:
-        grammar = lark({**said(closed(schema, lambda ref: follow(schema, ref))), **guided})
+        grammar = lark({**said(closed(schema, Anchors(schema).follow)), **guided})
         compiles(grammar)
     except Inexact:
         raise
