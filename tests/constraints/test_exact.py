@@ -415,6 +415,42 @@ def test_an_expression_of_all_texts_but_some():
     assert library_pattern(r"a\<[b&]\>") == r"a<[b\&]>"
 
 
+@pytest.mark.parametrize("kinds", ["number", ["number", "null"], None])
+def test_a_bound_that_is_left_out_is_left_out_or_refused(kinds):
+    """The library lets a whole bound in where the other one lies in the same unit."""
+    kept = 0
+    for low in (-1.5, -1, -0.5, 0, 0.5, 1, 2, 3):
+        for high in (-1, -0.5, 0, 0.5, 1, 1.5, 2.5, 4):
+            for a in ("minimum", "exclusiveMinimum"):
+                for b in ("maximum", "exclusiveMaximum"):
+                    schema = (
+                        {a: low, b: high} if kinds is None else {"type": kinds, a: low, b: high}
+                    )
+                    if low >= high:
+                        continue
+                    try:
+                        language = language_of(schema)
+                    except ValueError as error:
+                        assert "could not be left out" in str(error) and high - low < 1
+                        continue
+                    kept += 1
+                    valid = jsonschema.Draft202012Validator(schema).is_valid
+                    for text in (
+                        b"0",
+                        b"1",
+                        b"2",
+                        b"3",
+                        b"-1",
+                        b"-0",
+                        b"0.5",
+                        b"-0.5",
+                        b"2.5",
+                        b"1.2",
+                    ):
+                        assert accepts(language, text) <= valid(json.loads(text)), (schema, text)
+    assert kept > 80
+
+
 def test_numbers_that_two_cells_share():
     cell = NumberCell(low=1, high=9).meet(NumberCell("integer", multiples=(4,)))
     assert cell is not None and cell.only == {4, 8}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from typing import Any
 
+from polydec.constraints.bounded import edge_let_in
 from polydec.constraints.cases import Contradiction, Inexact, SchemaReader
 from polydec.constraints.cells import (
     ANYTHING,
@@ -528,6 +529,9 @@ def _numbers(cells: Sequence[NumberCell]) -> list[dict[str, Any]]:
             some["exclusiveMinimum" if cell.low_open else "minimum"] = cell.low
         if cell.high is not None:
             some["exclusiveMaximum" if cell.high_open else "maximum"] = cell.high
+        edges = {k: x for k, x in some.items() if k != "type"}
+        if cell.kind == "number" and (why := edge_let_in(edges)):
+            raise Inexact(cell.at, why)
         more = [{"multipleOf": x} for x in cell.multiples[1:]]
         if cell.multiples:
             some["multipleOf"] = cell.multiples[0]
