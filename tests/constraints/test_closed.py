@@ -4,7 +4,7 @@ import json
 
 import jsonschema
 import pytest
-from test_narrow import VOCAB, accepts
+from test_exact import VOCAB, accepts
 
 from polydec.constraints.json_schema import JsonSchema
 
@@ -69,11 +69,17 @@ def test_what_somebody_may_mean_stays(schema, kept):
 
 
 def test_a_part_of_one_of_stays_open_or_it_would_let_others_in():
+    number = {"type": "number"}
     schema = {
         "oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
-        "$defs": {"a": {**A, "required": ["a"]}, "b": B},
+        "$defs": {
+            "a": {**A, "required": ["a"], "properties": {"a": number}},
+            "b": {**B, "properties": {"b": number}},
+        },
     }
-    assert {"a": 1, "b": 1} not in allowed(schema), "both allow it"
+    found = allowed(schema)
+    assert {"a": 1, "b": 1} not in found, "both allow it"
+    assert {"a": 1, "c": 2} in found and {"b": 1} in found
 
 
 @pytest.mark.parametrize(

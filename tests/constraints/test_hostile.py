@@ -192,10 +192,12 @@ LOOPS = {
     "references that branch": {
         "json_schema": {
             "not": {"$ref": "#/$defs/0"},
-            "contains": {},
             "$defs": {
-                str(i): {"anyOf": [{"$ref": f"#/$defs/{i + 1}"}, {"$ref": f"#/$defs/{i + 1}"}]}
-                for i in range(40)
+                "25": {"minimum": 1},
+                **{
+                    str(i): {"anyOf": [{"$ref": f"#/$defs/{i + 1}"}, {"$ref": f"#/$defs/{i + 1}"}]}
+                    for i in range(25)
+                },
             },
         }
     },

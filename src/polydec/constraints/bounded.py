@@ -50,6 +50,11 @@ def bounded(schema: Mapping[str, Any]) -> dict[str, Any]:
         for key in (*UPPER, *LOWER):
             if key in part:
                 part[key] = _bound(key, part[key], where, turned)
+        kinds = part.get("type", "number")
+        if "number" in (kinds if isinstance(kinds, list) else [kinds]):
+            numbers = {k: part[k] for k in (*UPPER, *LOWER) if type(part.get(k)) in (int, float)}
+            if why := edge_let_in(numbers):
+                raise RequestError(f"json_schema at {where}: {why}")
         if "multipleOf" in part:  # the library refuses what it cannot count in
             part["multipleOf"] = _exact(part["multipleOf"], f"{where}: multipleOf")
     return out
@@ -91,6 +96,24 @@ def _bound(key: str, value: Any, where: str, turned: bool) -> Any:
     inner = WIDEST if abs(value) > WIDEST else abs(int(value)) - strict
     tens, twos = len(str(inner)) - DIGITS, inner.bit_length() - 53
     return sign * (inner - inner % (10**tens << max(0, twos - tens)))  # so that it is a double
+
+
+def edge_let_in(bounds: Mapping[str, float]) -> str:
+    """Why some bounds of numbers cannot be kept to, by their keywords; empty: they can.
+
+    Where all numbers between two bounds begin with the same whole one, and that is left out as a bound, the library lets it in.
+    """
+    low = max((bounds[x] for x in LOWER if x in bounds), default=None)
+    high = min((bounds[x] for x in UPPER if x in bounds), default=None)
+    if low is None or high is None or not low < high:
+        return ""
+    for key, bound in (("exclusiveMinimum", low), ("exclusiveMaximum", high)):
+        if bounds.get(key) == bound and float(bound).is_integer() and high - low < 1:
+            return (
+                f"{key} is {bound}, and what lies from {low} to {high} holds no whole number: the bound itself could not be "
+                "left out, so take a wider range, or a list of values"
+            )
+    return ""
 
 
 def _exact(value: Any, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""Whether a JSON schema has a finite value, and what its references point to."""
+"""Whether a JSON schema has a finite value, and which references stand in it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from polydec.base.errors import RequestError
+from polydec.constraints.anchors import Anchors
 
 DEEPEST = 200
 """Values inside one another."""
@@ -15,7 +16,8 @@ DEEPEST = 200
 def finite(schema: Mapping[str, Any]) -> bool:
     """Whether a schema has a finite value, as far as references and what is required tell. What else stands in it counts as
     having one, so no schema is refused wrongly."""
-    targets = {ref: follow(schema, ref) for ref in references(schema)}
+    follow = Anchors(schema).follow
+    targets = {ref: follow(ref) for ref in references(schema)}
     waits, fruitful = defaultdict[str, list[str]](list), set[str]()
     for ref, there in targets.items():
         for needed in references(there):
@@ -67,15 +69,6 @@ def references(value: Any, depth: int = 0) -> set[str]:
         return set()
     own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set[str]()
     return own.union(*(references(x, depth + 1) for x in value.values()))
-
-
-def follow(schema: Mapping[str, Any], ref: str) -> Any:
-    """What a reference into this schema points to; None where that is not plain."""
-    at: Any = schema if ref.startswith("#") else None
-    for part in ref[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        at = at.get(name) if isinstance(at, Mapping) else None
-    return at
 
 
 def _entries(value: Any) -> list[Any]:

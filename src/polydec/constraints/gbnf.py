@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
 from polydec.base.edge import sentence
 from polydec.base.errors import RequestError
-from polydec.constraints import guidance
+from polydec.base.options import shown
 
 LONGEST = 1 << 16
 """Characters of a grammar."""
+DEEPEST = 100
+"""Brackets inside one another."""
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
+_SPACE_AND_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+_TIMES = re.compile(r"\{\s*(\d{1,9})\s*(?:(,)\s*(\d{1,9})?\s*)?\}")
+REPEATS = ("*", "+", "?", "{")
+"""Signs that begin how often something stands."""
+_SHORT = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]"}
+_WIDTHS = {"x": 2, "u": 4, "U": 8}
 
 
 def lark_of(grammar: str) -> str:
@@ -23,16 +39,243 @@ def lark_of(grammar: str) -> str:
             "the grammar has no rule (root ::= …): it must be GBNF, as llama.cpp has it; one in Lark's form goes into "
             "structured_outputs or guided_grammar"
         )
-    guidance.library()
-    from llguidance.gbnf_to_lark import gbnf_to_lark
-
+    reader = _Reader(grammar)
     try:
-        return gbnf_to_lark(grammar)
-    except RecursionError:
-        raise RequestError("the grammar is nested too deeply") from None
-    except (
-        Exception
-    ) as error:  # the library's reader has its own, and others' where a text ends early
-        raise RequestError(
-            sentence(f"the grammar is not GBNF: {error or type(error).__name__}")
-        ) from None
+        rules = reader.rules()
+    except _Wrong as error:
+        line = grammar.count("\n", 0, reader.at) + 1
+        raise RequestError(sentence(f"the grammar is not GBNF: line {line}: {error}")) from None
+    if "root" not in rules:
+        raise RequestError("the grammar is not GBNF: it has no rule root, from which a text begins")
+    for name, rule in rules.items():
+        lost = next((x for x in rule.needs if x not in rules), None)
+        if lost is not None:
+            raise RequestError(
+                f"the grammar is not GBNF: rule {name[:60]} needs {shown(lost)}, which no rule is called"
+            )
+    return _written(rules)
+
+
+class _Wrong(ValueError):
+    """What is wrong at the place that is read."""
+
+
+@dataclass
+class _Rule:
+    """words: what stands in the rule as Lark has it, names apart (as tuples of one); needs: the names."""
+
+    words: list[str | tuple[str]] = field(default_factory=list[str | tuple[str]])
+
+    @property
+    def needs(self) -> list[str]:
+        return [x[0] for x in self.words if isinstance(x, tuple)]
+
+
+@dataclass
+class _Reader:
+    """Reads rules from left to right. at: the place."""
+
+    text: str
+    at: int = 0
+
+    def rules(self) -> dict[str, _Rule]:
+        out = dict[str, _Rule]()
+        self._skip(lines=True)
+        while self.at < len(self.text):
+            name = self._name("a rule's name")
+            self._skip()
+            self._take("::=")
+            self._skip(lines=True)
+            out[name] = rule = _Rule()
+            self._alternatives(rule, 0)
+            if self.at < len(self.text) and self.text[self.at] not in "\r\n":
+                raise _Wrong(f"{shown(self.text[self.at])} is out of place: a line must end here")
+            self._skip(lines=True)
+        return out
+
+    def _skip(self, lines: bool = False) -> None:
+        space = (_SPACE_AND_LINES if lines else _SPACE).match(self.text, self.at)
+        self.at = self.at if space is None else space.end()
+
+    def _take(self, sign: str) -> None:
+        if not self.text.startswith(sign, self.at):
+            raise _Wrong(f"{sign} is missing")
+        self.at += len(sign)
+
+    def _name(self, what: str) -> str:
+        name = _NAME.match(self.text, self.at)
+        if name is None:
+            found = (
+                shown(self.text[self.at : self.at + 1]) if self.at < len(self.text) else "the end"
+            )
+            raise _Wrong(f"{what} must stand where {found} is")
+        self.at = name.end()
+        return name[0]
+
+    def _alternatives(self, rule: _Rule, depth: int) -> None:
+        if depth > DEEPEST:
+            raise _Wrong(f"brackets stand more than {DEEPEST} deep")
+        while True:
+            before = len(rule.words)
+            self._sequence(rule, depth)
+            if len(rule.words) == before:
+                rule.words.append('""')
+            if not self.text.startswith("|", self.at):
+                return
+            self.at += 1
+            rule.words.append("|")
+            self._skip(lines=True)
+
+    def _sequence(self, rule: _Rule, depth: int) -> None:
+        while self.at < len(self.text):
+            sign = self.text[self.at]
+            if sign == '"':
+                rule.words.append(self._literal())
+            elif sign == "[":
+                rule.words.append(self._class())
+            elif sign == ".":
+                self.at += 1
+                rule.words.append("/(?s:.)/")
+            elif sign == "(":
+                self.at += 1
+                self._skip(lines=True)
+                rule.words.append("(")
+                self._alternatives(rule, depth + 1)
+                self._take(")")
+                rule.words.append(")")
+            elif sign in "<!":
+                raise _Wrong(
+                    "a token is named (<…>), and a constraint is about text: write its text"
+                )
+            elif _NAME.match(sign):
+                rule.words.append((self._name("a name"),))
+            else:
+                return
+            self._skip(lines=depth > 0)
+            self._repeated(rule)
+            self._skip(lines=depth > 0)
+
+    def _repeated(self, rule: _Rule) -> None:
+        """How often what was read last stands, where that is said."""
+        sign = self.text[self.at : self.at + 1]
+        if sign not in REPEATS:
+            return
+        times = _TIMES.match(self.text, self.at)
+        if sign != "{":
+            self.at += 1
+            rule.words.append(sign)
+        elif times is None:
+            raise _Wrong("{ must begin how often something stands: {m}, {m,} or {m,n}")
+        else:
+            low, high = int(times[1]), int(times[3] or times[1])
+            if high < low:
+                raise _Wrong(f"{times[0]} is legal where the second number is not below the first")
+            self.at = times.end()
+            end = "" if times[2] and times[3] is None else str(high)
+            rule.words.append(f"{{{low},{end}}}")
+        self._skip()
+        if self.text[self.at : self.at + 1] in REPEATS:
+            raise _Wrong("something is repeated twice: put brackets between")
+
+    def _sign(self, what: str) -> str:
+        """One character, written as itself or behind a backslash."""
+        if self.at >= len(self.text):
+            raise _Wrong(f"{what} is not closed")
+        sign = self.text[self.at]
+        self.at += 1
+        if sign != "\\":
+            return sign
+        kind = self.text[self.at : self.at + 1]
+        self.at += 1
+        if kind in _SHORT:
+            return _SHORT[kind]
+        width = _WIDTHS.get(kind, 0)
+        digits = self.text[self.at : self.at + width]
+        if not width or not re.fullmatch(rf"[0-9a-fA-F]{{{width}}}", digits):
+            raise _Wrong(
+                rf"\{kind}{digits} is no sign: \x41, \u0041, \U00000041, \n, \r, \t, \\, \", \[ and \] are"
+            )
+        self.at += width
+        number = int(digits, 16)
+        if number > 0x10FFFF or 0xD800 <= number < 0xE000:
+            raise _Wrong(rf"\{kind}{digits} is no character of Unicode")
+        return chr(number)
+
+    def _literal(self) -> str:
+        self.at += 1
+        out = ""
+        while not self.text.startswith('"', self.at):
+            out += self._sign("a text")
+        self.at += 1
+        return json.dumps(out, ensure_ascii=False)
+
+    def _class(self) -> str:
+        self.at += 1
+        negated = self.text.startswith("^", self.at)
+        self.at += negated
+        parts = list[str]()
+        while not self.text.startswith("]", self.at):
+            low = high = self._sign("a class")
+            if self.text.startswith("-", self.at) and self.text[self.at + 1 : self.at + 2] != "]":
+                self.at += 1
+                high = self._sign("a class")
+            if high < low:
+                raise _Wrong(
+                    f"{shown(f'{low}-{high}')} is a range from a later sign to an earlier one"
+                )
+            parts.append(_in_class(low) if low == high else f"{_in_class(low)}-{_in_class(high)}")
+        self.at += 1
+        if not parts:
+            if negated:
+                return "/(?s:.)/"
+            raise _Wrong("a class holds nothing ([])")
+        return f"/[{'^' if negated else ''}{''.join(parts)}]/"
+
+
+def _in_class(sign: str) -> str:
+    return sign if sign.isascii() and sign.isalnum() else f"\\x{{{ord(sign):x}}}"
+
+
+def _written(rules: dict[str, _Rule]) -> str:
+    """The rules in Lark's form. One that needs none but such as need none is a terminal there, which is quicker to follow."""
+    terminal = set[str]()
+    looking = True
+    while looking:
+        found = {
+            name
+            for name, rule in rules.items()
+            if name not in terminal and name != "root" and set(rule.needs) <= terminal
+        }
+        terminal |= found
+        looking = bool(found)
+    names = dict[str, str]()
+    for name, called in _called(rules, terminal):
+        names[name] = called
+    lines = [
+        f"{names[name]}: " + " ".join(_joined(rule.words, names)) for name, rule in rules.items()
+    ]
+    return "%llguidance {}\n\n" + "\n".join(lines) + "\n"
+
+
+def _called(rules: dict[str, _Rule], terminal: set[str]) -> Iterator[tuple[str, str]]:
+    """What each rule is called there: no name of theirs has a meaning of its own."""
+    yield "root", "start"
+    for i, name in enumerate(x for x in rules if x != "root"):
+        plain = re.sub(r"[^a-z0-9]", "_", name.lower())[:40]
+        called = f"r{i}_{plain}"
+        yield name, called.upper() if name in terminal else called
+
+
+def _joined(words: list[str | tuple[str]], names: dict[str, str]) -> Iterator[str]:
+    """Words, signs of repetition behind what they repeat."""
+    held = ""
+    for word in words:
+        text = names[word[0]] if isinstance(word, tuple) else word
+        if isinstance(word, str) and (word.startswith(REPEATS)):
+            held += text
+            continue
+        if held:
+            yield held
+        held = text
+    if held:
+        yield held

@@ -13,6 +13,9 @@ nothing, and a small model would not come to an end of it."""
 
 START = "start: "
 
+ESCAPES = 'nrbtf\\"u'
+"""Letters that may follow a backslash in a text, as the library has them: u for a character by its number."""
+
 
 def lark(schema: Mapping[str, Any]) -> str:
     """The grammar of a schema's values, as llguidance reads it."""
@@ -26,4 +29,20 @@ def values(
     """A schema's values, as a part of such a grammar; spaced: how, where the schema does not say."""
     own = schema.get("x-guidance")
     guided = {**spaced, **(own if isinstance(own, Mapping) else {})}
+    escapes = guided.get("json_allowed_escapes", ESCAPES)
+    if isinstance(escapes, str) and _open_beside_names(schema):
+        guided = {**guided, "json_allowed_escapes": escapes.replace("u", "")}
     return f"%json {json.dumps({**schema, 'x-guidance': guided})}"
+
+
+def _open_beside_names(schema: Any) -> bool:
+    """Whether a schema has objects with names of their own and others besides, anywhere. A name that is spelled by the numbers
+    of its characters would pass there as another one, so numbers are not allowed."""
+    if isinstance(schema, list):
+        return any(map(_open_beside_names, schema))
+    if not isinstance(schema, Mapping):
+        return False
+    names = ("properties", "patternProperties", "required")
+    if any(schema.get(x) for x in names) and schema.get("additionalProperties") is not False:
+        return True
+    return any(map(_open_beside_names, schema.values()))

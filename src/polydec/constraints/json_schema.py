@@ -22,9 +22,9 @@ class JsonSchema:
     """The answer is a JSON value that a schema (its JSON text) allows. Properties stand in the order of the schema, and where
     it names some and says nothing of others, there are no others (see `closed`).
 
-    Where a keyword cannot be followed exactly, values are left out that it might allow (see `narrow`); where that leaves none,
-    it is refused, and named. Numbers are kept to exactly, or refused (see `bounded`). The keys of `x-guidance` in a schema
-    (llguidance's own: separators, white space) are followed.
+    What the grammar library lacks is said in other words (see `exact`), and where that cannot be done the keyword is refused,
+    with its place: nothing is left out for that. Numbers are kept to exactly, or refused (see `bounded`). The keys of
+    `x-guidance` in a schema (llguidance's own: separators, white space) are followed.
     """
 
     text: str
@@ -48,7 +48,7 @@ class JsonSchema:
         return guidance.language("json_schema", self.text, "json_schema", vocab, ends)
 
     def followed(self, vocab: Vocab, ends: frozenset[int]) -> Mapping[str, Any]:
-        """The schema as it is followed: closed, and narrowed where need be, with its own `x-guidance` alone.
+        """The schema as it is followed: closed, in other words where need be, with its own `x-guidance` alone.
 
         `vocab`, `ends`: as `Constraint.language` takes them. Raises RequestError where it cannot be followed.
         """

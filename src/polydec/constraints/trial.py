@@ -18,13 +18,16 @@ from typing import Any
 
 from polydec.base.errors import RequestError
 from polydec.constraints import compiler
+from polydec.constraints.anchors import Anchors
 from polydec.constraints.bounded import bounded
+from polydec.constraints.cases import Contradiction, Inexact
 from polydec.constraints.closed import closed
 from polydec.constraints.compiler import Malformed
 from polydec.constraints.endless import endless, refused
-from polydec.constraints.finite import finite, follow, references
+from polydec.constraints.exact import exact
+from polydec.constraints.finite import finite, references
+from polydec.constraints.formats import with_patterns
 from polydec.constraints.json_lark import lark
-from polydec.constraints.narrow import narrow
 
 LOOKED = 1.0
 """Seconds of looking for the place in a schema that is wrong."""
@@ -163,31 +166,53 @@ def _json_schema(text: str, called: str, compiles: Compile) -> str:
     schema = bounded(parsed)
     if not finite(schema):
         raise RequestError(f"{called} holds no finite value: it always needs itself again")
+    if not _counts_names(schema):
+        try:
+            return _grammar(schema, with_patterns, compiles)
+        except Malformed as error:
+            problem = str(error)
+    else:
+        problem = (
+            "minProperties is not kept"  # the library would count a name that is written twice
+        )
     try:
-        return _grammar(schema, compiles)
+        return _grammar(schema, lambda x: with_patterns(exact(x)), compiles)
+    except Inexact as error:
+        raise RequestError(f"{called} at {error.at}: {error}") from None
+    except Contradiction as error:
+        raise RequestError(f"{called} {error}") from None
     except Malformed as error:
-        narrower = _narrowed(schema, compiles)
-        if narrower:
-            return narrower
-        where, problem = _place(schema, str(error), compiles)
+        raise RequestError(f"{called}: {compiler.first_line(_reason(str(error)))}") from None
+    except (TypeError, KeyError, AttributeError, re.error):  # a keyword that is none
+        where, problem = _place(schema, problem, compiles)
         raise RequestError(f"{called} at {where}: {compiler.first_line(problem)}") from None
 
 
-def _narrowed(schema: Mapping[str, Any], compiles: Compile) -> str:
-    """The grammar of a schema that allows less; empty where there is none: what is wrong is then said of it as it was given."""
-    try:
-        return _grammar(narrow(schema), compiles)
-    except Exception:  # it expects the keywords of the standard, and there may be others
-        return ""
+def _counts_names(schema: Any) -> bool:
+    """Whether a schema asks for several properties by their number, anywhere."""
+    if isinstance(schema, list):
+        return any(map(_counts_names, schema))
+    if not isinstance(schema, Mapping):
+        return False
+    low = schema.get("minProperties")
+    if isinstance(low, (int, float)) and low > 1:
+        return True
+    return any(_counts_names(x) for key, x in schema.items() if key not in ("const", "enum"))
 
 
-def _grammar(schema: Mapping[str, Any], compiles: Compile) -> str:
-    """Without the properties that nobody speaks of; with them, where nothing is left."""
+def _grammar(
+    schema: Mapping[str, Any], said: Callable[[Any], Mapping[str, Any]], compiles: Compile
+) -> str:
+    """Without the properties that nobody speaks of; with them, where nothing is left. said: in which words."""
+    own = schema.get("x-guidance")
+    guided = {} if own is None else {"x-guidance": own}
     try:
-        grammar = lark(closed(schema, lambda ref: follow(schema, ref)))
+        grammar = lark({**said(closed(schema, Anchors(schema).follow)), **guided})
         compiles(grammar)
+    except Inexact:
+        raise
     except RequestError:
-        grammar = lark(schema)
+        grammar = lark({**said(schema), **guided})
         compiles(grammar)
     return grammar
 

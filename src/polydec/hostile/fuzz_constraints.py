@@ -30,6 +30,11 @@ VALUES: tuple[Any, ...] = (
         "#",
         "#/$defs/a",
         "#/x",
+        "#t",
+        "u.json#/$defs/a~1b%25",
+        "uuid4",
+        '^[^"]*$',
+        "\\u0061",
     ),
     *(None, True, False, [], {}, [1], ["a"], [["x"], "b"], {"a": 5}, "object", "integer", "x"),
 )
@@ -46,7 +51,15 @@ KEYS = (
         "maxItems",
     ),
     *("uniqueItems", "minProperties", "maxProperties", "$ref", "$id", "default", "x-guidance", "x"),
-    *("dependentRequired", "minContains"),
+    *(
+        "dependentRequired",
+        "minContains",
+        "maxContains",
+        "$anchor",
+        "$dynamicRef",
+        "$dynamicAnchor",
+    ),
+    *("$recursiveRef", "unevaluatedProperties", "unevaluatedItems", "additionalItems"),
 )
 ONE = ("items", "not", "if", "then", "else", "contains", "additionalProperties", "propertyNames")
 LIST = ("anyOf", "oneOf", "allOf", "prefixItems", "enum")
