@@ -20,6 +20,7 @@ from polydec import api
 from polydec.base import files
 from polydec.base.edge import whole
 from polydec.base.errors import RequestError
+from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags
@@ -210,14 +211,10 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
             last = time.perf_counter()
             print(f"polydec: {tally.sentence()}", file=sys.stderr, flush=True)
 
-    try:
+    with said_when_stopped(
+        lambda: f"stopped at {tally.sentence()}; the same command goes on from here"
+    ):
         job.answer(lines, done, told, tally)
-    except KeyboardInterrupt:
-        print(
-            f"polydec: stopped at {tally.sentence()}; the same command goes on from here",
-            file=sys.stderr,
-        )
-        raise
     print(f"polydec: {tally.sentence()}", file=sys.stderr)
 
 

@@ -15,6 +15,7 @@ from rich.text import Text as Styled
 from polydec import api
 from polydec.base.edge import printable, sentence, whole_text
 from polydec.base.errors import RequestError
+from polydec.base.interrupts import Terminated
 from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags, Steered
@@ -147,9 +148,11 @@ def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
         for piece in api.follow(engine, ticket):
             if stream:
                 show(console, piece)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         interrupted = True
         engine.cancel(ticket)
+        if isinstance(stop, Terminated):  # a chat would ask for the next line
+            raise
     if stream:
         print(flush=True)
     elif not quiet:
