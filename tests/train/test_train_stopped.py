@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM in a training: the step under way ends, the state is kept, and the run that goes on is the one that was never
-stopped, to the bit. A second one ends it at once. It is one envelope for every kind (train/envelope.py)."""
+"""Ctrl-C and SIGTERM in a training: the step under way ends, the state is kept, and the run that goes on is the one that was
+never stopped, to the bit. A second one ends it at once. It is one envelope for every kind (train/envelope.py)."""
 
 import json
 import signal

@@ -19,7 +19,7 @@ import typer
 from polydec import api
 from polydec.base import files
 from polydec.base.edge import whole
-from polydec.base.errors import RequestError
+from polydec.base.errors import RequestError, UnwritableError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
 from polydec.cli.declared import shared
@@ -118,6 +118,8 @@ def batch(
                     make = partial(_loaded, alone, path, as_text, max_running, shared_by)
                     job = Spread(ray, make, max_running)
                 _run(job, lines, done, rows.writer(file), tally)
+    except UnwritableError:  # of another file, which it names
+        raise
     except OSError as error:
         raise RequestError(
             f"file {str(out)!r} cannot be written: {error.strerror or error}"

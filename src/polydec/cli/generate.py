@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,7 +14,8 @@ from rich.text import Text as Styled
 
 from polydec import api
 from polydec.base.edge import printable, sentence, whole_text
-from polydec.base.errors import RequestError
+from polydec.base.errors import RequestError, UnwritableError
+from polydec.base.files import NamedText
 from polydec.base.interrupts import Terminated
 from polydec.cli import prompts
 from polydec.cli.declared import shared
@@ -127,14 +128,15 @@ def asked(prompt: str | None, file: Path | None) -> str:
     return text.removesuffix("\n")
 
 
-def trace(path: Path) -> TextIO:
-    """The file to write events to. Raises RequestError where it cannot be written."""
+def trace(path: Path) -> NamedText:
+    """The file to write events to. Raises PolydecError where it cannot be written."""
+    what = f"trace {str(path)!r}"
     try:
-        return path.open("w", encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
-        raise RequestError(
-            sentence(f"trace {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}")
-        ) from None
+        return NamedText(path, what)
+    except UnwritableError:
+        raise
+    except ValueError as error:  # a name with a zero in it
+        raise RequestError(sentence(f"{what} cannot be written: {error}")) from None
 
 
 def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:

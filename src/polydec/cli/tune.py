@@ -81,7 +81,7 @@ def tune(
         err.status(f"measuring passes for {seconds:g} seconds"),
     ):
         measured = profile.measure(lm, seconds=seconds)
-    profile.keep(lm, measured)
+    profile.keep_surely(lm, measured)
     advice = None
     if rows is not None:
         kept = f"stopped: what passes cost is kept in {profile.path()}, and nothing of your prompts"
