@@ -4,6 +4,9 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from fractions import Fraction
+from math import floor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -176,6 +179,48 @@ def test_other_ways_to_choose(lm):
         for i in range(10, 40)
     }
     assert len(firsts) > 2, "another prompt, another choice"
+
+
+class OneByOne:
+    """Chunks of one token, whose score is the token itself."""
+
+    marks, sizes = Marks(1, 2), SimpleNamespace(size=1)
+
+    def state(self, chunk):
+        return torch.full((4,), float(chunk[0]))
+
+    def vector(self, state_W):
+        return state_W
+
+    def scores(self, states):
+        return torch.tensor([float(s[0]) for s in states])
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, 49, 100])
+def test_a_share_opens_so_many_chunks_and_the_ones_that_score_highest(count):
+    """A share that means a whole number of chunks opens that many, though its product is a little less; else the lower."""
+    target = SimpleNamespace(vocab=SimpleNamespace(size=1000))
+    ids = [3 + 7 * i % count if count % 7 else 3 + i for i in range(count)]
+    prompt, short = (1, *ids, 2), 0
+    for k in {*range(0, count + 1, 1 + count // 8), 1, *(29, 57, 58, 99, 100)} & {
+        *range(count + 1)
+    }:
+        for share in (k / count, float(f"{k / count:.2f}"), k / count + 0.4 / count):
+            opened = floor(Fraction(share).limit_denominator(10**6) * count)
+            short += int(share * count) < opened
+            got = chunked(target, prompt, OneByOne(), min(share, 1.0), SELECTORS["policy"])
+            words = [x for x in got.instead[1:-1] if state_of(x) is None]
+            assert len(words) == min(opened, count), (k, share)
+            assert sorted(words) == sorted(ids)[count - len(words) :]
+    assert short or count < 49, "a product is less than its number of chunks somewhere"
+
+
+def test_of_equal_scores_the_first_chunks_are_opened():
+    equal = OneByOne()
+    equal.scores = lambda states: torch.zeros(len(states))
+    target = SimpleNamespace(vocab=SimpleNamespace(size=1000))
+    got = chunked(target, (1, *range(10, 50), 2, 9), equal, 0.5, SELECTORS["policy"])
+    assert [x for x in got.instead[1:-2] if state_of(x) is None] == list(range(10, 30))
 
 
 def test_every_method_writes_the_same_behind_chunks(lm):

@@ -123,6 +123,21 @@ def test_a_softened_law_is_a_target_and_shares_what_was_computed(lm, monkeypatch
         session.close()
 
 
+def test_ids_of_vectors_are_equal_where_the_vectors_are_and_nowhere_else():
+    """What was computed is kept by ids: two vectors of one id would read each other's. Every bit of seven bytes counts."""
+    rows = torch.randn(6_000, 3, generator=torch.Generator().manual_seed(5))
+    rows[1], rows[2] = rows[0], rows[0]
+    rows[2, 1] = torch.nextafter(rows[0, 1], torch.tensor(9.0))
+    ids = entering(rows, 320, 3, "x")
+    assert ids[0] == ids[1] != ids[2] and len(set(ids)) == len(rows) - 1
+    assert min(ids) >= 320 and max(ids) < 320 + 2**56
+    for byte in range(7):
+        assert len({(x - 320) >> 8 * byte & 255 for x in ids}) == 256, byte
+    assert entering(rows.double(), 320, 3, "x") == ids == entering(rows[:, :], 320, 3, "y")
+    rows[0] += 1.0  # whoever asked may write into its tensor again
+    assert not torch.equal(ids[0].state_H, rows[0]) and torch.equal(ids[0].state_H, rows[1])
+
+
 @pytest.mark.parametrize(
     "prompt, sentence",
     [

@@ -17,10 +17,17 @@ from polydec.constraints.regex import Regex
 from polydec.constraints.span_of import SpanOf
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab
+from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.drafters.first_of import FirstOf
 from polydec.drafters.forced import Forced
+from polydec.drafters.nothing import NothingGuess
+from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
-from polydec.testing.toy import Letters
+from polydec.families.ar.walk import Walk
+from polydec.models.lm import LM
+from polydec.policies.fixed import Fixed
+from polydec.testing.toy import Letters, Table
+from polydec.verifiers.match import Match
 
 END = frozenset({5})
 
@@ -239,6 +246,33 @@ def test_forked_guesses_go_their_own_ways():
     assert run([proposed(twin, 1)])[0] == run([proposed(third, 1)])[0] == (0, 0, 5)
     wrote(third, 0)
     assert run([proposed(twin, 1)])[0] == (0, 0, 5) and run([proposed(third, 0)])[0] == (0, 5)
+
+
+def test_forced_tokens_beside_a_drafter_that_reads_the_prompt_follow_the_answer_alone():
+    """The prompt is no part of what a language constrains, whoever else learns from it; without one nothing is forced."""
+
+    class Reader(NothingGuess):
+        """Learns from the prompt, and drafts nothing."""
+
+        want = Want(law=Reads.NOTHING, prompt=True)
+
+        def open(self, prompt, session):
+            return self
+
+        def learn(self, draft, scores, verdict):
+            learned.append(verdict)
+
+    learned, text = [], (4, 0, 4, 4, 4, 5)
+    lm = LM(Table(3, V.size), V, chunk=2)
+    for language, forced in ((Regex("c(a(ccc)|b(aa))").language(V, END), True), (None, False)):
+        drafter = FirstOf((Forced(V, language), Reader()))
+        walk = run([Walk.open(Speculative(lm, drafter, Match(), Fixed(4)), (4, 0, 1))])[0]
+        for at, token in enumerate(text):
+            draft = run([walk.round(Rng.of(0), 9)])[0].draft
+            assert (len(draft) > 1) == (forced and at != 1), (at, draft.token)
+            walk.take(run([walk.given((token,))])[0])
+        walk.close()
+    assert [v.prompt for v in learned] == [True, *[False] * 6] * 2
 
 
 def test_numbers_and_white_space_of_json_come_to_an_end():

@@ -25,6 +25,7 @@ EVENTS = [
     Opened(0, (1, 2)),
     Proposed(1, 2, (2, 5), (-1, 0)),
     Proposed(1, 2, (2, 5), (-1, 0), ("a", "b")),
+    Proposed(1, 2, (2, 5, 3), (-1, 0, 0), probes=(2,)),
     Verified(0, 2, (1,), 7),
     Edited(0, Edit(((2, 5), (3, 7)), (1,), ((0, 4),)), (5, 7), ("a", ""), 1),
     Finished(0, "stop"),

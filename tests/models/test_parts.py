@@ -267,6 +267,40 @@ def test_what_was_skipped_is_fed_again_once(net):
     near(go(part.score(Draft.chain(13), ROW)).row(0), alone, net.tolerance)
 
 
+@pytest.mark.parametrize("moment", ["scored", "extended", "kept", "committed"])
+def test_layers_go_on_behind_what_the_whole_has_scored_also_where_it_was_evicted(net, moment):
+    """The whole scores a root and two nodes, and a part more nodes behind these: what the whole has scored stands as it is,
+    whenever entries were given back."""
+    text, run = [7, 3, 9, 20, 4], run_of("1,2")
+
+    async def laws(evicts):
+        session = lm(net=net).open(text)
+        part = session.part(*run)
+
+        def maybe(now):
+            if evicts and now == moment:
+                session.evict()
+
+        first = Draft.certain((4, 6, 8), (-1, 0, 0))
+        await session.score(first, ROW)
+        maybe("scored")
+        more = Draft.certain((4, 6, 8, 2), (-1, 0, 0, 1))
+        await part.score(more, ROW)
+        maybe("extended")
+        more = Draft.certain((4, 6, 8, 2, 11), (-1, 0, 0, 1, 3))
+        seen = [*rows(await part.score(more, ROW), 5)]
+        left = part.keep((0, 1, 3, 4), 1)  # what was scored by the whole is the root now
+        maybe("kept")
+        more = Draft.certain((*left.token, 9), (*left.parent, 0))
+        seen += [*rows(await part.score(more, ROW), 4)]
+        part.commit((6, 2))
+        maybe("committed")
+        return [*seen, *rows(await part.score(Draft.chain(11, [5]), ROW), 2)]
+
+    for got_V, want_V in zip(go(laws(True)), go(laws(False)), strict=True):
+        near(got_V, want_V, net.tolerance)
+
+
 @pytest.mark.parametrize("left", [4, 3, 0])
 def test_a_rewind_to_what_the_whole_has_seen_forgets_the_part(net, left):
     """Where all that a part has kept is taken back, nothing of it is left to be fed again."""

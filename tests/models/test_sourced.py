@@ -383,7 +383,7 @@ def test_damaged_directories_are_refused_in_a_sentence(tmp_path, change, message
     assert message in str(error.value)
 
 
-def test_passes_are_measured_without_a_source(lm):
+def test_passes_are_measured_without_a_source(lm, measured_costs):
     found = profile.measure(lm, seconds=0.05)
     assert found.costs.share(1) > 0.0
 

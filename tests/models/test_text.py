@@ -146,7 +146,7 @@ def first_stop(whole: str, stop: list[str], include: bool) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_pieces_join_to_the_whole(kind, data):
     text = KINDS[kind]()
@@ -154,7 +154,7 @@ def test_pieces_join_to_the_whole(kind, data):
     assert streamed(text, ids)[0] == text.decode(ids)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 341), max_size=30))
 def test_byte_level_decoding_is_the_librarys(ids):
     text = KINDS["byte-level"]()
@@ -162,7 +162,7 @@ def test_byte_level_decoding_is_the_librarys(ids):
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "metaspace", "wordpiece"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_whole_characters_decode_as_the_library_does(kind, data):
     text = KINDS[kind]()
@@ -177,7 +177,7 @@ PLAIN = WORDS.filter(
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(whole=PLAIN)
 def test_text_comes_back(kind, whole):
     text = KINDS[kind]()
@@ -213,7 +213,7 @@ def test_a_leading_space_depends_on_what_stands_before():
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     whole=PLAIN,
     include=st.booleans(),

@@ -456,7 +456,11 @@ WRONG = [
         "at #: Invalid type: strin",
     ),
     ({"prompt": "x", "guided_regex": "ab(c"}, "guided_regex", "unclosed group at character 2"),
-    ({"prompt": "x", "structured_outputs": {"jsn": {}}}, "structured_outputs", "'jsn'"),
+    (
+        {"prompt": "x", "structured_outputs": {"jsn": {}}},
+        "structured_outputs",
+        "structured_outputs.jsn is unknown: did you mean json",
+    ),
     ({"prompt": "x", "finish": True}, None, "finish is true: it brings constrained answers"),
     ({"prompt": "x", "finish": 1, "guided_regex": "a"}, "finish", "true or false"),
     (

@@ -13,7 +13,6 @@ import browser
 import house
 
 import polydec
-from polydec.request import profile
 
 READY = (
     "document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'"
@@ -34,7 +33,6 @@ def page(tmp_path_factory):
     directory = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
-        patch.setattr(profile, "QUICK", 0.05)
         model = os.environ.get("PICTURES_MODEL", "zoo:tiny")
         loaders = {
             model: lambda: polydec.load(model),

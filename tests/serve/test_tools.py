@@ -101,16 +101,14 @@ def server(tmp_path_factory):
                 else None
             )
             file.write_text(template if config is None else json.dumps(config))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polydec.request.profile.QUICK", 0.05)
-        with house.served(
-            {
-                "tools": lambda: polydec.load(str(path)),
-                "tiny": lambda: polydec.load("zoo:tiny", draft=None),
-            },
-            method="plain",
-        ) as served:
-            yield served
+    with house.served(
+        {
+            "tools": lambda: polydec.load(str(path)),
+            "tiny": lambda: polydec.load("zoo:tiny", draft=None),
+        },
+        method="plain",
+    ) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,7 @@ class Flags:
     cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
     reuse: str | None = _asked("reuse", MODEL)
     reuse_key: str = _asked("reuse_key", MODEL)
+    cache_salt: str = _asked("cache_salt", MODEL)
     raw: bool = _asked("raw", MODEL)
     source: str | None = _asked("source", MODEL, type=str | None)
     source_file: Annotated[

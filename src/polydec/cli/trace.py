@@ -379,7 +379,7 @@ def _checked(event: Event, what: str) -> Event:
             good = good and all(0 <= p < i for i, p in enumerate(event.parent) if i)
             good = good and within(LONGEST, event.position) and isinstance(event.piece, tuple)
             good = good and len(event.piece) in (0, len(event.token))
-            good = good and all(isinstance(p, str) for p in event.piece)
+            good = good and all(isinstance(p, str) for p in event.piece) and ids(event.probes)
         case Verified():
             good &= ids(event.path) and within(LONGEST, event.position, *event.path)
             good = good and 0 not in event.path

@@ -43,10 +43,11 @@ class Pass:
 
 class Task:
     """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed; `passes` is given a
-    record of every pass where it is a list."""
+    record of every pass where it is a list; cache_salt: what was computed for it is shared with tasks of the same salt only."""
 
     __slots__ = (
         "__weakref__",
+        "cache_salt",
         "coro",
         "done",
         "error",
@@ -63,7 +64,10 @@ class Task:
         "usage",
     )
 
-    def __init__(self, coro: Coro, parent: Task | None = None, slot: int = 0) -> None:
+    def __init__(
+        self, coro: Coro, parent: Task | None = None, slot: int = 0, cache_salt: str = ""
+    ) -> None:
+        self.cache_salt = cache_salt if parent is None else parent.cache_salt
         self.coro, self.parent, self.slot = coro, parent, slot
         self.top: Task | None = (
             None if parent is None else parent.root
@@ -201,8 +205,8 @@ class Scheduler:
             doubling,
         )
 
-    def submit(self, coro: Coro) -> Task:
-        task = Task(coro)
+    def submit(self, coro: Coro, cache_salt: str = "") -> Task:
+        task = Task(coro, cache_salt=cache_salt)
         self._ready.append((task, None, None))
         return task
 

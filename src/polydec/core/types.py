@@ -176,6 +176,11 @@ class Draft:
                 out[p].append(i)
         return tuple(map(tuple, out))
 
+    @property
+    def probes(self) -> tuple[int, ...]:
+        """The nodes that are fed for their hidden states alone."""
+        return () if self.probe is None else tuple(i for i, p in enumerate(self.probe) if p)
+
     @cached_property
     def depth(self) -> tuple[int, ...]:
         out = [0]

@@ -102,10 +102,10 @@ class ForcedGuess:
         return Draft.chain(root, self.config.tokens(self.state, min(budget.depth, budget.nodes)))
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        if verdict.prompt or self.config.language is None:
-            return
-        for x in verdict.tokens(draft):
-            self.state = self.config.language.step(self.state, x)
+        language = self.config.language
+        if language is not None:
+            for x in verdict.tokens(draft):
+                self.state = language.step(self.state, x)
 
     def fork(self, session: Session, choice: int | None = None) -> ForcedGuess:
         return ForcedGuess(self.config, self.state)

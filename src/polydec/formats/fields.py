@@ -144,7 +144,7 @@ class NamedTemplate(Strict):
 class TokenizerConfig(Strict):
     """tokenizer_config.json and chat_template.json."""
 
-    chat_template: str | list[NamedTemplate] | None = None
+    chat_template: str | list[NamedTemplate] | dict[str, str] | None = None
 
 
 class GGUFText(Strict):
@@ -178,7 +178,21 @@ class AdapterFields(Strict):
     use_qalora: Flag = None
     use_bdlora: Flag = None
     fan_in_fan_out: Flag = None
-    alpha_pattern: dict[str, Any] | None = None
+    init_lora_weights: bool | str | None = None
+    target_modules: str | list[str] | None = None
+    exclude_modules: str | list[str] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[str] | None = None
+    alpha_pattern: dict[str, Positive] | None = None
+    lora_bias: Flag = None
+    modules_to_save: list[Any] | None = None
+    target_parameters: list[Any] | None = None
+    trainable_token_indices: list[Any] | dict[str, Any] | None = None
+    megatron_config: dict[str, Any] | None = None
+    velora_config: dict[str, Any] | None = None
+    monteclora_config: dict[str, Any] | None = None
+    arrow_config: dict[str, Any] | None = None
+    kasa_config: dict[str, Any] | None = None
     layer_replication: list[Any] | None = None
     alora_invocation_tokens: list[Any] | None = None
     bias: str | None = None

@@ -56,8 +56,9 @@ class Scored:
 
     draft: None where none was; entries: the staged ones, of the draft's nodes in order (none where they were given back);
     answers: their rows, by depth or by the layers that ran, each with how many nodes it answers for; run: the layers under
-    which the nodes from `since` on ran, None where these are the first ones; twins: of a network without a tree mask the
-    caches that hold root and path, by their tokens."""
+    which the nodes from `since` on ran, None where these are the first ones; since: the nodes before it passed all layers (of
+    a run of None it is only counted when entries are given back); twins: of a network without a tree mask the caches that hold
+    root and path, by their tokens."""
 
     draft: Draft | None = None
     entries: list[Entry] = field(default_factory=lambda: [])
@@ -126,6 +127,15 @@ class Ledger:
         """How many committed entries have passed every layer."""
         n = self.cache.length - len(self.lag) if self.filling is None else self.filling
         return n if self.skipped is None else min(n, self.skipped.first)
+
+    @property
+    def passed_all_layers(self) -> int:
+        """How many nodes of the draft that was scored last, its first ones, the whole network has scored: 0 where only its
+        first layers ran. Entries that were given back count as they did before."""
+        scored = self.scored
+        if scored.run is not None or not scored.entries:
+            return scored.since
+        return len(scored.entries) * all(entry.depth == self.layers for entry in scored.entries)
 
     def nodes_of(self, tokens: Sequence[int]) -> list[int]:
         """The nodes of the scored draft that these tokens follow, the root first."""
@@ -207,8 +217,11 @@ class Ledger:
             )
         path, stay, left = scored.draft.below(root, nodes)
         tokens = [scored.draft.token[i] for i in path]
+        since = sum(i < scored.since for i in stay)
         if not cached or len(scored.entries) < len(scored.draft):
             self.commit(tokens, cached)  # without entries of its own: all of it is fed again
+            if cached:
+                self.scored = Scored(left, run=scored.run, since=since)
         else:
             self.cache.keep(path, stay)
             self.lag += self._late(path)
@@ -216,7 +229,7 @@ class Ledger:
                 key: picked(rows, stay, self.network) for key, rows in scored.answers.items()
             }
             scored.entries = [scored.entries[i] for i in stay]
-            scored.since = sum(i < scored.since for i in stay)
+            scored.since = since
             self.text += tokens
         self.scored.draft = left
         return left
@@ -256,9 +269,9 @@ class Ledger:
             return
         if self.skipped is not None and not self.skipped.evicted:
             self.skipped = replace(self.skipped, evicted=self.cache.length)
-        scored = self.scored
+        scored, since = self.scored, self.passed_all_layers
         self.forget(0)
-        self.scored = Scored(scored.draft, run=scored.run, since=scored.since)
+        self.scored = Scored(scored.draft, run=scored.run, since=since)
 
     def fork(self) -> Ledger:
         """A ledger of its own over the same entries, which both share."""

@@ -19,6 +19,7 @@ class Whole(Session, Protocol):
 
     @property
     def ledger(self) -> Ledger: ...
+    async def pause_on_hold(self) -> None: ...
     def fork(self, choice: int | None = None) -> Whole: ...
 
 
@@ -48,7 +49,9 @@ class PartSession(_Within):
         self._depth = depth
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
-        return await depths.score(self._whole.ledger, self._depth, draft, want)
+        scores = await depths.score(self._whole.ledger, self._depth, draft, want)
+        await self._whole.pause_on_hold()
+        return scores
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._whole.commit(tokens)
@@ -70,7 +73,9 @@ class SkipSession(_Within):
         self._run = run
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
-        return await skips.score(self._whole.ledger, self._run, draft, want)
+        scores = await skips.score(self._whole.ledger, self._run, draft, want)
+        await self._whole.pause_on_hold()
+        return scores
 
     def commit(self, tokens: Sequence[int]) -> None:
         skips.commit(self._whole.ledger, tokens)

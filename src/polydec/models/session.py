@@ -51,7 +51,9 @@ class Law(Protocol):
     within: tuple[Any, Reuse] | None
 
     def require(self, tokens: Sequence[int], who: str) -> None: ...
-    def keep_text(self, text: tuple[int, ...], cache: Any, edited: int | None) -> None: ...
+    def keep_text(
+        self, text: tuple[int, ...], cache: Any, edited: int | None, cache_salt: str
+    ) -> None: ...
 
 
 class LMSession:
@@ -60,6 +62,11 @@ class LMSession:
 
     def __init__(self, law: Law, ledger: Ledger) -> None:
         self.law, self.ledger, self.owner = law, ledger, current_task()
+
+    @property
+    def cache_salt(self) -> str:
+        """What is computed for this text is shared with texts of the same salt only."""
+        return "" if self.owner is None else self.owner.cache_salt
 
     @property
     def peers(self) -> int:
@@ -83,9 +90,13 @@ class LMSession:
             scores = await depths.score_whole(self.ledger, draft, want)
         else:
             scores = await paths.score(self.ledger, draft, want, self.law.chunk)
-        if self.owner is not None and self.owner.paused is not None:
-            await Pause()  # the engine wants the memory of this request back
+        await self.pause_on_hold()
         return scores
+
+    async def pause_on_hold(self) -> None:
+        """Stop here while the request is on hold: the engine wants its memory back, and evicts this session meanwhile."""
+        if self.owner is not None and self.owner.paused is not None:
+            await Pause()
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.ledger.settle()
@@ -149,5 +160,5 @@ class LMSession:
         ledger.settle()
         self.law.live.discard(self)
         ledger.forget(ledger.filled)
-        self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited)
+        self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited, self.cache_salt)
         ledger.cache = ledger.cache.fork(0)  # what nobody else reads is given back

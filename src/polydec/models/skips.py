@@ -36,10 +36,15 @@ async def score(ledger: Ledger, run: Run, draft: Draft, want: Want) -> LogitScor
     whole = scored.run is None and all(entry.depth == layers for entry in scored.entries)
     before = layers if whole else run
     if not (whole or scored.run == run) or not depths.goes_on(scored, draft, before, want):
+        last = scored.draft if scored.run in (None, run) else None
+        extends = last is not None and draft.extends(last)
+        passed_all = ledger.passed_all_layers if extends else 0
         ledger.drop()
         ledger.take()
         await depths.advance(ledger, layers, SILENT)
-        whole = True
+        if passed_all:  # they stand as they are, also where their entries were given back
+            await depths.score(ledger, layers, draft.only(range(passed_all)), want)
+        whole, before = True, layers
     scored = ledger.scored
     known, answers = len(scored.entries), list(scored.answers.get(before, ()))
     if new := range(known, len(draft)):

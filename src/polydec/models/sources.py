@@ -16,16 +16,20 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.base import files
+from polydec.base.edge import read_bytes
 from polydec.base.errors import FileError
 from polydec.base.heard import warn
 from polydec.formats import adapters, edge, fields, sentences, zoo
 from polydec.formats.gguf import GGUF
 from polydec.formats.tensor_files import Borrowing, open_weights
 from polydec.text.gguf_text import generation_defaults, read_text
-from polydec.text.tokenizer import Text, default_template
+from polydec.text.template import MOST, Template
+from polydec.text.tokenizer import Text, named_templates
 
 BASES = 4
 """How many checkpoints may stand behind one another by `polydec_base`."""
+TEMPLATES = 64
+"""Chat templates by name that are read at most."""
 BYTES_OF_ID = 8
 """What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up, and takes far more."""
 
@@ -139,11 +143,14 @@ def find(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
+    inner = [f"*/{form}" for form in wanted if form != "*.jinja"]  # named templates have a folder
     try:
-        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
+        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=inner))
         if not any(folder.glob("*.safetensors")):
             folder = Path(
-                snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=["*/*"])
+                snapshot_download(
+                    name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=[*inner, "*/*.bin"]
+                )
             )
         if (folder / sentences.MODULES).is_file():  # which state an embedding model is read at
             snapshot_download(name, allow_patterns=["*_Pooling/config.json"])
@@ -173,15 +180,8 @@ def _open_text(
     settings = _json(path / "special_tokens_map.json", {}) | _json(
         path / "tokenizer_config.json", {}
     )
-    template = None
     edge.check(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
-    if (at := path / "chat_template.jinja").is_file():
-        with edge.reading(str(at)):
-            template = at.read_text(encoding="utf-8")
-    elif (at := path / "chat_template.json").is_file():
-        template = default_template(
-            edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()["chat_template"]
-        )
+    template = _chat_templates(path)
     eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
     eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
     if (path / "tokenizer.json").is_file():
@@ -233,6 +233,27 @@ def _open_text(
     return text, text.fingerprint
 
 
+def _chat_templates(path: Path) -> dict[str, str] | None:
+    """Chat templates in files of their own, by name; None: there are none."""
+    found = {
+        at.stem: at
+        for at in sorted((path / "additional_chat_templates").glob("*.jinja"))[:TEMPLATES]
+    }
+    if (at := path / "chat_template.jinja").is_file():
+        found = {"default": at, **found}
+    if found:
+        with edge.reading(str(path)):
+            return {name: _template_text(at) for name, at in found.items()}
+    if (at := path / "chat_template.json").is_file():
+        content = edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()
+        return named_templates(content["chat_template"])
+    return None
+
+
+def _template_text(at: Path) -> str:
+    return read_bytes(at, MOST).decode("utf-8")
+
+
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a config says of its language model."""
     inner = config.get("text_config")
@@ -267,6 +288,11 @@ def save(
             ),
         )
 
+    def put_template(name: str, template: Template | None) -> None:
+        if template is not None:
+            (where / name).parent.mkdir(exist_ok=True)
+            put(name, lambda part: part.write_text(template.source, encoding="utf-8"))
+
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     put("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
     put_json("config.json", config)
@@ -277,8 +303,5 @@ def save(
         put_json(
             "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names}
         )
-        if (template := text.template) is not None:
-            put(
-                "chat_template.jinja",
-                lambda part: part.write_text(template.source, encoding="utf-8"),
-            )
+        put_template("chat_template.jinja", text.template)
+        put_template("additional_chat_templates/tool_use.jinja", text.tool_template)

@@ -97,7 +97,7 @@ class Steering:
         if self.second is None:
             beside = None
         elif source is not None:  # a second source, and the same text written from it
-            beside = source.model.given(self.second)
+            beside = source.model.given(self.second, source.cache_salt)
         else:
             beside = Reprompted(law, prompt, self.second)
         return steer.build(
@@ -191,7 +191,7 @@ def reusing(
     for why, holds in refused.items():
         if holds:
             raise RequestError(f"reuse is {kind!r}: {why}; leave one of them out")
-    view = lm.reusing(key, kind == "edited")
+    view = lm.reusing(key, kind == "edited", values["cache_salt"])
     return view, view.within[1]
 
 

@@ -31,6 +31,7 @@ from polydec.request.units import over_bytes, second
 from polydec.shapers.sampling import Sampling
 from polydec.targets.softened import Softened
 from polydec.text import tool_prompt
+from polydec.text.message_forms import joined_text
 
 if TYPE_CHECKING:
     from polydec.request.classifier import Classifier
@@ -134,9 +135,9 @@ class LM:
         elif self.draft is not None:
             self.draft.lm.keep = count
 
-    def forget(self, key: str = "") -> None:
-        """Give back what is kept of the text of a key (`reuse_key`)."""
-        self.checkpoint.lm.forget(key)
+    def forget(self, key: str = "", cache_salt: str = "") -> None:
+        """Give back what is kept of the text of a key (`reuse_key`); cache_salt: that of its requests."""
+        self.checkpoint.lm.forget(key, cache_salt)
 
     def find(self, kind: type[A]) -> A | None:
         """The artefact of the type `kind` that goes with the model; None where there is none."""
@@ -238,11 +239,14 @@ class LM:
                 begins = text.encode(whole_text(prompt, "prompt"), special=False)
             else:
                 begins = self.ids(prompt, raw=True)
-        law = point.lm.given(ids)
+        salt = ask.cache_salt
+        law = point.lm.given(ids, salt)
         model = replace(self, checkpoint=replace(point, lm=law))
         draft = self.draft
         if draft is not None:
-            model = replace(model, draft=Deferred(draft.name, lambda: _given(whole(draft), ids)))
+            model = replace(
+                model, draft=Deferred(draft.name, lambda: _given(whole(draft), ids, salt))
+            )
         return model, ids, (*point.lm.start, *begins)
 
     def each_prompted(self, bare: LM, ids: tuple[int, ...], render: Callable[[LM], Any]) -> LM:
@@ -425,20 +429,22 @@ class LM:
         return tuple(ids)
 
 
-def _given(point: Checkpoint, source: tuple[int, ...]) -> Checkpoint:
+def _given(point: Checkpoint, source: tuple[int, ...], cache_salt: str) -> Checkpoint:
     """A draft that reads the source as well, where it can."""
     behind_source = getattr(point.lm, "given", None)
-    return point if behind_source is None else replace(point, lm=behind_source(source))
+    return point if behind_source is None else replace(point, lm=behind_source(source, cache_salt))
 
 
-def _message(at: int, message: Any) -> dict[str, str]:
-    """A message of a chat, checked. Raises RequestError where it is none."""
+def _message(at: int, message: Any) -> dict[str, Any]:
+    """A message of a chat, checked: its content is a text, or a list of parts that are texts. Raises RequestError where it is
+    none."""
     if not isinstance(message, Mapping):
         raise RequestError(
             f"message {at} is a {type(message).__name__}: it must have a role and a content"
         )
     for key in ("role", "content"):
-        if not isinstance(message.get(key), str):
+        value = message.get(key)
+        if not isinstance(joined_text(value) if key == "content" else value, str):
             raise RequestError(
                 f"message {at} has no {key} that is text: it must have a role and a content"
             )

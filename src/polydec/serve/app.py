@@ -25,6 +25,7 @@ from polydec.request.embedding import vectors
 from polydec.serve.application import IGNORED, application
 from polydec.serve.arrival import read_bytes
 from polydec.serve.body import Body, Wanted, read_body
+from polydec.serve.clients import client_of
 from polydec.serve.described import page as described_page
 from polydec.serve.described import request as described
 from polydec.serve.embeddings import Embeddings
@@ -65,11 +66,12 @@ def create_app(
     lenient: bool = False,
     origins: tuple[str, ...] = (),
     trace: Trace | None = None,
+    replica: bool = False,
 ) -> FastAPI:
     """The application. loaders: models by the names under which they are served; method: of requests that name none; local:
     without keys, answer only to this machine's names; lenient: fields that nobody knows are left out, and named in a header;
-    origins: of pages that may use it; trace: where to write what happens to requests. `app.state.models` is what it works
-    with."""
+    origins: of pages that may use it; trace: where to write what happens to requests; replica: a front (replicas.py) hands
+    them on. `app.state.models` is what it works with."""
     registry.get(method)
     limits, metrics = limits or Limits(), Metrics()
     models = Models(loaders, limits, metrics, trace)
@@ -84,7 +86,9 @@ def create_app(
         readers.shutdown(wait=False, cancel_futures=True)
         await models.close()
 
-    app = application(models, lifespan, metrics, keys=keys, local=local, origins=origins)
+    app = application(
+        models, lifespan, metrics, keys=keys, local=local, origins=origins, replica=replica
+    )
 
     async def reading(work: Callable[[Body], T], request: Request, lenient: bool = False) -> T:
         """What a reader makes of a body, in a thread of its own."""
@@ -112,7 +116,9 @@ def create_app(
 
         body, worker, wanted = await reading(read, request, lenient)
         try:
-            answers = await worker.start(wanted.asks, steps=wanted.steps)
+            answers = await worker.start(
+                wanted.asks, steps=wanted.steps, client=client_of(request.scope)
+            )
         except PolydecError as error:
             raise refused(error, body.fields) from None
         reply = endpoint.answer(
@@ -155,7 +161,7 @@ def create_app(
             return worker, read_embeddings(body, worker.model, limits)
 
         worker, asked = await reading(read, request)
-        work = worker.read(vectors(worker.model, asked.texts, asked.how))
+        work = worker.read(vectors(worker.model, asked.texts, asked.how), client_of(request.scope))
         rows = await _unless_left(request, work)
         told = await asyncio.to_thread(asked.answer, worker.name, rows)
         return JSONResponse(told)
@@ -256,11 +262,12 @@ def _tokenized(body: Body, models: Models, limits: Limits) -> Response:
     model, most = models.find(body.take("model")).model, limits.prompt
     special = body.take("add_special_tokens", True) if "prompt" in body.fields else True
     prompt, messages = body.take("prompt"), body.take("messages")
+    read = None if messages is None else read_messages(body, messages)
     body.end()
     if (prompt is None) == (messages is None):
         raise Refusal("give one of prompt and messages", param="prompt")
-    if prompt is None:
-        ids = model.ids(read_messages(messages), most=most)
+    if read is not None:
+        ids = model.ids(read, most=most)
     elif not isinstance(prompt, str):
         raise Refusal(f"prompt is {shown(prompt)}: it must be a text", param="prompt")
     elif model.checkpoint.text.beyond(whole_text(prompt, "prompt"), most):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -73,6 +73,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "cache_options",
                 "reuse",
                 "reuse_key",
+                "cache_salt",
                 "source",
             )
         },
@@ -143,22 +144,49 @@ class Body:
             raise Refusal(f"{name} is {shown(value)}: it must hold values by name", param=name)
         return value
 
+    def members(
+        self,
+        where: str,
+        value: Mapping[str, Any],
+        known: Collection[str],
+        nothing: Collection[Any] = (None,),
+    ) -> None:
+        """Refuse a member of an object inside a field that nobody knows, or note it where that is wished.
+
+        where: the way to the object, which begins with the field's name; known: the names that are read; nothing: values by
+        which an unknown member says nothing.
+        """
+        for name in (k for k, v in value.items() if k not in known and v not in nothing):
+            if self.lenient:
+                self.ignored.append(f"{where}.{name}")
+                continue
+            raise Refusal(
+                f"field {where}.{name[:60]} is unknown: " + _meant(name, known),
+                param=re.split(r"[.\[]", where, maxsplit=1)[0],
+                code="unknown_field",
+            )
+
     def end(self) -> None:
         """Refuse what nobody took, or note it where that is wished."""
         if self.lenient:
-            self.ignored, self._left = list(self._left), {}
+            self.ignored += self._left
+            self._left = {}
         for name in self._left:
             near = get_close_matches(name[:100], self._known, 3, 0.6)
             raise Refusal(
-                f"field {shown(name)} is unknown"
+                f"field {shown(name)} is unknown: "
                 + (
-                    f": did you mean {' or '.join(near)}?"
-                    if near
-                    else ": this server takes no field of that name"
+                    _meant(name, self._known) if near else "this server takes no field of that name"
                 ),
                 param=name[:100],
                 code="unknown_field",
             )
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """The names that an unknown one may stand for; all of them where none is close."""
+    near = get_close_matches(name[:100], known, 3, 0.6)
+    return f"did you mean {' or '.join(near)}?" if near else f"it holds {', '.join(known)}"
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -249,12 +277,9 @@ def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
             "stream_options is given without stream: it is legal only where stream is true",
             param="stream_options",
         )
-    for name, value in options.items():
-        if name not in ("include_usage", "include_obfuscation", "continuous_usage_stats"):
-            raise Refusal(
-                f"stream_options has {shown(name)}: it holds include_usage only",
-                param="stream_options",
-            )
+    known = ("include_usage", "include_obfuscation", "continuous_usage_stats")
+    body.members("stream_options", options, known)
+    for name, value in ((k, v) for k, v in options.items() if k in known):
         if type(value) is not bool or (value and name != "include_usage"):
             raise Refusal(
                 f"stream_options.{name} is {shown(value)}: it must be "

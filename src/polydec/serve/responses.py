@@ -56,14 +56,15 @@ class Responses:
                 param="include",
             )
         most, instructions = length(body, "max_output_tokens"), body.take("instructions")
-        messages = read_input(body.take("input"), tools="tools" in body.fields)
+        messages = read_input(body, body.take("input"), tools="tools" in body.fields)
         if instructions is not None:
             if not isinstance(instructions, str):
                 raise Refusal(
                     f"instructions is {shown(instructions)}: it must be a text",
                     param="instructions",
                 )
-            messages = [*read_messages([{"role": "system", "content": instructions}]), *messages]
+            system = [{"role": "system", "content": instructions}]
+            messages = [*read_messages(body, system), *messages]
         stream, details = body.flag("stream"), body.flag("polydec")
         body.end()
         ask = Ask(
@@ -92,11 +93,11 @@ class Responses:
 def _format(body: Body) -> None:
     """`text` holds what is `response_format` elsewhere, one level less deep; it is put under that name."""
     form_asked = body.mapping("text")
-    more = next((k for k in form_asked if k not in ("format", "verbosity")), None)
-    if more is not None or form_asked.get("verbosity") not in (None, "medium"):
-        name = "verbosity" if more is None else more
+    body.members("text", form_asked, ("format", "verbosity"))
+    if form_asked.get("verbosity") not in (None, "medium"):
         raise Refusal(
-            f"text.{name[:60]} is {shown(form_asked[name])}: text holds a format here", param="text"
+            f"text.verbosity is {shown(form_asked['verbosity'])}: text holds a format here",
+            param="text",
         )
     form = form_asked.get("format")
     if isinstance(form, Mapping) and form.get("type") == "json_schema":
@@ -108,11 +109,11 @@ def _format(body: Body) -> None:
         body.put("response_format", form)
 
 
-def read_input(value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
+def read_input(body: Body, value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
     """A text, or messages whose parts are texts; tools: the request has some, so that there may be calls of them and what they
     gave."""
     if isinstance(value, str) and value.strip():
-        return read_messages([{"role": "user", "content": value}])
+        return read_messages(body, [{"role": "user", "content": value}])
     if not isinstance(value, list) or not value:
         raise Refusal(
             f"input is {shown(value)}: it must be a text or a list of messages, and not empty",
@@ -122,32 +123,33 @@ def read_input(value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
     for at, item in enumerate(value):
         kind = item.get("type") if isinstance(item, Mapping) else None
         if tools and kind == "function_call":
-            call = _past(f"input[{at}]", item)
+            call = _past(f"input[{at}]", item, body)
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1] = messages[-1] | {
                 "tool_calls": [*messages[-1].get("tool_calls", ()), call]
             }
         elif tools and kind == "function_call_output":
-            messages.append(_result(f"input[{at}]", item))
+            messages.append(_result(f"input[{at}]", item, body))
         else:
-            messages.append(_item(f"input[{at}]", item))
+            messages.append(_item(f"input[{at}]", item, body))
     try:
-        return read_messages(messages, tools=tools)
+        return read_messages(body, messages, tools=tools)
     except Refusal as error:
-        raise Refusal(str(error).replace("messages", "input", 1), param="input") from None
+        told = str(error).replace("messages", "input", 1)
+        raise Refusal(told, param="input", code=error.code) from None
 
 
-def _past(where: str, item: Mapping[str, Any]) -> dict[str, Any]:
+def _past(where: str, item: Mapping[str, Any], body: Body) -> dict[str, Any]:
     """A call of an earlier response, as chats have it."""
-    _known(where, item, ("type", "id", "call_id", "name", "arguments", "status"))
+    body.members(where, item, ("type", "id", "call_id", "name", "arguments", "status"))
     function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
     return {"id": item.get("call_id"), "type": "function", "function": function}
 
 
-def _result(where: str, item: Mapping[str, Any]) -> dict[str, Any]:
+def _result(where: str, item: Mapping[str, Any], body: Body) -> dict[str, Any]:
     """What a call gave, as chats have it."""
-    _known(where, item, ("type", "id", "call_id", "output", "status"))
+    body.members(where, item, ("type", "id", "call_id", "output", "status"))
     return {
         "role": "tool",
         "tool_call_id": item.get("call_id"),
@@ -155,23 +157,11 @@ def _result(where: str, item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _known(where: str, item: Mapping[str, Any], fields: Sequence[str]) -> None:
-    more = next((k for k, v in item.items() if k not in fields and v is not None), None)
-    if more is not None:
-        raise Refusal(
-            f"{where} has {shown(more)}: it holds {', '.join(fields)} here", param="input"
-        )
-
-
-def _item(where: str, item: Any) -> dict[str, Any]:
+def _item(where: str, item: Any, body: Body) -> dict[str, Any]:
     """A message of the input, as chats have it. What an earlier response gave has more fields, which say nothing new."""
     if not isinstance(item, Mapping) or item.get("type", "message") != "message":
         raise Refusal(f"{where} is {shown(item)}: only messages are legal", param="input")
-    unknown = next((k for k in item if k not in ("type", "role", "content", "id", "status")), None)
-    if unknown is not None:
-        raise Refusal(
-            f"{where} has {shown(unknown)}: a message has a role and a content here", param="input"
-        )
+    body.members(where, item, ("type", "role", "content", "id", "status"))
     return {"role": item.get("role"), "content": _content(item.get("content"))}
 
 
@@ -180,7 +170,7 @@ def _content(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     return [
-        {"type": "text", "text": part.get("text")}
+        {**part, "type": "text"}
         if isinstance(part, Mapping) and part.get("type") in ("input_text", "output_text", "text")
         else part
         for part in content

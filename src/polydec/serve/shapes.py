@@ -117,7 +117,7 @@ class Chat:
         with_tools = "tools" in body.fields
         tools = read_tools(body, model, fields["constraint"])
         fields["constraint"] = tools.constraint
-        messages = read_messages(body.take("messages"), tools=with_tools)
+        messages = read_messages(body, body.take("messages"), tools=with_tools)
         stream, usage, details, steps = streaming(body)
         prompted = fields["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
@@ -363,18 +363,29 @@ def read_prompts(prompt: Any, limits: Limits | None = None) -> list[Any]:
     ]
 
 
-def read_messages(messages: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
-    """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. tools: the
-    request has some, so that messages may hold calls of them and what they gave."""
+MESSAGE = (
+    *("role", "content", "name", "tool_calls", "tool_call_id", "function_call"),
+    *("refusal", "audio", "annotations", "reasoning", "reasoning_content"),
+)
+"""What a message has in OpenAI's API and in those that follow it, honoured here or not."""
+PART = ("type", "text", "annotations", "logprobs", "cache_control")
+"""What a part of text has; the last three say nothing of the text."""
+EMPTY: tuple[Any, ...] = (None, [], {}, "")
+"""Clients send back what they got, empty fields included."""
+
+
+def read_messages(body: Body, messages: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
+    """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. body: of the
+    request; tools: it has some, so that messages may hold calls of them and what they gave."""
     if not isinstance(messages, list) or not messages:
         raise Refusal(
             f"messages is {shown(messages)}: it must be a list of at least one message",
             param="messages",
         )
-    return [_message(f"messages[{at}]", m, tools) for at, m in enumerate(messages)]
+    return [_message(f"messages[{at}]", m, tools, body) for at, m in enumerate(messages)]
 
 
-def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
+def _message(where: str, message: Any, tools: bool, body: Body) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         raise Refusal(
             f"{where} is {shown(message)}: it must have a role and a content", param="messages"
@@ -388,8 +399,9 @@ def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
             param="messages",
         )
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role) if tools else None
-    for name, value in message.items():  # clients send back what they got, empty fields included
-        if name not in ("role", "content", "name", more) and value not in (None, [], {}, ""):
+    body.members(where, message, MESSAGE, EMPTY)
+    for name, value in ((k, v) for k, v in message.items() if k in MESSAGE):
+        if name not in ("role", "content", "name", more) and value not in EMPTY:
             raise Refusal(
                 f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
                 + ("" if tools else ", tool calls only where tools are given"),
@@ -404,16 +416,17 @@ def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
     return {
         "role": "system" if role == "developer" else role,
         **({} if named is None else {"name": _whole_text(named, "messages")}),
-        **_said(where, message, more),
+        **_said(where, message, more, body),
     }
 
 
-def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str, Any]:
+def _said(where: str, message: Mapping[str, Any], more: str | None, body: Body) -> dict[str, Any]:
     """What a message holds beside its role; more: the field of it that is about tools."""
     content, about = message.get("content"), None if more is None else message.get(more)
     extra = dict[str, Any]()
     if more == "tool_calls" and about:
-        content, extra = content or "", {"tool_calls": past_calls(f"{where}.tool_calls", about)}
+        calls = past_calls(f"{where}.tool_calls", about, body)
+        content, extra = content or "", {"tool_calls": calls}
     if more == "tool_call_id":
         if not isinstance(about, str):
             raise Refusal(
@@ -422,13 +435,14 @@ def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str,
             )
         extra = {"tool_call_id": about}
     if isinstance(content, list):
-        content = "".join(_part(f"{where}.content[{at}]", part) for at, part in enumerate(content))
+        parts = [_part(f"{where}.content[{at}]", part, body) for at, part in enumerate(content)]
+        return {"content": parts, **extra}
     if not isinstance(content, str):
         raise Refusal(f"{where}.content is {shown(content)}: it must be a text", param="messages")
     return {"content": _whole_text(content, "messages"), **extra}
 
 
-def _part(where: str, part: Any) -> str:
+def _part(where: str, part: Any, body: Body) -> dict[str, str]:
     if (
         not isinstance(part, Mapping)
         or part.get("type") != "text"
@@ -438,7 +452,8 @@ def _part(where: str, part: Any) -> str:
         raise Refusal(
             f"{where} is {shown(kind)}: only parts of type text are legal", param="messages"
         )
-    return part["text"]
+    body.members(where, part, PART, EMPTY)
+    return {"type": "text", "text": _whole_text(part["text"], "messages")}
 
 
 def _whole_text(text: str, field: str) -> str:

@@ -28,6 +28,9 @@ from polydec.serve.errors import Refusal
 MOST = 256
 """Tools of a request."""
 
+FUNCTION = ("name", "description", "parameters", "strict", "return")
+"""What a function holds; some templates show what it returns."""
+
 NOTHING = JsonSchema('{"type": "object", "additionalProperties": false}')
 """The arguments of a function without parameters."""
 
@@ -74,7 +77,7 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
             f"tools is {shown(declared_tools)}: it must be a list of at most {MOST} tools",
             param="tools",
         )
-    tools = tuple(_tool(f"tools[{at}]", tool, flat) for at, tool in enumerate(declared_tools))
+    tools = tuple(_tool(f"tools[{at}]", tool, flat, body) for at, tool in enumerate(declared_tools))
     names = [tool["function"]["name"] for tool in tools]
     twice = next((x for at, x in enumerate(names) if x in names[:at]), None)
     if twice is not None:
@@ -83,7 +86,7 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
             param="tools",
         )
     told = {"tools": declared_tools, "tool_choice": choice, "parallel_tool_calls": many}
-    name = _chosen(choice, names, flat)
+    name = _chosen(choice, names, flat, body)
     if not tools or choice == "none":
         return Tools(constraint=asked, told=told)
     must = choice != "auto"
@@ -115,12 +118,15 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
     return Tools(tools, checked("tools", bound, model), form, told)
 
 
-def _chosen(choice: Any, names: Sequence[str], flat: bool) -> str | None:
+def _chosen(choice: Any, names: Sequence[str], flat: bool, body: Body) -> str | None:
     """The name of the function that must be called; None where it may be any. Raises Refusal for a choice that is none."""
     name = None
     if isinstance(choice, Mapping) and choice.get("type") == "function":
         function = choice if flat else choice.get("function")
         name = function.get("name") if isinstance(function, Mapping) else None
+        body.members("tool_choice", choice, ("type", "name" if flat else "function"))
+        if not flat and isinstance(function, Mapping):
+            body.members("tool_choice.function", function, ("name",))
     if name is None and choice not in ("auto", "none", "required"):
         named = "{'type': 'function', " + ("'name': …}" if flat else "'function': {'name': …}}")
         raise Refusal(
@@ -143,8 +149,9 @@ def _chosen(choice: Any, names: Sequence[str], flat: bool) -> str | None:
 def _form(model: LM) -> Form:
     """The form in which the model is shown how to call: as its chat template writes calls, else as the default prompt does."""
     text = model.checkpoint.text
-    source = "" if text.template is None else text.template.source
-    if OPEN in source or text.template is None or not text.shows_tools:
+    template = text.chat_templates[1]
+    source = "" if template is None else template.source
+    if OPEN in source or template is None or not text.shows_tools:
         return Form()
     other = '"parameters":' in source and '"arguments":' not in source
     return Form(tags=False, key="parameters" if other else "arguments")
@@ -165,11 +172,12 @@ def _arguments(function: Mapping[str, Any]) -> JsonSchema:
     return JsonSchema.of({"type": "object", **schema, **more})
 
 
-def _tool(where: str, tool: Any, flat: bool) -> Mapping[str, Any]:
+def _tool(where: str, tool: Any, flat: bool, body: Body) -> Mapping[str, Any]:
     """A tool, checked, as chat templates take it."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
+    path = f"{where}.function"
     if flat and isinstance(tool, Mapping) and function is None:
-        function = {k: v for k, v in tool.items() if k != "type"}
+        function, path = {k: v for k, v in tool.items() if k != "type"}, where
     if (
         not isinstance(tool, Mapping)
         or not isinstance(function, Mapping)
@@ -180,6 +188,9 @@ def _tool(where: str, tool: Any, flat: bool) -> Mapping[str, Any]:
             f"{where} is {shown(tool)}: it must be {{'type': 'function', {form}}}",
             param="tools",
         )
+    if path != where:
+        body.members(where, tool, ("type", "function"))
+    body.members(path, function, FUNCTION)
     name, about, schema, strict = map(function.get, ("name", "description", "parameters", "strict"))
     if not isinstance(name, str) or not 1 <= len(name) <= 256:
         raise Refusal(
@@ -202,7 +213,7 @@ def _tool(where: str, tool: Any, flat: bool) -> Mapping[str, Any]:
     return {"type": "function", "function": dict(function)}
 
 
-def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
+def past_calls(where: str, calls: Any, body: Body) -> list[dict[str, Any]]:
     """Calls of an earlier turn as templates take them: the arguments as an object. Raises Refusal."""
     out = list[dict[str, Any]]()
     for at, call in enumerate(calls if isinstance(calls, list) else [calls]):
@@ -212,6 +223,8 @@ def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
                 f"{where}[{at}] is {shown(call)}: it must have a function with a name",
                 param="messages",
             )
+        body.members(f"{where}[{at}]", call, ("id", "type", "index", "function"))
+        body.members(f"{where}[{at}].function", function, ("name", "arguments"))
         arguments_sent = function.get("arguments", "{}")
         try:
             arguments = (

@@ -4,6 +4,7 @@ from polydec.testing.check_acceptance import check_acceptance, check_best_tree
 from polydec.testing.check_decoder import check_decoder, check_law
 from polydec.testing.check_drafter import check_drafter, check_policy
 from polydec.testing.check_informed import check_informed
+from polydec.testing.check_preemption import check_preemption, run_on_hold
 from polydec.testing.check_target import check_shaped, check_target
 from polydec.testing.check_tree import check_tree
 from polydec.testing.check_verifier import check_verifier
@@ -20,6 +21,7 @@ __all__ = [
     "check_informed",
     "check_law",
     "check_policy",
+    "check_preemption",
     "check_shaped",
     "check_target",
     "check_tree",
@@ -27,6 +29,7 @@ __all__ = [
     "distance",
     "executions",
     "law_of",
+    "run_on_hold",
     "target_law",
     "toy",
 ]

@@ -127,7 +127,7 @@ def read_text(file: GGUF) -> Text:
     return Text(
         tokenizer,
         eos=_eos(file, tokens, types),
-        template=file.fields.get("tokenizer.chat_template"),
+        template=_templates(file),
         names=names,
         # as many as the file's: each has its place for an id, none is left out and none there twice
         tokens=tokens if tokenizer.get_vocab_size() == len(tokens) else None,
@@ -181,6 +181,22 @@ def _eos(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> frozenset[i
         if kind == _CONTROL and token in _TURN_ENDS and token in template
     }
     return frozenset(i for i in ids if i is not None)
+
+
+def _templates(file: GGUF) -> dict[str, str]:
+    """Chat templates by name."""
+    key = "tokenizer.chat_template"
+    found = {"default": file.fields.get(key)} | {
+        name.removeprefix(f"{key}."): source
+        for name, source in file.fields.items()
+        if name.startswith(f"{key}.")
+    }
+    bad = next(
+        (name for name, x in found.items() if x is not None and not isinstance(x, str)), None
+    )
+    if bad is not None:
+        raise FileError(f"{file.path} has the chat template {bad!r:.60}: it must be a text")
+    return {name: source for name, source in found.items() if source is not None}
 
 
 def _vocab(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from polydec.base.errors import PolydecError, RequestError
+from polydec.base.errors import RequestError
 from polydec.core.request import Writer
 from polydec.formats.edge import first_line, sentence
+from polydec.text import message_forms
 from polydec.text.template import Template
 
 LONG = 1 << 12
@@ -29,8 +30,9 @@ class Text:
     """One tokenizer.
 
     tokenizer: of the `tokenizers` library; eos: ids that end an answer; template: a chat template in Jinja, as Hugging
-    Face writes them; names: special tokens by role ("bos_token": "<s>"), which templates refer to; tokens: all of them in the
-    order of their ids, where somebody has them so: to read them back takes a tenth of a second.
+    Face writes them, or several by name, of which "default" is the usual one and "tool_use" that of chats with tools; names:
+    special tokens by role ("bos_token": "<s>"), which templates refer to; tokens: all of them in the order of their ids, where
+    somebody has them so: to read them back takes a tenth of a second.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Text:
         tokenizer: Tokenizer,
         *,
         eos: Iterable[int] = (),
-        template: str | None = None,
+        template: str | Mapping[str, str] | None = None,
         names: Mapping[str, str] | None = None,
         tokens: Sequence[str] | None = None,
     ) -> None:
@@ -46,7 +48,11 @@ class Text:
         tokenizer.no_padding()
         self.tokenizer, self.eos = tokenizer, frozenset(eos)
         self.names, self._in_order = dict(names or {}), tokens
-        self.template = None if template is None else Template(template)
+        named = {"default": template} if isinstance(template, str) else template or {}
+        templates = {name: Template(source) for name, source in named.items()}
+        self.template = templates.get("default")
+        self.tool_template = templates.get("tool_use")  # of chats with tools, where it has one
+        self.named_templates = tuple(name for name in templates if name != "default")
         self.rows: int | None = (
             None  # how many tokens the model behind it knows, where that is known
         )
@@ -60,10 +66,10 @@ class Text:
         config: Mapping[str, Any] | None = None,
         *,
         eos: Iterable[int] = (),
-        template: str | None = None,
+        template: str | Mapping[str, str] | None = None,
     ) -> Text:
         """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json. Without `eos` the
-        config's eos_token is the only one; without `template` its chat_template is used (the one named "default").
+        config's eos_token is the only one; without `template` its chat_template is used.
         Raises RequestError where it is no tokenizer."""
         try:
             if isinstance(source, Mapping):
@@ -83,7 +89,7 @@ class Text:
         config: Mapping[str, Any],
         *,
         eos: Iterable[int] = (),
-        template: str | None = None,
+        template: str | Mapping[str, str] | None = None,
     ) -> Text:
         names = {
             role: token.get("content") if isinstance(token, Mapping) else token
@@ -96,7 +102,7 @@ class Text:
             end = tokenizer.token_to_id(names["eos_token"])
             eos = frozenset(() if end is None else (end,))
         if template is None:
-            template = default_template(config.get("chat_template"))
+            template = named_templates(config.get("chat_template"))
         return Text(tokenizer, eos=eos, template=template, names=names)
 
     @property
@@ -166,14 +172,28 @@ class Text:
 
     @property
     def has_chat(self) -> bool:
-        return self.template is not None
+        return self.template is not None or bool(self.named_templates)
+
+    @property
+    def chat_templates(self) -> tuple[Template | None, Template | None]:
+        """The chat templates of chats without tools and with them."""
+        return self.template, self.tool_template or self.template
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True, **values: Any
     ) -> str:
         """The text of a chat; reply: with what opens the assistant's next turn; values: further names that the
-        template may know (tools, enable_thinking …). Raises RequestError where there is no template, or it refuses."""
-        if self.template is None:
+        template may know (tools, enable_thinking …). Contents are texts or lists of parts, {"type": "text", "text": …}; the
+        template is given the form that it shows. Raises RequestError where there is no template, or it refuses."""
+        template = self.chat_templates[values.get("tools") is not None]
+        if template is None and self.named_templates:
+            names = ", ".join(map(repr, self.named_templates))
+            raise RequestError(
+                sentence(
+                    f"this checkpoint has the chat templates {names} and none of the name 'default': give a plain prompt"
+                )
+            )
+        if template is None:
             raise RequestError("this checkpoint has no chat template: give a plain prompt")
         if not messages:
             raise RequestError("messages is empty: a chat needs at least one")
@@ -187,19 +207,15 @@ class Text:
                     f"messages[{i}] is {message!r}: each must be a dict with role and content"
                 )
         known = {"tools": None, "documents": None, **self.names}
-        return self.template.render(
-            {**known, **values, "messages": list(messages), "add_generation_prompt": reply}
+        shown = message_forms.fitted(messages, template, self.names)
+        return template.render(
+            {**known, **values, "messages": shown, "add_generation_prompt": reply}
         )
 
     @cached_property
     def shows_tools(self) -> bool:
         """Whether the chat template has a place for tools."""
-        asked = [{"role": "user", "content": "a"}]
-        without = self.render(asked)
-        try:
-            return self.render(asked, tools=[_TOOL]) != without
-        except PolydecError:  # it refuses them
-            return False
+        return message_forms.shows_tools(*self.chat_templates, self.names)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
         """The prompt that asks for the assistant's next turn: messages are {"role": …, "content": …}."""
@@ -254,26 +270,17 @@ def _refusal(what: str, e: BaseException) -> BaseException:
     return RequestError(sentence(f"{what} ({first_line(e)})"))
 
 
-_TOOL: Mapping[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "a",
-        "description": "a",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "string", "description": "a"}},
-            "required": ["a"],
-        },
-    },
-}
-"""Something that a template might show."""
-
-
-def default_template(template: str | Sequence[Mapping[str, str]] | None) -> str | None:
-    """Of several chat templates, each with a name, the one named "default"; a single one is it."""
-    if template is None or isinstance(template, str):
-        return template
-    return next((t["template"] for t in template if t["name"] == "default"), None)
+def named_templates(
+    template: str | Mapping[str, str] | Sequence[Mapping[str, str]] | None,
+) -> dict[str, str] | None:
+    """Chat templates by name, of what a checkpoint says: a single one is the one named "default"."""
+    if template is None:
+        return None
+    if isinstance(template, str):
+        return {"default": template}
+    if isinstance(template, Mapping):
+        return dict(template)
+    return {entry["name"]: entry["template"] for entry in template}
 
 
 class Speller(Protocol):

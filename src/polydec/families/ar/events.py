@@ -10,12 +10,13 @@ from polydec.core.trace import Event
 @dataclass(frozen=True)
 class Proposed(Event):
     """A draft as it is fed: node 0 is the root. position: of the first drafted token; piece: how each token reads by itself,
-    where that is known."""
+    where that is known; probes: the nodes that are fed for their hidden states alone and can never be accepted."""
 
     position: int
     token: tuple[int, ...]
     parent: tuple[int, ...]
     piece: tuple[str, ...] = ()
+    probes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript, words: Word
         r = await walk.round(rng, text.room, text.ends)
         if told:
             piece = () if words is None else tuple(words.decode([x]) for x in r.draft.token)
-            into.on(Proposed(choice, r.position, r.draft.token, r.draft.parent, piece))
+            draft = r.draft
+            into.on(Proposed(choice, r.position, draft.token, draft.parent, piece, draft.probes))
             into.on(Verified(choice, r.position, r.verdict.path, r.verdict.bonus))
         notes = () if asked is None else logprobs(r.scores, r.nodes, r.tokens, asked)
         before = None if guard is None else text.guarded

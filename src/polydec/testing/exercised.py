@@ -1,0 +1,155 @@
+"""What a contract or an enumeration exercised: a check of something that never happened proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from polydec.core.trace import Edited, Event, Pruned
+from polydec.core.types import Draft
+from polydec.families.ar.events import Proposed, Verified
+from polydec.families.ar.types import Verdict
+from polydec.families.diffusion.events import Remasked
+
+NONE_HAPPENED = "{} exercised nothing of one kind: 0 {} in {} laws"
+REASONED_YET_HAPPENED = "{} counts {} {}, though it declares that there are none: {}"
+
+
+@dataclass(frozen=True)
+class ExercisedCounts:
+    """How often a check saw each thing happen; counts of several checks add up.
+
+    Args:
+        drafted: Drafted tokens that could have been accepted: nodes of token trees without roots and probes, or tokens that
+            a method without trees guessed. 0 or more, like all of these.
+        accepted: Those that the verifier accepted.
+        rejected: Those below the last accepted node of their tree: each was tested there, and none of them was accepted.
+            What stands deeper, or beside an accepted node, is not counted.
+        edited: Places of a text that edits wrote, inserted or erased.
+        pruned: Branches of a search that were given up, and gaps of a canvas that a pass guessed and put back.
+        cut: Accepted tokens that stood behind the end of the answer, and were dropped.
+        laws: Laws that were enumerated.
+    """
+
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    edited: int = 0
+    pruned: int = 0
+    cut: int = 0
+    laws: int = 0
+
+    def __add__(self, other: ExercisedCounts) -> ExercisedCounts:
+        """Both together."""
+        return ExercisedCounts(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The counts in words, those that are zero left out behind the first four."""
+        more = [f"{n} {name}" for name in ("edited", "pruned", "cut") if (n := getattr(self, name))]
+        first = (
+            f"{self.laws} laws enumerated, {self.drafted} tokens drafted, {self.accepted} accepted"
+        )
+        return ", ".join([first, f"{self.rejected} rejected", *more])
+
+
+@dataclass
+class ExercisedCollector:
+    """An observer that counts. It may watch many answers, one after the other.
+
+    Args:
+        counts: What was counted so far.
+    """
+
+    kinds: ClassVar[tuple[type[Event], ...]] = (Proposed, Verified, Edited, Pruned, Remasked)
+    counts: ExercisedCounts = ExercisedCounts()
+
+    def __post_init__(self) -> None:
+        self._proposed: dict[int, Proposed] = {}
+        self._verified: dict[int, Verified] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Count one event of a request.
+
+        Args:
+            event: Of any kind; those that say nothing of what is counted are ignored.
+        """
+        match event:
+            case Proposed():
+                self._proposed[event.choice] = event
+            case Verified():
+                self._verified[event.choice] = event
+            case Edited():
+                self._edited(event)
+            case Pruned():
+                self.counts += ExercisedCounts(pruned=1)
+            case Remasked():
+                self.counts += ExercisedCounts(pruned=len(event.position))
+            case _:
+                pass
+
+    def see(self, draft: Draft, verdict: Verdict) -> None:
+        """Count a round of a contract that runs a drafter or a verifier by itself, where no event is told.
+
+        Args:
+            draft: What was verified.
+            verdict: What became of it.
+        """
+        self._round(draft.parent, draft.probes, verdict.path)
+
+    def _edited(self, event: Edited) -> None:
+        edit = event.edit
+        changed = len(edit.write) + len(edit.insert) + len(edit.erase)
+        self.counts += ExercisedCounts(edited=changed)
+        proposed = self._proposed.pop(event.choice, None)
+        verified = self._verified.pop(event.choice, None)
+        if proposed is None or verified is None:
+            return
+        path = verified.path
+        if event.accepted > len(
+            path
+        ):  # all was accepted, and the token that ends the round as well
+            path = (*path, _child(proposed, path[-1] if path else 0, verified.bonus))
+        self._round(proposed.parent, proposed.probes, path)
+        self.counts += ExercisedCounts(cut=max(0, len(path) - len(event.tokens)))
+
+    def _round(
+        self, parent: tuple[int, ...], probes: tuple[int, ...], path: tuple[int, ...]
+    ) -> None:
+        nodes = [i for i in range(1, len(parent)) if i not in probes]
+        last = path[-1] if path else 0
+        refused = sum(parent[i] == last for i in nodes)
+        self.counts += ExercisedCounts(len(nodes), len(path), refused)
+
+
+def _child(proposed: Proposed, parent: int, token: int) -> int:
+    """The node below this one that holds the token."""
+    pairs = zip(proposed.parent, proposed.token, strict=True)
+    return next(i for i, pair in enumerate(pairs) if pair == (parent, token))
+
+
+def require_exercised(
+    counts: ExercisedCounts,
+    of: str,
+    wanted: Iterable[str] = ("drafted", "accepted", "rejected"),
+    reasons: Mapping[str, str] | None = None,
+) -> None:
+    """Raise AssertionError where a check never saw what it is there for.
+
+    Args:
+        counts: Of the whole check.
+        of: What was checked, for the sentence of a failure.
+        wanted: Names of counts that must not be 0.
+        reasons: By the name of a count, one sentence that says why it is 0 here. Such a count must be 0 then.
+
+    Raises:
+        AssertionError: A wanted count is 0 without a reason, or one with a reason is not 0.
+    """
+    known = {} if reasons is None else reasons
+    for name in wanted:
+        count, why = getattr(counts, name), known.get(name, "")
+        assert count or why, NONE_HAPPENED.format(of, name, counts.laws)
+        assert not (count and why), REASONED_YET_HAPPENED.format(of, count, name, why)
