@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 import forked
 import guide
+from polydec.base import plugins
 from polydec.methods import registry
 
 ROOT = Path(__file__).parents[1]
@@ -230,3 +232,58 @@ def test_the_command_line_takes_a_kind_of_constraint(installed):
 
 def test_without_plug_ins_there_are_only_our_own():
     assert "echo" not in registry.recipes()
+
+
+@pytest.mark.parametrize(
+    "raised, said",
+    [
+        ("SystemExit(3)", "(SystemExit: 3)"),
+        ("SystemExit", "(SystemExit)"),
+        ("GeneratorExit('x')", "(GeneratorExit: x)"),
+        ("type('Own', (BaseException,), {})('y')", "(Own: y)"),
+        ("type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()", "(Mute)"),
+    ],
+)
+def test_whatever_a_plug_in_raises_it_alone_is_left_out(raised, said, tmp_path, monkeypatch):
+    for name, text in (("ends_here", f"raise {raised}"), ("works_here", "THING = 1")):
+        (tmp_path / f"polydec_{name}.py").write_text(text + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    points = tuple(
+        EntryPoint(name, f"polydec_{name}", "polydec.room") for name in ("ends_here", "works_here")
+    )
+    monkeypatch.setattr(plugins, "_points", lambda room: points)
+    with pytest.warns(UserWarning) as warned:
+        brought = plugins.found("room", (), lambda module, name: module.THING, "THING")
+    assert brought == {"works_here": 1}
+    assert ["ends_here" in str(w.message) and said in str(w.message) for w in warned] == [True]
+
+    def while_it_is_read(module, name):
+        raise SystemExit(4)
+
+    with pytest.warns(UserWarning, match=r"SystemExit: 4"):
+        assert plugins.found("room", (), while_it_is_read, "THING") == {}
+
+
+def test_ctrl_c_while_a_plug_in_is_imported_is_ctrl_c(tmp_path, monkeypatch):
+    (tmp_path / "polydec_waits.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    points = (EntryPoint("waits", "polydec_waits", "polydec.room"),)
+    monkeypatch.setattr(plugins, "_points", lambda room: points)
+    with pytest.raises(KeyboardInterrupt):
+        plugins.found("room", (), lambda module, name: module, "THING")
+
+
+def test_a_plug_in_that_ends_the_program_ends_no_command(tmp_path):
+    (tmp_path / "polydec_ends.py").write_text("raise SystemExit\n")
+    about = tmp_path / "polydec_ends-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: polydec-ends\nVersion: 1.0\n")
+    rooms = ("methods", "steerings", "presses", "shapers", "constraints", "learned", "training")
+    points = "".join(f"[polydec.{room}]\nending = polydec_ends\n" for room in rooms)
+    (about / "entry_points.txt").write_text(points)
+    done = ran(tmp_path, "-m", "polydec", "methods")
+    assert done.returncode == 0 and "prompt-lookup" in done.stdout
+    warned = [x for x in done.stderr.splitlines() if "polydec-ends" in x]
+    assert warned and all("is left out" in x and "SystemExit" in x for x in warned)
+    done = ran(tmp_path, "-m", "polydec", "train", "ending", "--out", "x")
+    assert done.returncode == 2 and "polydec-ends" in done.stderr

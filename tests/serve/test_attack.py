@@ -37,6 +37,17 @@ def test_large_requests_are_whole(name):
     assert int(size[0][16:]) == len(body) if size else body.endswith(b"0\r\n\r\n")
 
 
+FIELDS = ("vectors", "source", "units", "covers", "reuse", "reuse_key", "dimensions", "pool")
+
+
+def test_every_way_in_is_attacked():
+    """Of 4,000 inputs many hold each of these fields, in values that are right and in others, and many go to each route."""
+    sent = [b"".join(fuzz_requests.sent(3, number).parts) for number in range(4000)]
+    for name in (*FIELDS, "/v1/embeddings", "/v1/responses", "/tokenize"):
+        held = sum(name.encode() in body for body in sent)
+        assert held >= 20, (name, held)
+
+
 def test_faults_are_seen():
     right, said = fuzz_requests.right(), json.dumps({"error": {"message": "no"}}).encode()
     text = json.dumps({"choices": [{"text": "x"}]}).encode()

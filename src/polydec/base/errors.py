@@ -17,3 +17,7 @@ class MissingError(PolydecError):
 
 class FileError(PolydecError):
     """A file is not there, is damaged, or is not of the kind or for the model that was asked for."""
+
+
+class UnwritableError(FileError, OSError):
+    """A file cannot be written: the disk is full, or the folder is not ours. `strerror` is the reason alone."""

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from polydec.base.errors import FileError
+from polydec.base.edge import sentence
+from polydec.base.errors import FileError, UnwritableError
 
 try:
     import fcntl
@@ -25,17 +26,82 @@ class Locked(FileError):
 
 
 def replace(path: Path, write: Callable[[Path], Any], *, mode: int = 0o644) -> None:
-    """Call write(temporary path), then move that file to `path`: what is there is always whole. mode: who may read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Call write(temporary path), then move that file to `path`: what is there is always whole. mode: who may read it. Raises
+    UnwritableError, one sentence that names the file, where the disk is full or the folder cannot be written to; what was there
+    is then as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(f"file {str(path)!r}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(temporary)
+            temporary.chmod(mode)  # some writers make files that only their owner can read
+            with open(temporary, "rb") as f:
+                os.fsync(f.fileno())
+            os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Around what writes a file: whatever the system, torch or safetensors says of a full disk becomes one sentence.
+
+    Args:
+        what: the file, as the sentence begins.
+
+    Raises:
+        UnwritableError: it cannot be written, and why.
+    """
     try:
-        write(temporary)
-        temporary.chmod(mode)  # some writers make files that only their owner can read
-        with open(temporary, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except UnwritableError:
+        raise
+    except Exception as error:
+        reason = _unwritable(error)
+        if reason is None:
+            raise
+        said = UnwritableError(sentence(f"{what} cannot be written: {reason}"))
+        said.strerror = reason
+        raise said from None
+
+
+def _unwritable(error: Exception) -> str | None:
+    """Why a file cannot be written, None for another error. torch and safetensors have words of their own for what the system
+    said."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    words = str(error)
+    if "PytorchStreamWriter" in words or "inline_container" in words:
+        return "the disk is full, or it may not grow so large"
+    if type(error).__name__ == "SafetensorError" and "os error" in words:
+        return words.rpartition("I/O error: ")[2]
+    return None
+
+
+class NamedText:
+    """A text file that is open for writing, and whose errors name it. Closed as a context manager."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        with writing(what):
+            self._file = path.open("w", encoding="utf-8")
+        self._what = what
+
+    def write(self, text: str) -> None:
+        """Raises UnwritableError where there is no room for it."""
+        with writing(self._what):
+            self._file.write(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            with writing(self._what):
+                self._file.close()
+        except UnwritableError:
+            if kind is None:  # else it has been said
+                raise
 
 
 @contextmanager

@@ -39,6 +39,7 @@ def found(
     a name means the same everywhere; part: (what an entry point names, its name) -> the thing that this room holds, or None
     where it has no such thing; what: the name of such a thing; only: the one that is asked for, the others are not imported.
     What cannot be used is left out with a warning that names its package: a damaged plug-in must not stop all other methods.
+    Only what leaves Python altogether (`os._exit`, a crash of compiled code) ends the process.
     """
     brought = dict[str, Any]()
     for point in _points(room):
@@ -49,8 +50,12 @@ def found(
             continue
         try:
             thing = part(point.load(), point.name)
-        except Exception as error:  # a module of somebody else may raise anything
-            _warn(point, f"it cannot be imported ({type(error).__name__}: {error})")
+        except KeyboardInterrupt:
+            raise
+        except (
+            BaseException
+        ) as error:  # a module of somebody else may raise anything, SystemExit too
+            _warn(point, f"it cannot be imported ({_told_by(error)})")
             continue
         if thing is None:
             _warn(point, f"{point.value} has no {what}")
@@ -79,6 +84,16 @@ def _points(room: str) -> tuple[EntryPoint, ...]:
 
 def _package(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "a package"
+
+
+def _told_by(error: BaseException) -> str:
+    """What an error of somebody else's code says of itself, as far as that can be asked."""
+    try:
+        message = str(error)
+    except Exception:
+        message = ""
+    name = type(error).__name__
+    return f"{name}: {message}" if message else name
 
 
 def _warn(point: EntryPoint, why: str) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from polydec.base import files
 from polydec.base.edge import check, parse_object, read_bytes, sentence
-from polydec.base.errors import FileError, RequestError
+from polydec.base.errors import FileError, RequestError, UnwritableError
 from polydec.base.record import Record as Checked
 from polydec.bench.measure import Run
 
@@ -126,6 +126,8 @@ def opened(path: Path | None, identity: Identity) -> Iterator[Record]:
                     into.write(json.dumps({"bench": VERSION, "identity": dict(identity)}) + "\n")
                     into.flush()
                 yield Record(lines, into)
+    except UnwritableError:  # of another file, which it names
+        raise
     except OSError as error:
         raise FileError(
             sentence(f"record {str(path)!r} cannot be written: {error.strerror or error}")

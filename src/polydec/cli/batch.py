@@ -19,7 +19,8 @@ import typer
 from polydec import api
 from polydec.base import files
 from polydec.base.edge import whole
-from polydec.base.errors import RequestError
+from polydec.base.errors import RequestError, UnwritableError
+from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags
@@ -117,6 +118,8 @@ def batch(
                     make = partial(_loaded, alone, path, as_text, max_running, shared_by)
                     job = Spread(ray, make, max_running)
                 _run(job, lines, done, rows.writer(file), tally)
+    except UnwritableError:  # of another file, which it names
+        raise
     except OSError as error:
         raise RequestError(
             f"file {str(out)!r} cannot be written: {error.strerror or error}"
@@ -210,14 +213,10 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
             last = time.perf_counter()
             print(f"polydec: {tally.sentence()}", file=sys.stderr, flush=True)
 
-    try:
+    with said_when_stopped(
+        lambda: f"stopped at {tally.sentence()}; the same command goes on from here"
+    ):
         job.answer(lines, done, told, tally)
-    except KeyboardInterrupt:
-        print(
-            f"polydec: stopped at {tally.sentence()}; the same command goes on from here",
-            file=sys.stderr,
-        )
-        raise
     print(f"polydec: {tally.sentence()}", file=sys.stderr)
 
 

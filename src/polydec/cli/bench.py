@@ -21,6 +21,7 @@ from polydec import api
 from polydec.base import files
 from polydec.base.edge import printable, sentence, whole
 from polydec.base.errors import RequestError
+from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, SAMPLED, Flags
@@ -121,12 +122,14 @@ def bench(
         _alone(elsewhere, "or --record")
         for name, path in (("html", html), ("csv", csv_)):
             _ready(name, path)
-        return studies.carry_out(suite, flags, methods, from_, each, html, csv_)
+        with said_when_stopped(lambda: NOTHING_MEASURED):
+            return studies.carry_out(suite, flags, methods, from_, each, html, csv_)
     each = 25 if each is None else each
     questions = _questions(suite, from_, each, (data, prompt_tokens, limit))
     if suite is not None and from_ is None:
         _alone((*elsewhere, html, csv_), "--record, --html or --csv")
-        return compare(flags, suite, methods, whole("each", each, 1, 10_000))
+        with said_when_stopped(lambda: NOTHING_MEASURED):
+            return compare(flags, suite, methods, whole("each", each, 1, 10_000))
     for name, path in (("html", html), ("csv", csv_)):
         _ready(name, path)
     if methods not in (None, "all"):
@@ -153,7 +156,8 @@ def bench(
         )
         Console(stderr=True).print(f"warning: {measured.doubts[0]}", style="yellow")
     try:
-        bench_run.measured(every, batches, repeat, record_, html is not None, measured)
+        with said_when_stopped(lambda: _stopped(record_)):
+            bench_run.measured(every, batches, repeat, record_, html is not None, measured)
     finally:  # also of what was measured before a failure or Ctrl-C
         measured.rows += measured.partly
         if not measured.doubts and machine.busy() > BUSY:
@@ -162,6 +166,16 @@ def bench(
             measured.doubts.append("it was stopped: only what was measured until then stands here")
         if measured.rows:
             publish(measured, flags.json_, html, csv_)
+
+
+NOTHING_MEASURED = "stopped: a suite is measured as a whole, and the same command begins anew"
+
+
+def _stopped(record: Path | None) -> str:
+    """What is said where a bench was stopped."""
+    if record is None:
+        return "stopped: with --record FILE a bench keeps every run, and the same command goes on where it stopped"
+    return f"stopped: {str(record)!r} keeps every run that was measured, and the same command goes on from there"
 
 
 def _alone(beside: Sequence[object], last: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,7 +16,9 @@ from rich.text import Text as Styled
 
 from polydec import api
 from polydec.base.edge import printable, sentence, whole_text
-from polydec.base.errors import RequestError
+from polydec.base.errors import RequestError, UnwritableError
+from polydec.base.files import NamedText
+from polydec.base.interrupts import Terminated
 from polydec.cli import prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import Flags, Steered
@@ -130,14 +132,15 @@ def asked(prompt: str | None, file: Path | None) -> str:
     return text.removesuffix(line_end) or text  # what ends the line of a shell is no part of it
 
 
-def trace(path: Path) -> TextIO:
-    """The file to write events to. Raises RequestError where it cannot be written."""
+def trace(path: Path) -> NamedText:
+    """The file to write events to. Raises PolydecError where it cannot be written."""
+    what = f"trace {str(path)!r}"
     try:
-        return path.open("w", encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
-        raise RequestError(
-            sentence(f"trace {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}")
-        ) from None
+        return NamedText(path, what)
+    except UnwritableError:
+        raise
+    except ValueError as error:  # a name with a zero in it
+        raise RequestError(sentence(f"{what} cannot be written: {error}")) from None
 
 
 def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
@@ -156,9 +159,11 @@ def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
                 show(console, piece)
             elif stream and apart is not None:
                 apart.take(piece)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         interrupted = True
         engine.cancel(ticket)
+        if isinstance(stop, Terminated):  # a chat would ask for the next line
+            raise
     if stream:
         if apart is not None:
             apart.end(ticket.completion().finish_reason)

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from polydec import __version__
 from polydec.base.edge import sentence
 from polydec.base.errors import PolydecError
+from polydec.base.interrupts import sigterm_raised
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
@@ -58,6 +59,14 @@ class Later(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and command(str(name)), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            if str(stop):  # what is kept, and how to go on
+                _fail(str(stop))
+            raise typer.Exit(130) from None
 
 
 @cache
@@ -107,7 +116,8 @@ def main() -> None:
     """Entry point. Bad input: one sentence on standard error, exit code 2. A fault of the program: exit code 1. Ctrl-C: 130."""
     warnings.showwarning = _warn
     try:
-        code = app(standalone_mode=False)
+        with sigterm_raised():
+            code = app(standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
     except (KeyboardInterrupt, typer.Abort):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -364,30 +365,30 @@ def _checked(event: Event, what: str) -> Event:
     def ids(value: Any) -> bool:
         return isinstance(value, tuple) and all(type(x) is int for x in value)  # pyright: ignore[reportUnknownVariableType]
 
-    good = type(event.choice) is int
+    def within(high: int, *values: Any) -> bool:
+        return all(type(x) is int and 0 <= x < high for x in values)
+
+    good = within(MOST, event.choice)
     match event:
         case Opened():
-            good &= ids(event.prompt)
+            good &= ids(event.prompt) and within(1 << 64, *event.prompt)
         case Proposed():
             good &= (
                 ids(event.token) and ids(event.parent) and len(event.token) == len(event.parent) > 0
             )
-            good = (
-                good
-                and all(0 <= p < i for i, p in enumerate(event.parent) if i)
-                and type(event.position) is int
-            )
+            good = good and all(0 <= p < i for i, p in enumerate(event.parent) if i)
+            good = good and within(LONGEST, event.position) and isinstance(event.piece, tuple)
             good = good and len(event.piece) in (0, len(event.token))
             good = good and all(isinstance(p, str) for p in event.piece) and ids(event.probes)
         case Verified():
-            good &= ids(event.path) and type(event.position) is int
-            good = good and all(p > 0 for p in event.path)
+            good &= ids(event.path) and within(LONGEST, event.position, *event.path)
+            good = good and 0 not in event.path
         case Passed():
             times = (event.start, event.seconds)
             good &= isinstance(event.model, str) and all(
                 type(t) in (int, float) and 0 <= t < 1e9 for t in times
             )
-            good = good and ids((event.positions, event.of, event.queries))
+            good = good and within(1 << 40, event.positions, event.of, event.queries)
         case Edited():
             good &= isinstance(event.pieces, tuple) and all(
                 isinstance(p, str) for p in event.pieces
@@ -395,9 +396,10 @@ def _checked(event: Event, what: str) -> Event:
             good = good and type(event.accepted) is int and 0 <= event.accepted <= 1 << 20
             good = good and ids(event.tokens) and _is_edit(event.edit)
         case Forced():
-            good &= ids(event.position)
+            good &= ids(event.position) and within(LONGEST, *event.position)
         case Remasked():
-            good &= ids(event.position) and type(event.step) is int
+            good &= ids(event.position) and within(LONGEST, event.step, *event.position)
+            good = good and all(isinstance(x, tuple) for x in (event.confidence, event.piece))
             good = good and len(event.position) == len(event.confidence) == len(event.piece)
             good = good and all(isinstance(p, str) for p in event.piece)
             good = good and all(type(c) is float for c in event.confidence)
@@ -406,9 +408,10 @@ def _checked(event: Event, what: str) -> Event:
                 all(map(ids, (event.position, event.block, event.fed)))
                 and len(event.block) == len(event.fed) == 2
             )
+            good = good and all(isinstance(x, tuple) for x in (event.confidence, event.piece))
             good = (
                 good
-                and type(event.step) is int
+                and within(LONGEST, event.step)
                 and len(event.position) == len(event.confidence) == len(event.piece)
             )
             good = (
@@ -418,16 +421,18 @@ def _checked(event: Event, what: str) -> Event:
             )
             good = good and all(0 <= p < 1 << 20 for p in (*event.position, *event.block))
         case Branched():
-            good &= ids((event.branch, event.parent, event.at)) and event.at >= 0
+            good &= within(LONGEST, event.branch, event.at)
+            good = good and type(event.parent) is int and -1 <= event.parent < LONGEST
         case Tried():
-            good &= type(event.branch) is int and ids(event.tokens)
+            good &= within(LONGEST, event.branch) and ids(event.tokens)
             good = good and isinstance(event.pieces, tuple)
             good = good and len(event.pieces) == len(event.tokens)
             good = good and all(isinstance(p, str) for p in event.pieces)
         case Scored():
-            good &= type(event.branch) is int and type(event.score) in (int, float)
+            good &= within(LONGEST, event.branch) and type(event.score) in (int, float)
+            good = good and not math.isnan(event.score) and abs(event.score) < 1e300
         case Pruned():
-            good &= type(event.branch) is int
+            good &= within(LONGEST, event.branch)
         case Finished():
             good &= isinstance(event.finish_reason, str)
     if not good:
@@ -445,8 +450,8 @@ def _is_edit(edit: Edit) -> bool:
         return False
     positions: list[Any] = [*(pair[0] for pair in pairs), *edit.erase]
     tokens: list[Any] = [pair[1] for pair in pairs]
-    return all(type(x) is int for x in (*positions, *tokens)) and all(
-        0 <= p < LONGEST for p in positions
+    return all(type(x) is int and x >= 0 for x in (*positions, *tokens)) and all(
+        p < LONGEST for p in positions
     )
 
 

@@ -297,14 +297,22 @@ def _costs(told: Any, path: Path) -> Costs | None:
     if told is None:
         return None
     try:
-        return Costs(
+        costs = Costs(
             **{
                 k: tuple(map(float, v)) if isinstance(v, list) else float(v)
                 for k, v in told.items()
                 if v is not None
             }  # pyright: ignore
         )
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RequestError(
             sentence(f"trace {str(path)!r}: its costs cannot be read ({error})")
         ) from None
+    numbers = (x for v in vars(costs).values() for x in (v if isinstance(v, tuple) else (v,)))
+    if not all(x is None or (isinstance(x, float) and 0 <= x < 1e9) for x in numbers):
+        raise RequestError(
+            sentence(
+                f"trace {str(path)!r}: its costs are not all numbers of at least 0 and below 1e9"
+            )
+        )
+    return costs

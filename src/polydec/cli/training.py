@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from polydec.base import plugins
 from polydec.base.errors import RequestError
+from polydec.base.interrupts import said_when_stopped
 from polydec.base.options import REQUIRED, Option, as_text
 from polydec.train import specs
 from polydec.train.specs.command import Command
@@ -114,7 +115,8 @@ def made(command: Command) -> Callable[..., None]:
 
     def run(*, json_: bool = True, **flags: Any) -> None:
         values = {option.name: _value(option, flags[option.name], command) for option in options}
-        result = command.train(values)
+        with said_when_stopped(lambda: _stopped(values.get("out"))):
+            result = command.train(values)
         if json_ or command.sentence is None:
             print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         else:
@@ -124,6 +126,14 @@ def made(command: Command) -> Callable[..., None]:
     run.__signature__ = Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
+
+
+def _stopped(out: Any) -> str:
+    """What is said where a training was stopped outside of its steps: while it gathers, measures or saves."""
+    where = None if out is None else Path(out)
+    if where is not None and where.is_dir() and any(where.iterdir()):
+        return f"stopped: {str(where)!r} keeps what was made until then, and the same command goes on from there"
+    return "stopped before anything was kept: the same command begins anew"
 
 
 def _parameter(option: Option, command: Command) -> Parameter:

@@ -15,6 +15,7 @@ from rich.console import Console
 from polydec import api
 from polydec.base.edge import whole
 from polydec.base.errors import RequestError
+from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
 from polydec.request import machine
 from polydec.request.loading import declared
@@ -80,12 +81,18 @@ def tune(
             f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are doubtful",
             style="yellow",
         )
-    with err.status(f"measuring passes for {seconds:g} seconds"):
+    with (
+        said_when_stopped(
+            lambda: "stopped: nothing was measured anew, and the same command begins anew"
+        ),
+        err.status(f"measuring passes for {seconds:g} seconds"),
+    ):
         measured = profile.measure(lm, seconds=seconds)
-    profile.keep(lm, measured)
+    profile.keep_surely(lm, measured)
     advice = None
     if rows is not None:
-        with err.status("decoding") as status:
+        kept = f"stopped: what passes cost is kept in {profile.path()}, and nothing of your prompts"
+        with said_when_stopped(lambda: kept), err.status("decoding") as status:
             advice = tune_on.advise(lm, rows, measured, max_tokens, raw, best, status.update)
     if json_:
         told = {"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(measured)}

@@ -18,6 +18,7 @@ from polydec import api
 from polydec.base import files
 from polydec.base.edge import printable, sentence, whole
 from polydec.base.errors import RequestError
+from polydec.base.interrupts import said_when_stopped
 from polydec.cli import asking, prompts
 from polydec.cli.declared import shared
 from polydec.cli.flags import BENT, LOADED, Flags, Steered
@@ -55,6 +56,9 @@ APART = {"method", "options", "raw", "seed", "n", "logprobs", "prompt_logprobs"}
 SEARCHES = ("search", "rollouts", "routing")
 SAMPLES, MOST = 32, 1024
 """Texts of a prompt that are drawn where nobody says how many, and the most."""
+
+
+STOPPED = "stopped before a verdict: no certificate was written, and the same command begins anew"
 
 
 @shared
@@ -102,7 +106,8 @@ def verify(
         with TemporaryDirectory() as folder:
             old = certificate.read(repeat)
             was = again(old, Path(folder), flags.json_)
-            done = run(was.flags, was.rows, was.samples, was.steered)
+            with said_when_stopped(lambda: STOPPED):
+                done = run(was.flags, was.rows, was.samples, was.steered)
             finish(done, was.flags, certificate_, old)
         return
     registry.get(flags.method)
@@ -116,7 +121,9 @@ def verify(
     steered.request()
     lm = flags.load()
     rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
-    finish(run(flags, rows, samples, steered, lm), flags, certificate_)
+    with said_when_stopped(lambda: STOPPED):
+        done = run(flags, rows, samples, steered, lm)
+    finish(done, flags, certificate_)
 
 
 @dataclass(frozen=True)

@@ -87,10 +87,19 @@ def read(path: Path) -> Adapter:
             raise FileError(
                 f"{path} has {name!r:.120}: pairs of NAME{DOWN} and NAME{UP} are read, and nothing else"
             )
-        a, b = tensors[name], tensors[other]
-        if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
+        thin, wide = fields.shape_of(tensors, name), fields.shape_of(tensors, other)
+        if len(thin) != 2 or len(wide) != 2 or thin[0] != wide[1]:
             raise FileError(
-                f"{path} has {name!r:.120} of shape {tuple(a.shape)} beside one of {tuple(b.shape)}: they are no pair"
+                f"{path} has {name!r:.120} of shape {thin} beside one of {wide}: they are no pair"
+            )
+        if 0 in (*thin, *wide):
+            raise FileError(
+                f"{path} has {name!r:.120} of shape {thin} beside one of {wide}: a rank is at least 1, and no side is empty"
+            )
+        a, b = tensors[name], tensors[other]
+        if not (a.is_floating_point() and b.is_floating_point()):
+            raise FileError(
+                f"{path} has {own!r:.120} of {a.dtype} and {b.dtype}: floating-point numbers are read"
             )
         if not (bool(a.isfinite().all()) and bool(b.isfinite().all())):
             raise FileError(f"{path} has a NaN or an infinite number in {own!r:.120}")

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 from typer.main import get_command
 
 from polydec import api
@@ -39,6 +40,7 @@ from polydec.base.errors import PolydecError
 from polydec.core.trace import Edited, replay
 from polydec.core.types import Exactness
 from polydec.methods import registry
+from polydec.models.soft import Soft
 from polydec.request import profile
 from polydec.shapers.sampling import Sampling
 
@@ -575,7 +577,23 @@ def request(r: random.Random, where: Path) -> Case:
                 {"order": "x"},
             )
         )
+    if r.random() < 0.15:
+        fields_asked |= {"units": r.choice(("bytes", "bytes", "x")), "logprobs": None}
+        fields_asked["covers"] = r.choice((1, 2, 64, 0, 65, -1))
+    if r.random() < 0.15:
+        fields_asked |= {
+            "reuse": r.choice(("prefix", "edited", "x", None)),
+            "reuse_key": r.choice(("a", "a", "b", "")),
+        }
+    if r.random() < 0.05:
+        fields_asked["source"] = r.choice(("a", "", b"\xff", (), (1,), (-1,), (size,), "a" * 5000))
     prompt: Any = ids if r.random() < 0.5 else r.choice([t for t in TEXTS if "\udcff" not in t])
+
+    if prompt is ids and r.random() < 0.2:
+        width = r.choice((lm.checkpoint.lm.network.embed((0,)).shape[1], 1, 0))
+        rows = torch.full((r.choice((1, 2, 9, 0)), width), r.choice((0.1, -3.0, math.nan, 1e30)))
+        words = r.choice((None, None, (1, 2), (-1,), (size,)))
+        prompt = [*ids[:3], Soft(rows, words), *ids[3:]]
 
     def check() -> None:
         try:
@@ -594,8 +612,10 @@ def request(r: random.Random, where: Path) -> Case:
             if sentence(error) != str(error):
                 raise Wrong(f"no sentence: {error!r}") from None
             return
+        spoken = lm.in_units(fields_asked.get("units", "tokens"), fields_asked.get("covers", 2))
+        written = spoken.checkpoint.lm.vocab.size
         for i, choice in enumerate(answer.choices):
-            promised(choice, fields, fields_asked, size, lm)
+            promised(choice, fields, fields_asked, written, spoken)
             if replay(
                 (), [_moved(e, len(ticket.plan.request.prompt)) for e in edits.get(i, [])]
             ) != list(choice.token_ids):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import random
+import struct
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +19,14 @@ from polydec.hostile.fuzz_constraints import KINDS, VALUES
 
 ROUTES = (
     *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"),
-    *("/v1/models", "/v1/models/tiny", "/v1/models/\u00e9", "/tokenizer_info", "/methods"),
+    *(
+        "/v1/embeddings",
+        "/v1/models",
+        "/v1/models/tiny",
+        "/v1/models/\u00e9",
+        "/tokenizer_info",
+        "/methods",
+    ),
     *("/sampling", "/health", "/metrics", "/docs", "/openapi.json", "/", "/nowhere", "//", "/../x"),
 )
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "x")
@@ -76,6 +85,11 @@ def warm() -> list[Sent]:
         ("/v1/responses", {"input": "The old river", "max_output_tokens": 2}),
         ("/tokenize", {"prompt": "The old river"}),
         ("/detokenize", {"tokens": [1, 2]}),
+        ("/v1/embeddings", {"input": ["The old river"] * 8, "pool": "mean", "prepend_to": 1}),
+        ("/v1/embeddings", {"input": "The old river", "encoding_format": "base64"}),
+        ("/v1/completions", {**RIGHT, "units": "bytes", "covers": 8}),
+        ("/v1/completions", {**RIGHT, "reuse": "edited", "reuse_key": "a"}),
+        ("/v1/completions", {"prompt": [1, *_vectors(192, 4), 2], "max_tokens": 2}),
     ]
     out = [Sent("warm", (request(path, json.dumps(body).encode()),)) for path, body in bodies]
     gets = ("/methods", "/metrics", "/docs", "/openapi.json", "/", "/sampling", "/tokenizer_info")
@@ -101,7 +115,11 @@ def _good(r: random.Random) -> tuple[str, dict[str, Any]]:
         more |= {"temperature": 0.9, "n": r.choice((1, 2, 3))}
     if r.random() < 0.2:
         more["method"] = r.choice(("plain", "auto", "draft-model", "prompt-lookup", "beam", "x"))
-    match r.randrange(8):
+    match r.randrange(11):
+        case 8:
+            return "/v1/embeddings", _embedding(r, text)
+        case 9 | 10:
+            return r.choice((_reused, _in_bytes, _with_vectors, _with_source))(r, text, more)
         case 0 | 1 | 2:
             return "/v1/completions", {"prompt": text, **more, "logprobs": r.choice((None, 2))}
         case 3 | 4:
@@ -115,6 +133,66 @@ def _good(r: random.Random) -> tuple[str, dict[str, Any]]:
             return "/tokenize", {"prompt": text}
         case _:
             return "/detokenize", {"tokens": [r.randrange(300) for _ in range(5)]}
+
+
+def _embedding(r: random.Random, text: str) -> dict[str, Any]:
+    """A request for vectors of one text, several, or token ids."""
+    whole: dict[str, Any] = {"input": r.choice((text, [text] * 3, [1, 2, 3], [[1], [2, 3]]))}
+    fields = {
+        "encoding_format": r.choice(("float", "base64")),
+        "dimensions": r.choice((1, 8, 192)),
+        "pool": r.choice(("last", "mean")),
+        "layer": r.choice((1, 2, 3)),
+        "normalised": r.choice((True, False)),
+        "template": r.choice(("{text}", "about {text}:")),
+        "prepend_to": r.choice((0, 1, 2)),
+        "prepend_from": r.choice((0, 1)),
+    }
+    return whole | {name: fields[name] for name in r.sample(sorted(fields), r.randrange(4))}
+
+
+Body = tuple[str, dict[str, Any]]
+
+
+def _reused(r: random.Random, text: str, more: dict[str, Any]) -> Body:
+    """A text that is edited from request to request, under one of a few names."""
+    at = r.randrange(len(text) + 1)
+    edited = text[:at] + r.choice(("", "x", " and a mill ")) + text[at:]
+    key = r.choice(("a", "b", "c"))
+    reuse = {"reuse": r.choice(("prefix", "edited")), "reuse_key": key}
+    return "/v1/completions", {"prompt": edited or "a", **more, **reuse}
+
+
+def _in_bytes(r: random.Random, text: str, more: dict[str, Any]) -> Body:
+    """An answer that is written a byte at a time."""
+    covers = {"covers": r.choice((1, 2, 64))} if r.random() < 0.5 else {}
+    return "/v1/completions", {"prompt": text[:-1] or "a", **more, "units": "bytes", **covers}
+
+
+def _vectors(width: int, count: int, stands_for: list[int] | None = None) -> list[Any]:
+    """Vectors of a prompt, as they are sent: a safetensors file in base64."""
+    shape = {"dtype": "F32", "shape": [count, width], "data_offsets": [0, 4 * count * width]}
+    head = json.dumps({"v": shape}).encode()
+    body = struct.pack(f"<{count * width}f", *(0.01 * (i % 7) for i in range(count * width)))
+    text = b64encode(struct.pack("<Q", len(head)) + head + body).decode()
+    return [{"vectors": text, "stands_for": stands_for}]
+
+
+def _with_vectors(r: random.Random, text: str, more: dict[str, Any]) -> Body:
+    """Vectors among token ids, of the model's width or of another one, whole or damaged."""
+    width, count = r.choice((192, 192, 192, 1, 191, 4096)), r.choice((1, 2, 9))
+    entry = _vectors(width, count, r.choice((None, [1, 2], [-1], [1 << 40])))[0]
+    if r.random() < 0.4:
+        entry["vectors"] = mutated(r, entry["vectors"].encode()).decode("latin-1")
+    if r.random() < 0.2:
+        entry[r.choice(("vectors", "stands_for", "x"))] = r.choice((*VALUES, *NUMBERS, *TEXTS))
+    return "/v1/completions", {"prompt": [1, 2, entry, 3], **more}
+
+
+def _with_source(r: random.Random, text: str, more: dict[str, Any]) -> Body:
+    """A source, which only encoder-decoder models read: any other one says so."""
+    source = r.choice((text, [1, 2, 3], [], "", *VALUES))
+    return "/v1/completions", {"prompt": r.choice(("", "a")), "source": source, **more}
 
 
 def _fields(r: random.Random) -> Sent:
@@ -135,7 +213,9 @@ NAMES = (
     *("stream_options", "logprobs", "top_logprobs", "options", "logit_bias", "top_p", "top_k"),
     *("echo", "nonsense", "order", "stop", "stop_token_ids", "min_tokens", "polydec", "model"),
     *("tools", "tool_choice", "suffix", "n", "seed", "method", "steer", "steer_options", "finish"),
-    *("cache", "cache_options", "reuse", "reuse_key"),
+    *("cache", "cache_options", "reuse", "reuse_key", "source", "units", "covers", "vectors"),
+    *("dimensions", "encoding_format", "pool", "layer", "template", "prepend_to", "prepend_from"),
+    *("normalised", "stands_for", "user"),
     *(
         "negative_prompt",
         "prompt_logprobs",
@@ -154,7 +234,7 @@ NAMES = (
 def _constraint(r: random.Random) -> Sent:
     kind = r.choice(tuple(KINDS))
     value, (path, body) = KINDS[kind](r), _good(r)
-    if path in ("/tokenize", "/detokenize"):
+    if path in ("/tokenize", "/detokenize", "/v1/embeddings"):
         path, body = "/v1/completions", {"prompt": "The old", "max_tokens": 2}
     form = r.randrange(4)
     if path == "/v1/responses":
@@ -268,7 +348,18 @@ LARGE: Mapping[str, Callable[[], bytes]] = {
     "copies": _made(_ONE, lambda: {**RIGHT, "prompt": [5] * 400, "n": 50, "prompt_logprobs": 64}),
     "alternatives": _made(_ONE, lambda: {"prompt": [[5] * 100] * 8, "echo": True, "logprobs": 64, "stream": True}),
     "many": _made(_CHAT, lambda: {"messages": _user("x"), "n": 32, "max_tokens": 8, "logprobs": True, "top_logprobs": 64}),
-    "vectors": _made("/v1/embeddings", lambda: {"input": ["x"] * 2048}),
+    "embedded texts": _made("/v1/embeddings", lambda: {"input": ["x"] * 2048}),
+    "embedded": _made("/v1/embeddings", lambda: {"input": ["The old river " * 200] * 1024}),
+    "embedded ids": _made("/v1/embeddings", lambda: {"input": [[5] * 900] * 1024, "pool": "mean"}),
+    "embedded text": _made("/v1/embeddings", lambda: {"input": "a" * 4_000_000}),
+    "template": _made("/v1/embeddings", lambda: {"input": "a", "template": "{text}" + "a" * 3_000_000}),
+    "vectors": _made(_ONE, lambda: {"prompt": _vectors(192, 4000), "max_tokens": 1}),
+    "narrow vectors": _made(_ONE, lambda: {"prompt": _vectors(1, 400_000), "max_tokens": 1}),
+    "vector entries": _made(_ONE, lambda: {"prompt": _vectors(192, 1) * 3000, "max_tokens": 1}),
+    "bytes": _made(_ONE, lambda: {"prompt": "ab c " * 9000, "units": "bytes", "max_tokens": 1}),
+    "covers": _made(_ONE, lambda: {"prompt": "a" * 900, "units": "bytes", "covers": 64, "max_tokens": 9}),
+    "reuse keys": _made(_ONE, lambda: {**RIGHT, "reuse": "prefix", "reuse_key": "k" * 1_000_000}),
+    "source": _made(_ONE, lambda: {"prompt": "", "source": "a" * 4_000_000}),
     "ids": _made(_ONE, lambda: {"prompt": [5] * 500_000}),
     "stops": _made(_ONE, lambda: {"prompt": "x", "stop": ["abc"] * 100_000}),
     "stop": _made(_ONE, lambda: {"prompt": "x", "stop": "a" * 4_000_000}),

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
+from polydec.base.edge import read_json
 from polydec.base.errors import RequestError
 
 Linear = Callable[[Tensor], Tensor]  # [T, in] -> [T, out]
@@ -235,10 +236,14 @@ def profile_path() -> Path:
 
 def _read() -> dict[str, dict[str, str]]:
     try:
-        profile = json.loads(profile_path().read_text())
-        return profile if isinstance(profile, dict) else {}
+        profile = read_json(profile_path())
     except (OSError, ValueError, RuntimeError):
         return {}
+    return {
+        machine: {model: name for model, name in known.items() if isinstance(name, str)}
+        for machine, known in profile.items()
+        if isinstance(known, dict)
+    }
 
 
 def _write(profile: Mapping[str, Mapping[str, str]]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 from polydec.core.scheduler import Pass
 from polydec.core.trace import VERSION, Event, Opened, Passed, to_json
@@ -18,11 +18,17 @@ LETTERS = 2000
 """Of a prompt's text, for whoever looks at a trace; its ids are all there."""
 
 
+class Lines(Protocol):
+    """Takes text."""
+
+    def write(self, text: str, /) -> object: ...
+
+
 class Company:
     """Writes what happens to the requests of an engine. Requests are numbered from 0 in the order in which they are asked;
     seconds count from the first pass of all."""
 
-    def __init__(self, lm: LM, into: TextIO) -> None:
+    def __init__(self, lm: LM, into: Lines) -> None:
         self._lm, self._into = lm, into
         self._passes = list[list[Pass]]()
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -385,19 +386,22 @@ def read_recorded_profile(at: Path) -> Profile:
 
 
 def keep(lm: Loaded, profile: Profile) -> None:
-    """Write it beside those of other models; where the file cannot be written it lasts as long as the process. A file that is
-    no profile file is moved aside (`.damaged`), not overwritten."""
-    try:
-        with files.lock(path()):
-            try:
-                known = _known()
-            except PolydecError:
-                os.replace(path(), path().with_suffix(".damaged"))
-                known = {}
-            text = json.dumps({**known, key(lm): asdict(profile)}, indent=1)
-            files.replace(path(), lambda to: to.write_text(text, encoding="utf-8"))
-    except (OSError, files.Locked, RuntimeError):
-        pass
+    """Write it as `keep_surely` does; where the file cannot be written it lasts as long as the process."""
+    with suppress(OSError, files.Locked, RuntimeError):
+        keep_surely(lm, profile)
+
+
+def keep_surely(lm: Loaded, profile: Profile) -> None:
+    """Write it beside those of other models. A file that is no profile file is moved aside (`.damaged`), not overwritten.
+    Raises OSError or FileError where it cannot be written, RuntimeError where nobody's home is known."""
+    with files.lock(path()):
+        try:
+            known = _known()
+        except PolydecError:
+            os.replace(path(), path().with_suffix(".damaged"))
+            known = {}
+        text = json.dumps({**known, key(lm): asdict(profile)}, indent=1)
+        files.replace(path(), lambda to: to.write_text(text, encoding="utf-8"))
 
 
 def _known() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from time import perf_counter
@@ -68,7 +69,8 @@ class Trace:
         """Nothing is written behind this."""
         with self.lock:
             self._left = 0
-            self._file.close()
+            with suppress(OSError):  # what is left of a line that a full disk did not take
+                self._file.close()
 
 
 class Watched:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from polydec.base import files
+from polydec.base.interrupts import postponed
 from polydec.train.loop import fit
 from polydec.train.progress import shown
 from polydec.train.schedule import Schedule
@@ -22,6 +23,10 @@ Spec = TypeVar("Spec")
 
 STATE, RESULT = "state.pt", "training.json"
 """Files of a run in its directory: where it goes on when it was interrupted, and what was measured."""
+STOPPING = (
+    "polydec: stopping: the step under way ends and is saved (once more: at once, losing the steps since the last "
+    "checkpoint)"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +60,14 @@ def carry_out(
     """Train what `prepare` makes of a spec, which has a field `out`, the directory to write.
 
     Returns what was measured, with steps, loss, seconds and the curve of the loss; out/training.json keeps it. Called again
-    after an interruption, it goes on from out/state.pt. Raises RequestError on a state that belongs to another run, and what
-    `prepare` raises.
+    after an interruption, it goes on from out/state.pt, to the same weights: at Ctrl-C or SIGTERM the step ends, the state is
+    saved, and KeyboardInterrupt says so; a second Ctrl-C ends it at once. Raises RequestError on a state that belongs to
+    another run, and what `prepare` raises.
     """
     out, began = Path(getattr(spec, "out")), clock()  # noqa: B009
     course = prepare(spec)
     out.mkdir(parents=True, exist_ok=True)
-    with shown(course.title or kind, course.schedule.steps) as watch:
+    with postponed(STOPPING) as stop, shown(course.title or kind, course.schedule.steps) as watch:
         curve = fit(
             course.network,
             course.loss,
@@ -71,6 +77,7 @@ def carry_out(
             watch=watch,
             aside=course.aside,
             deep=course.deep,
+            stop=stop,
         )
     result: dict[str, Any] = {
         "steps": course.schedule.steps,

@@ -86,6 +86,7 @@ def fit(
     watch: Callable[[Report], None] = lambda r: None,
     aside: Callable[[], Tensor] | None = None,
     deep: Sequence[nn.Parameter] = (),
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[tuple[int, float]]:
     """Train `network` in place; the loss curve, as (step, mean loss in nats).
 
@@ -96,8 +97,9 @@ def fit(
     loss(step) -> (scalar to minimise, tokens it saw): a function of the step number and the parameters alone, so that a
     run that was interrupted and goes on from `state` takes the same steps as one that was not, bit for bit on the same
     machine with the same threads. `state`: the file of the checkpoint, written every `save_every` steps and at the end, and
-    read first where it exists; `identity`: what must agree for that (else ValueError). An interruption loses at most the
-    steps since the last checkpoint.
+    read first where it exists; `identity`: what must agree for that (else ValueError). stop: asked after each step; where it
+    says so, the checkpoint is written and KeyboardInterrupt raised, with a sentence. An interruption that nothing can be asked
+    about loses at most the steps since the last checkpoint.
     """
     known, opts = _lists(identity or {}), optimisers(network, s, deep)
     best = None if aside is None else Best(network, aside)
@@ -151,7 +153,8 @@ def fit(
             mark, since = now, 0
         if best is not None and step == s.steps:
             best.look()
-        if state is not None and (step % s.save_every == 0 or step == s.steps):
+        stopping = stop()
+        if state is not None and (step % s.save_every == 0 or step == s.steps or stopping):
             content = {
                 "network": network.state_dict(),
                 "optimisers": [o.state_dict() for o in opts],
@@ -162,6 +165,11 @@ def fit(
                 "best": None if best is None else (best.least, best.weights),
             }
             replace(state, lambda at, content=content: torch.save(content, at))
+        if stopping:
+            kept = "nothing is kept" if state is None else f"{state} keeps them"
+            raise KeyboardInterrupt(
+                f"stopped after {step} of {s.steps} steps, and {kept}: the same command goes on from there"
+            )
     if best is not None and best.weights:
         network.load_state_dict(best.weights)
     return curve

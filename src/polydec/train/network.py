@@ -12,8 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polydec.base.errors import RequestError
 from polydec.base.files import replace
 from polydec.formats import rows8
+from polydec.formats.fields import require_shapes
 from polydec.train.shape import Shape
 
 
@@ -229,14 +231,34 @@ def from_weights(
     config: Mapping[str, Any], weights: Mapping[str, Tensor], context: int | None = None
 ) -> Llama:
     """A network with these weights, in fp32, without gradients; `context`: positions to prepare, None: the config's."""
+    shape = Shape.of(config, context)
+    require_shapes(weights, _matrices(shape, weights))
     network = Llama(
-        Shape.of(config, context),
+        shape,
         tokens=None
         if "lm_head.weight" not in weights
         else torch.arange(config["vocab_size"], dtype=torch.int32),
     )
     network.load_state_dict({name: weights[name].float() for name in network.state_dict()})
     return network.requires_grad_(False).eval()
+
+
+def _matrices(s: Shape, weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shapes that a network of this form asks of its files. Raises RequestError for more layers than they can hold."""
+    if s.layers > len(weights):
+        raise RequestError(
+            f"num_hidden_layers is {s.layers}: there are {len(weights)} tensors in all"
+        )
+    W, kv = s.width, s.kv_heads * s.head
+    out: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (s.vocab, W)}
+    for i in range(s.layers):
+        at = f"model.layers.{i}."
+        out |= {f"{at}self_attn.{x}_proj.weight": (W, W) for x in "qo"}
+        out |= {f"{at}self_attn.{x}_proj.weight": (kv, W) for x in "kv"}
+        if not s.experts:
+            out |= {f"{at}mlp.{x}_proj.weight": (s.inner, W) for x in ("gate", "up")}
+            out[f"{at}mlp.down_proj.weight"] = (W, s.inner)
+    return out
 
 
 def bidirectional(network: Llama) -> Llama:

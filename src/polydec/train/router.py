@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from polydec.base.errors import RequestError
+from polydec.base.edge import read_bytes
+from polydec.base.errors import FileError, RequestError
 from polydec.base.files import replace
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
@@ -24,7 +25,8 @@ from polydec.families.ar.speculative import Speculative
 from polydec.families.search.arbiters import ByAdvantage
 from polydec.families.search.arbitrage import Arbitrage
 from polydec.families.search.protocols import Case
-from polydec.formats import zoo
+from polydec.formats import edge, fields, zoo
+from polydec.formats.tensor_files import SafeTensors
 from polydec.learned.kinds import router, step_reward
 from polydec.learned.kinds.router import Router
 from polydec.learned.kinds.step_reward import StepReward
@@ -169,12 +171,11 @@ def _kept(
         }
     )
     if file.exists():
-        if not about.exists() or about.read_text() != asked:
+        if not about.exists() or read_bytes(about) != asked.encode():
             raise RequestError(
                 f"out is {str(out)!r}: what lies there was gathered for another training"
             )
-        t = load_file(file)
-        return Lessons(t["state"], t["value"], t["advantage"])
+        return _read(file)
     made = gather(spec, target, draft, reward, unseen)
     replace(about, lambda at: Path(at).write_text(asked))
     replace(
@@ -184,6 +185,18 @@ def _kept(
         ),
     )
     return made
+
+
+def _read(file: Path) -> Lessons:
+    """What was gathered. Raises FileError with one sentence where the file is damaged."""
+    with edge.reading(f"file {str(file)!r} is damaged (delete it to gather anew)"):
+        tensors = SafeTensors([file])
+        shape = fields.shape_of(tensors, "state")
+        count = {"value": shape[:1], "advantage": shape[:1]}
+        fields.require_shapes(tensors, count)
+        if len(shape) != 2 or not all(tensors[x].isfinite().all() for x in ("state", *count)):
+            raise FileError("its tensors are not rows of finite numbers")
+        return Lessons(*(tensors[x].float() for x in ("state", "value", "advantage")))
 
 
 def gather(

@@ -7,14 +7,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from polydec.base import files
-from polydec.base.edge import sentence
+from polydec.base.edge import Record, check, read_json, sentence
 from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
@@ -218,6 +219,18 @@ def padded(lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
     return torch.tensor(rows), torch.tensor([len(x.text) - 1 for x in lessons])
 
 
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+_Row = Annotated[tuple[_TokenIds, Annotated[int, Field(ge=0)], float, float], Field(strict=False)]
+"""JSON has lists where a tuple is meant."""
+
+
+class _Kept(Record):
+    """What lies in a file of lessons. lessons: of each the text, its problem, and what both steps are worth."""
+
+    asked: dict[str, Any]
+    lessons: list[_Row]
+
+
 def _kept(
     spec: TextRouterSpec,
     out: Path,
@@ -232,12 +245,14 @@ def _kept(
     names = ("target", "draft", "reward", "kinds", "each", "temperature", "seed")
     asked = {name: known_as[name] for name in names}
     if file.exists():
-        content = json.loads(file.read_text())
-        if content["asked"] != asked:
+        kept = check(_Kept, read_json(file), f"file {str(file)!r} (delete it to gather anew)")
+        if kept.asked != json.loads(json.dumps(asked)):
             raise RequestError(
                 f"out is {str(out)!r}: what lies there was gathered for another training"
             )
-        return [Lesson(tuple(text), *rest) for text, *rest in content["lessons"]]
+        return [
+            Lesson(tuple(text), problem, value, own) for text, problem, value, own in kept.lessons
+        ]
     lessons = gather(spec, target, draft, reward, unseen)
     rows = [[x.text, x.problem, x.value, x.own] for x in lessons]
     text = json.dumps({"asked": asked, "lessons": rows})

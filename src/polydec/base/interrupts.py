@@ -1,0 +1,88 @@
+"""Ctrl-C and SIGTERM, taken where nothing that was done is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: the same as Ctrl-C, but that no loop of questions goes on behind it."""
+
+
+def _raised(number: int, frame: Any) -> None:
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+@contextmanager
+def sigterm_raised() -> Iterator[None]:
+    """Inside, SIGTERM raises Terminated, so that files are closed and what is known is said; as it was where somebody else
+    takes SIGTERM, or in another thread than the main one."""
+    with _handled((signal.SIGTERM,), _raised, (signal.SIG_DFL,)):
+        yield
+
+
+@contextmanager
+def postponed(notice: str) -> Iterator[Callable[[], bool]]:
+    """Inside, the first Ctrl-C or SIGTERM is only noted, and the second ends the work at once (KeyboardInterrupt).
+
+    Args:
+        notice: what is written on standard error when the first one comes, one line.
+
+    Yields:
+        A function that says whether one came: whoever works asks it where it can stop. In another thread than the main one,
+        which no signal reaches, it never says so.
+    """
+    came = list[int]()
+
+    def note(number: int, frame: Any) -> None:
+        if came:
+            _raised(number, frame)
+        came.append(number)
+        os.write(2, f"{notice}\n".encode())  # print may not be called while it is being called
+
+    usual = (signal.SIG_DFL, signal.default_int_handler, _raised)
+    with _handled(STOPS, note, usual):
+        yield lambda: bool(came)
+
+
+@contextmanager
+def _handled(
+    numbers: tuple[signal.Signals, ...],
+    handler: Callable[[int, Any], None],
+    usual: tuple[Any, ...],
+) -> Iterator[None]:
+    """Inside, `handler` takes these signals, but for those that something else than `usual` takes (SIG_IGN of a job in the
+    background, a handler of a program that this is part of)."""
+    before = dict[signal.Signals, Any]()
+    if threading.current_thread() is threading.main_thread():
+        before = {n: have for n in numbers if (have := signal.getsignal(n)) in usual}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, have in before.items():
+            signal.signal(number, have)
+
+
+@contextmanager
+def said_when_stopped(sentence: Callable[[], str]) -> Iterator[None]:
+    """Where Ctrl-C or SIGTERM ends what is inside, KeyboardInterrupt says what is kept and how to go on.
+
+    Args:
+        sentence: makes what is said, when it is; not asked where whoever was stopped has said it.
+
+    Raises:
+        KeyboardInterrupt: with that sentence.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise type(stop)(str(stop) or sentence()) from None
