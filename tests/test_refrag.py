@@ -24,7 +24,7 @@ from polydec.models.soft import entering, state_of
 from polydec.request.ask import plan
 from polydec.request.loaded import LM
 from polydec.steering.refrag import CHOOSERS
-from polydec.targets.chunked import SELECTORS, chunked
+from polydec.targets.chunked import SELECTORS, Seen, chunked
 from polydec.testing.check_target import Checker, check_target
 from polydec.train import facts, page_reader
 from polydec.train.context import train_context
@@ -213,6 +213,27 @@ def test_a_share_opens_so_many_chunks_and_the_ones_that_score_highest(count):
             assert len(words) == min(opened, count), (k, share)
             assert sorted(words) == sorted(ids)[count - len(words) :]
     assert short or count < 49, "a product is less than its number of chunks somewhere"
+
+
+def test_what_selectors_score():
+    """By hand: words that few chunks hold, once a chunk; the nearest part of the text around, not the mean; any order by all of
+    the prompt."""
+    words = Seen(OneByOne(), [(1, 2), (2, 3, 3), (2, 4)], [], (1, 3, 2, 1))
+    assert SELECTORS["words"](words).tolist() == pytest.approx([4 / 3, 4 / 3, 1 / 3])
+    near = OneByOne()
+    near.sizes = SimpleNamespace(size=2)
+    near.state = lambda chunk: torch.tensor([float(sum(chunk)), float(len(chunk))])
+    chunks = [(1, 0), (3, 4), (9, -9)]
+    asked = [torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2.0]), torch.tensor([7.0, 1.0])]
+    seen = Seen(near, chunks, [near.state(c) for c in chunks], (1, 0, 2, -2, 7))
+    want = [max(float(s @ a / s.norm() / a.norm()) for a in asked) for s in seen.states]
+    assert SELECTORS["likeness"](seen).tolist() == pytest.approx(want)
+    many = [Seen(near, [(i, 5), (6, 7)], [], (8,)) for i in range(300)]
+    many += [Seen(near, [(1, 5), (6, 7)], [], (8, i)) for i in range(300)]
+    drawn = [tuple(SELECTORS["chance"](seen).tolist()) for seen in many]
+    assert len(set(drawn)) == 600 and drawn == [
+        tuple(SELECTORS["chance"](s).tolist()) for s in many
+    ]
 
 
 def test_of_equal_scores_the_first_chunks_are_opened():

@@ -12,7 +12,7 @@ import micro
 from polydec import Ask, Engine, Sampling, Soft, generate
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.models.soft import entering
+from polydec.models.soft import entering, surplus
 from polydec.request.ask import plan
 from polydec.targets.softened import Softened
 from polydec.testing.check_target import Checker, check_target
@@ -121,6 +121,12 @@ def test_a_softened_law_is_a_target_and_shares_what_was_computed(lm, monkeypatch
     torch.testing.assert_close(got, want, atol=1e-4, rtol=0.0)
     for session in (a, b, twin):
         session.close()
+
+
+def test_vectors_may_take_more_places_than_what_stands_for_them_and_never_fewer():
+    more, fewer = Soft(torch.zeros(5, 4), [1, 2]), Soft(torch.zeros(1, 4), [1, 2, 3])
+    assert surplus([7, more, 8]) == 3 and surplus([more, Soft(torch.zeros(2, 4))]) == 5
+    assert surplus([fewer]) == surplus("text") == surplus(None) == 0 and surplus([more, fewer]) == 1
 
 
 def test_ids_of_vectors_are_equal_where_the_vectors_are_and_nowhere_else():

@@ -209,6 +209,21 @@ def test_a_language_model_reads_what_it_has_room_for(most, lagging):
             assert got != written(full, PROMPT, 8, len(want))
 
 
+@pytest.mark.parametrize("lagging", [True, False])
+def test_a_text_that_the_language_model_cannot_spell_is_worth_what_nothing_is(lagging):
+    """A letter that it has no token for: the beams that hold it are found by the recogniser alone."""
+    odd = 0
+    for seed in range(4):
+        heard, known = spelled(seed, (*HEARD, "d", "ad")), spelled(seed + 40, KNOWN)
+        fields = {"width": 3, "share": 1e-7, "lagging": lagging, "mean": True}
+        prompt = len(HEARD) + 2, 0
+        want = reference(heard, known, 5, prompt=prompt, **fields)
+        plan = fused(heard, known, 3, 1e-7, lagging=lagging)
+        assert written(plan, prompt, 5, len(want)) == [(text, score) for score, text in want]
+        odd += any({5, 6} & {*text[:-1]} for _, text in want)
+    assert odd
+
+
 def test_a_room_of_one_letter_is_the_answers():
     heard, known = spelled(3, HEARD), spelled(43, KNOWN)
     whole = fused(heard, known)

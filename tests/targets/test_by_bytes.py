@@ -266,6 +266,19 @@ def test_a_prompt_is_cut_before_the_white_space_behind_its_last_word():
     assert law.fixed(marked).left == (97, 98)
     assert law.fixed((*marked, 32, 97)).left == (32, 97)
     assert law.fixed((*marked[:4], 32, 97)).left == (32, 97)
+    led = by_bytes(tokens(3, pieces), 2, breaks=b" \n", lead=b" ")
+    for text, lead in (
+        (marked, b" "),  # a text begins behind a mark, and where nothing is read before it
+        ((97, END), b""),
+        (tuple(b"ab a"), b""),
+        (tuple(b"ab"), b" "),
+    ):
+        assert led.fixed(text).lead == lead
+        assert led.tokens_of(text) == len(led.fixed(text).tokens + led.fixed(text).left) + len(lead)
+    bare = by_bytes(tokens(3), 2, start=())  # nothing is read first: the longest first token is
+    for text, token in ((b"abba", "abb"), (b"a", "a"), (b"bab", "ba"), (b"ab", "ab")):
+        head = bare.fixed(tuple(text))
+        assert (head.tokens, head.left) == ((PIECES.index(token),), tuple(text[len(token) :]))
     other = by_bytes(tokens(3, pieces), 2, breaks=b".")
     assert other.fixed(tuple(b"a b.a b")).left == tuple(b".a b")
     assert by_bytes(tokens(3, pieces), 2, breaks=b"").fixed(tuple(b"a b.a")).left == tuple(b"a b.a")

@@ -52,17 +52,16 @@ class Forced:
                 token: int = allowed[0]
             elif (
                 spelled
+                and spelled[0] in allowed
                 and len(allowed) <= FEW
                 and all(rest.startswith(_piece(pieces, x) or b"\0\0") for x in allowed)
             ):
                 token = spelled[0]
             else:
                 break
-            piece = _piece(pieces, token)
-            if token not in allowed or (rest and not rest.startswith(piece or b"\0\0")):
-                break
             out.append(token)
-            state, rest = language.step(state, token), rest[len(piece) :]
+            state = language.step(state, token)
+            rest = rest[len(_piece(pieces, token)) :]
             if not rest:
                 rest = language.forced(state)
                 spelled = _spelled(words, rest)

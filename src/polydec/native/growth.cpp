@@ -71,7 +71,7 @@ struct Tip {  // a path that goes on: its last candidate, the row that named it,
 
 // The arrays of a batch of the one layer.
 struct Rows {
-  std::vector<int32_t> token, sequence, position, slot, seen, prefix, start, tail, out, at, argmax;
+  std::vector<int32_t> token, sequence, position, slot, seen, prefix, start, tail, out, at;
   const int32_t layer[1] = {0}, exit[1] = {-1}, half[1] = {3};
 
   void add(int where, int to, int length, const std::vector<int32_t>& path) {
@@ -87,7 +87,6 @@ struct Rows {
   void answer(int row) {
     out.push_back(row);
     at.push_back(int(at.size()));
-    argmax.push_back(-1);
   }
   StepBatch batch(const StepCache* cache, const float* embed, float* logits, float* hidden) {
     StepBatch b{};
@@ -111,12 +110,8 @@ struct Rows {
     b.output_row = out.data();
     b.logits_row = at.data();
     b.logits = logits;
-    b.argmax = argmax.data();
     b.hidden = hidden;
     return b;
-  }
-  bool finite() const {
-    return std::all_of(argmax.begin(), argmax.end(), [](int x) { return x >= 0; });
   }
 };
 
@@ -136,9 +131,7 @@ int Model::level(const StepCache* cache, void* rows, float* logits) {
   entering.need(m * wide);
   if (const int code = through(join, int(m), joined.p, entering.p)) return code;
   above.need(some.out.size() * wide);
-  const StepBatch b = some.batch(cache, entering.p, logits, above.p);
-  if (const int code = run(b)) return code;
-  return some.finite() ? 0 : 9;
+  return run(some.batch(cache, entering.p, logits, above.p));
 }
 
 int Model::grow(StepGrowth& g) {
@@ -147,7 +140,7 @@ int Model::grow(StepGrowth& g) {
   const int S = c.width, N = c.outputs;
   const auto outside = [](int32_t x, int32_t most) { return x < 1 || x > most; };
   g.found = 0;
-  if (!head.data || !join.data || c.layers != 1) return 5;
+  if (!head.data || c.layers != 1) return 5;
   if (outside(g.width, std::min(MOST_WIDE, N)) || outside(g.tips, MOST_WIDE) || !(g.floor <= 1) ||
       outside(g.depth, MOST_DEEP) || outside(g.nodes, MOST_NODES) || g.rows < 0 ||
       g.rows > c.context || g.length < 0 || g.length > c.context || !g.cache || !g.table ||
