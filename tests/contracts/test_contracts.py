@@ -2,10 +2,13 @@
 
 import pytest
 
+from polydec import Regex
 from polydec.core.types import Exactness
+from polydec.drafters.forced import Forced
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
 from polydec.methods import registry
+from polydec.shapers.constrained import Constrained
 from polydec.testing.check_decoder import check_decoder, check_law
 from polydec.testing.check_drafter import check_drafter, check_policy
 from polydec.testing.check_target import check_shaped, check_target
@@ -40,9 +43,29 @@ def test_independent_siblings():
     check_tree(Static((2, 1), replace=True))
 
 
-@pytest.mark.parametrize("name", registry.mechanisms("drafters"))
+NOT_SEEN = {
+    "nothing": dict.fromkeys(
+        ("drafted", "accepted", "rejected", "proposing", "distinct", "learned"),
+        "it proposes nothing",
+    ),
+    "forced": {"rejected": "what must come is never rejected"},
+    "self_speculative": {"learned": "its layers read the target's own cache"},
+}
+"""Of drafters, what they never do, and why."""
+VOCAB = toy(1).vocab
+LANGUAGE = Regex("(babababb|bbabbabb|aabaabaa|babbabaa)(aab|bba){40}").language(VOCAB, VOCAB.eos)
+"""A language of which some tokens follow from those before, over the letters of a toy."""
+
+
+@pytest.mark.parametrize("name", [n for n in registry.mechanisms("drafters") if n != "forced"])
 def test_drafter(name):
-    check_drafter(example(registry.mechanisms("drafters")[name]))
+    check_drafter(example(registry.mechanisms("drafters")[name]), reasons=NOT_SEEN.get(name))
+
+
+def test_drafter_of_what_must_come():
+    check_drafter(
+        Forced(VOCAB, LANGUAGE), shapers=(Constrained(LANGUAGE),), reasons=NOT_SEEN["forced"]
+    )
 
 
 @pytest.mark.parametrize(
