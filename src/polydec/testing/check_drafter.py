@@ -1,8 +1,7 @@
-"""The contracts of drafters and of policies."""
+"""The contract of drafters."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
@@ -15,7 +14,7 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Draw, Exactness, Reads
 from polydec.drafters.nothing import Nothing
-from polydec.families.ar.protocols import Drafter, Guess, Policy, Verifier
+from polydec.families.ar.protocols import Drafter, Guess, Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
 from polydec.families.ar.walk import prefill
@@ -306,26 +305,3 @@ def _legal(draft: Draft, root: int, budget: Budget, size: int) -> None:
     for children in draft.children:
         certain = [draft.token[c] for c in children if draft.draw[c] is not Draw.INDEPENDENT]
         assert len(certain) == len(set(certain)), f"siblings {certain} hold one token twice"
-
-
-def check_policy(policy: Policy[Any]) -> None:
-    """Raise AssertionError unless budgets are legal and follow from what was observed alone."""
-    dice = random.Random(7)
-    history = [
-        (Draft.chain(0, (1,) * n), Verdict(tuple(range(1, 1 + dice.randint(0, n))), 2))
-        for n in [dice.randrange(5) for _ in range(30)]
-    ]
-    runs: list[list[tuple[int, int, int, bool]]] = []
-    for _ in range(2):
-        state, seen = policy.start(), list[tuple[int, int, int, bool]]()
-        for draft, verdict in history:
-            b = policy.budget(state)
-            assert b.depth >= 0 and b.nodes >= 0 and b.width >= 1, f"budget {b} is not legal"
-            again = policy.budget(state)
-            seen.append((b.depth, b.nodes, b.width, b.go_on(1, 0.5)))
-            assert seen[-1] == (again.depth, again.nodes, again.width, again.go_on(1, 0.5)), (
-                "one state gave two budgets"
-            )
-            state = policy.observe(state, draft, verdict)
-        runs.append(seen)
-    assert runs[0] == runs[1], "the same history gave other budgets"
