@@ -1,6 +1,7 @@
 """One thread for torch: toys are tiny, and threads only wait for each other. One tree of commands: it is always the same.
 Benchmarks can be imported, as some tests read them. What a toy is given as trained is made once for each vocabulary."""
 
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -8,13 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 import typer.main
+from hypothesis import HealthCheck, settings
 
+from polydec.nets import linear
+from polydec.request import profile
 from polydec.testing import examples
 from polydec.testing.toy import Letters
+from polydec.train import loop as training_loop
+from training_seeds import use_training_seed
 
 for folder in ("benchmarks", "docs"):
     sys.path.append(str(Path(__file__).parents[1] / folder))
 torch.set_num_threads(1)
+# the same examples on every run; and a busy machine is no fault (`make fuzz` is what looks for new ones)
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 typer.main.get_command = cache(typer.main.get_command)  # 50 ms for each call of the command line
 
 _make, _made = examples.artefacts, {}
@@ -34,10 +45,35 @@ examples.artefacts = artefacts  # before any test has imported it
 
 
 @pytest.fixture(autouse=True, scope="session")
-def costs_are_measured_in_no_time():
-    """What passes cost is measured for eight seconds where nobody asked for it, and no text depends on it."""
-    from polydec.request import profile
-
+def recorded_costs_and_own_cache(tmp_path_factory):
+    """No test depends on what passes cost on its machine, nor on what its user keeps in a cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile, "QUICK", 0.05)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user-cache")))
+        patch.setenv("POLYDEC_PROFILE", str(Path(__file__).with_name("recorded_profile.json")))
+        patch.setattr(linear, "measure", first_kernel_is_fastest)
+        patch.setattr(training_loop, "bf16_is_faster", lambda: False)
         yield
+
+
+def first_kernel_is_fastest(kernels, shapes):
+    """In place of timing kernels: each takes as many milliseconds as its place in the list, so the choice is the same
+    wherever the same kernels run."""
+    return {kernel.name: [float(place)] for place, kernel in enumerate(kernels)}
+
+
+@pytest.fixture
+def measured_costs(monkeypatch):
+    """For a test of measuring itself: passes are timed, briefly."""
+    monkeypatch.delenv("POLYDEC_PROFILE")
+    measure = profile.measure
+    monkeypatch.setattr(
+        profile, "measure", lambda lm, *, seconds: measure(lm, seconds=min(seconds, 0.1))
+    )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def training_seed():
+    """`POLYDEC_TEST_SEED`: the seed of every training that names none. A threshold on a trained model must hold for all."""
+    seed = int(os.environ.get("POLYDEC_TEST_SEED", "0"))
+    if seed:
+        use_training_seed(seed)

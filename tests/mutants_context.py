@@ -11,8 +11,8 @@ MUTANTS = [
     Mutant(
         "refrag: a chunk goes beyond its passage",
         "targets/chunked.py",
-        "parts += [(span[i : i + step], passage)",
-        "parts += [(range(span.start + i, span.start + i + step), passage)",
+        "parts += [(span[i : i + k], passage)",
+        "parts += [(range(span.start + i, span.start + i + k), passage)",
         REFRAG + "test_lengths_are_the_card_s_and_chunks_end_with_their_passage",
     ),
     Mutant(

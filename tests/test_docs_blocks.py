@@ -25,7 +25,6 @@ import pytest
 import polydec
 from polydec.cli.main import main
 from polydec.formats import zoo
-from polydec.request import profile
 from polydec.train import lm
 
 ROOT = Path(__file__).parents[1]
@@ -187,7 +186,6 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.chdir(here)
     monkeypatch.delenv("POLYDEC_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(profile, "QUICK", 0.05)
     small = {k: replace(v, rows=1, length=64) for k, v in lm.PRESETS.items()}  # of text a step
     monkeypatch.setattr(lm, "PRESETS", small)
     for name, content in FILES.items():

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import forked
-from polydec.request import profile
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -51,7 +50,6 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.delenv("POLYDEC_DATA", raising=False)
     monkeypatch.delenv("POLYDEC_API_KEY", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(profile, "QUICK", 0.05)
 
 
 def play(name, *arguments):

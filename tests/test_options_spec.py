@@ -263,7 +263,7 @@ ANYTHING = st.recursive(
 
 @given(st.sampled_from(sorted(OPTIONS)), ANYTHING)
 @example(next(name for name in sorted(OPTIONS) if OPTIONS[name].kind is float), 10**5000)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_anything_is_taken_or_refused_in_a_sentence(name, value):
     o = OPTIONS[name]
     try:
@@ -290,7 +290,7 @@ NEAR = (
 
 
 @given(st.sampled_from(sorted(OPTIONS)), NEAR)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 def test_the_schema_and_convert_agree(name, value):
     o = OPTIONS[name]
     if isinstance(value, str) and (o.kind is not str or not value.isprintable() or value == "none"):

@@ -4,6 +4,9 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from fractions import Fraction
+from math import floor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +24,7 @@ from polydec.models.soft import entering, state_of
 from polydec.request.ask import plan
 from polydec.request.loaded import LM
 from polydec.steering.refrag import CHOOSERS
-from polydec.targets.chunked import SELECTORS, chunked
+from polydec.targets.chunked import SELECTORS, Seen, chunked
 from polydec.testing.check_target import Checker, check_target
 from polydec.train import facts, page_reader
 from polydec.train.context import train_context
@@ -176,6 +179,69 @@ def test_other_ways_to_choose(lm):
         for i in range(10, 40)
     }
     assert len(firsts) > 2, "another prompt, another choice"
+
+
+class OneByOne:
+    """Chunks of one token, whose score is the token itself."""
+
+    marks, sizes = Marks(1, 2), SimpleNamespace(size=1)
+
+    def state(self, chunk):
+        return torch.full((4,), float(chunk[0]))
+
+    def vector(self, state_W):
+        return state_W
+
+    def scores(self, states):
+        return torch.tensor([float(s[0]) for s in states])
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, 49, 100])
+def test_a_share_opens_so_many_chunks_and_the_ones_that_score_highest(count):
+    """A share that means a whole number of chunks opens that many, though its product is a little less; else the lower."""
+    target = SimpleNamespace(vocab=SimpleNamespace(size=1000))
+    ids = [3 + 7 * i % count if count % 7 else 3 + i for i in range(count)]
+    prompt, short = (1, *ids, 2), 0
+    for k in {*range(0, count + 1, 1 + count // 8), 1, *(29, 57, 58, 99, 100)} & {
+        *range(count + 1)
+    }:
+        for share in (k / count, float(f"{k / count:.2f}"), k / count + 0.4 / count):
+            opened = floor(Fraction(share).limit_denominator(10**6) * count)
+            short += int(share * count) < opened
+            got = chunked(target, prompt, OneByOne(), min(share, 1.0), SELECTORS["policy"])
+            words = [x for x in got.instead[1:-1] if state_of(x) is None]
+            assert len(words) == min(opened, count), (k, share)
+            assert sorted(words) == sorted(ids)[count - len(words) :]
+    assert short or count < 49, "a product is less than its number of chunks somewhere"
+
+
+def test_what_selectors_score():
+    """By hand: words that few chunks hold, once a chunk; the nearest part of the text around, not the mean; any order by all of
+    the prompt."""
+    words = Seen(OneByOne(), [(1, 2), (2, 3, 3), (2, 4)], [], (1, 3, 2, 1))
+    assert SELECTORS["words"](words).tolist() == pytest.approx([4 / 3, 4 / 3, 1 / 3])
+    near = OneByOne()
+    near.sizes = SimpleNamespace(size=2)
+    near.state = lambda chunk: torch.tensor([float(sum(chunk)), float(len(chunk))])
+    chunks = [(1, 0), (3, 4), (9, -9)]
+    asked = [torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2.0]), torch.tensor([7.0, 1.0])]
+    seen = Seen(near, chunks, [near.state(c) for c in chunks], (1, 0, 2, -2, 7))
+    want = [max(float(s @ a / s.norm() / a.norm()) for a in asked) for s in seen.states]
+    assert SELECTORS["likeness"](seen).tolist() == pytest.approx(want)
+    many = [Seen(near, [(i, 5), (6, 7)], [], (8,)) for i in range(300)]
+    many += [Seen(near, [(1, 5), (6, 7)], [], (8, i)) for i in range(300)]
+    drawn = [tuple(SELECTORS["chance"](seen).tolist()) for seen in many]
+    assert len(set(drawn)) == 600 and drawn == [
+        tuple(SELECTORS["chance"](s).tolist()) for s in many
+    ]
+
+
+def test_of_equal_scores_the_first_chunks_are_opened():
+    equal = OneByOne()
+    equal.scores = lambda states: torch.zeros(len(states))
+    target = SimpleNamespace(vocab=SimpleNamespace(size=1000))
+    got = chunked(target, (1, *range(10, 50), 2, 9), equal, 0.5, SELECTORS["policy"])
+    assert [x for x in got.instead[1:-2] if state_of(x) is None] == list(range(10, 30))
 
 
 def test_every_method_writes_the_same_behind_chunks(lm):

@@ -12,7 +12,7 @@ import micro
 from polydec import Ask, Engine, Sampling, Soft, generate
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.models.soft import entering
+from polydec.models.soft import entering, surplus
 from polydec.request.ask import plan
 from polydec.targets.softened import Softened
 from polydec.testing.check_target import Checker, check_target
@@ -121,6 +121,27 @@ def test_a_softened_law_is_a_target_and_shares_what_was_computed(lm, monkeypatch
     torch.testing.assert_close(got, want, atol=1e-4, rtol=0.0)
     for session in (a, b, twin):
         session.close()
+
+
+def test_vectors_may_take_more_places_than_what_stands_for_them_and_never_fewer():
+    more, fewer = Soft(torch.zeros(5, 4), [1, 2]), Soft(torch.zeros(1, 4), [1, 2, 3])
+    assert surplus([7, more, 8]) == 3 and surplus([more, Soft(torch.zeros(2, 4))]) == 5
+    assert surplus([fewer]) == surplus("text") == surplus(None) == 0 and surplus([more, fewer]) == 1
+
+
+def test_ids_of_vectors_are_equal_where_the_vectors_are_and_nowhere_else():
+    """What was computed is kept by ids: two vectors of one id would read each other's. Every bit of seven bytes counts."""
+    rows = torch.randn(6_000, 3, generator=torch.Generator().manual_seed(5))
+    rows[1], rows[2] = rows[0], rows[0]
+    rows[2, 1] = torch.nextafter(rows[0, 1], torch.tensor(9.0))
+    ids = entering(rows, 320, 3, "x")
+    assert ids[0] == ids[1] != ids[2] and len(set(ids)) == len(rows) - 1
+    assert min(ids) >= 320 and max(ids) < 320 + 2**56
+    for byte in range(7):
+        assert len({(x - 320) >> 8 * byte & 255 for x in ids}) == 256, byte
+    assert entering(rows.double(), 320, 3, "x") == ids == entering(rows[:, :], 320, 3, "y")
+    rows[0] += 1.0  # whoever asked may write into its tensor again
+    assert not torch.equal(ids[0].state_H, rows[0]) and torch.equal(ids[0].state_H, rows[1])
 
 
 @pytest.mark.parametrize(

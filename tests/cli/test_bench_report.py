@@ -12,7 +12,7 @@ import micro
 from polydec.bench import measure
 from polydec.cli.main import main
 from polydec.cli.page import Line, figure, ticks
-from polydec.request import machine, profile
+from polydec.request import machine
 
 ROWS = (
     {"prompt": "The <b>tall</b> baker", "category": "<i>a</i>", "answer": 7},
@@ -25,7 +25,6 @@ def model(tmp_path_factory):
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(profile, "QUICK", 0.05)
         yield str(micro.write(tmp_path_factory.mktemp("micro")))
 
 

@@ -15,7 +15,6 @@ import torch
 import micro
 from polydec.cli.main import main
 from polydec.learned.kinds import stop_head
-from polydec.request import profile
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,6 @@ def quick(tmp_path_factory):
     """Profiles of this module's own, measured in no time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(profile, "QUICK", 0.05)
         yield
 
 

@@ -17,7 +17,6 @@ from polydec.base.errors import RequestError
 from polydec.bench import certify, measure
 from polydec.cli import prompts
 from polydec.cli.main import main
-from polydec.request import profile
 from polydec.train import rows
 
 
@@ -26,7 +25,6 @@ def model(tmp_path_factory):
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(profile, "QUICK", 0.05)
         yield str(micro.write(tmp_path_factory.mktemp("micro")))
 
 

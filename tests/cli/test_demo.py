@@ -7,12 +7,10 @@ import pytest
 
 from polydec.cli.demo import expected
 from polydec.cli.main import main
-from polydec.request import profile
 
 
 def test_the_demo_says_what_rows_cost_here(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(profile, "QUICK", 0.05)
     (tmp_path / "p.txt").write_text("Once upon a time\n")
     flags = [
         "--model",

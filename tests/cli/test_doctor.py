@@ -28,7 +28,7 @@ def command(monkeypatch, capsys):
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def own_cache(tmp_path, monkeypatch, measured_costs):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -61,12 +61,43 @@ def test_tune_is_what_auto_reads(command):
     assert costs.draft_ms > 0
 
 
-def test_without_a_profile_it_is_measured_and_said(monkeypatch):
-    monkeypatch.setattr(profile, "QUICK", 0.2)
+def test_without_a_profile_it_is_measured_and_said():
     lm = api.load("zoo:tiny", draft=None)
     with pytest.warns(UserWarning, match="no profile of zoo:tiny"):
         costs = lm.costs
     assert profile.read(lm).costs == costs and costs.draft_ms == 0
+
+
+def test_a_recorded_profile_is_read_whatever_the_model(command, monkeypatch, tmp_path):
+    printed = command("tune", "--model", "zoo:tiny", "--seconds", "1", "--json").out
+    (tmp_path / "costs.json").write_text(printed)
+    want = profile.read(api.load("zoo:tiny"))
+    other = api.load("zoo:diffusion")
+    assert profile.read(other) is None
+    monkeypatch.setenv("POLYDEC_PROFILE", str(tmp_path / "costs.json"))
+    assert profile.read(other) == want
+    said = command("tune", "--model", "zoo:tiny", "--seconds", "1").err
+    assert "POLYDEC_PROFILE" in said
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (None, "costs.json"),
+        ("[]", "costs.json"),
+        ("{}", "context is missing"),
+        (json.dumps({"context": 64, "rows": {"1": -3}}), "rows.1 is -3"),
+    ],
+)
+def test_a_recorded_profile_that_is_none_is_one_sentence(
+    command, monkeypatch, tmp_path, text, says
+):
+    at = tmp_path / "costs.json"
+    if text is not None:
+        at.write_text(text)
+    monkeypatch.setenv("POLYDEC_PROFILE", str(at))
+    found = command("generate", "--model", "zoo:tiny", "--raw", "a", "--method", "auto", code=2)
+    assert says in found.err and found.err.count("\n") == 1
 
 
 def test_wrong_options_are_refused_before_anything_is_measured(monkeypatch):
@@ -84,7 +115,6 @@ def test_wrong_options_are_refused_before_anything_is_measured(monkeypatch):
 def test_a_profile_that_cannot_be_kept_is_said(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(profile, "QUICK", 0.2)
     lm = api.load("zoo:tiny", draft=None)
     with pytest.warns(UserWarning, match="could not be kept"):
         assert lm.costs.rows_ms

@@ -9,7 +9,6 @@ from polydec import api
 from polydec.learned.kinds import stop_head
 from polydec.methods import registry
 from polydec.methods.kit import MASKED_DRAFT
-from polydec.request import profile
 from polydec.testing.examples import artefacts
 
 CASES = [
@@ -35,10 +34,8 @@ PROMPT = "The old river ran past the mill, and the old river"
 def lm(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(profile, "QUICK", 0.2)
         lm = api.load("zoo:tiny", threads=1)
-        with pytest.warns(UserWarning, match="no profile"):
-            assert lm.costs
+        assert lm.costs
         yield lm
 
 

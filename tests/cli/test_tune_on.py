@@ -14,12 +14,10 @@ from polydec.request import profile
 
 
 @pytest.fixture
-def polydec(monkeypatch, capsys, tmp_path):
+def polydec(monkeypatch, capsys, tmp_path, measured_costs):
     torch.set_num_threads(1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tune_on, "SECOND", 0.01)
-    real = profile.measure
-    monkeypatch.setattr(profile, "measure", lambda lm, seconds: real(lm, seconds=0.05))
     model = micro.write(tmp_path / "micro")
     (tmp_path / "mine.jsonl").write_text('{"prompt": "the fox the fox the fox"}\n')
     usual = ("--model", model, "--on", tmp_path / "mine.jsonl", "--max-tokens", 6, "--raw")

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+from polydec.base.errors import RequestError
 from polydec.constraints import asked
 from polydec.constraints.any_of import AnyOf
 from polydec.constraints.endless import endless
@@ -17,10 +18,17 @@ from polydec.constraints.regex import Regex
 from polydec.constraints.span_of import SpanOf
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab
+from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.drafters.first_of import FirstOf
 from polydec.drafters.forced import Forced
+from polydec.drafters.nothing import NothingGuess
+from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
-from polydec.testing.toy import Letters
+from polydec.families.ar.walk import Walk
+from polydec.models.lm import LM
+from polydec.policies.fixed import Fixed
+from polydec.testing.toy import Letters, Table
+from polydec.verifiers.match import Match
 
 END = frozenset({5})
 
@@ -217,6 +225,69 @@ def test_what_is_forced_is_proposed_and_no_boundary_is_moved():
     assert Forced(V, Everything(V.size)).tokens(None, 9) == [] and Forced(V).tokens(None, 9) == []
 
 
+@pytest.mark.parametrize("count, forced", [(3, 6), (64, 1), (65, 0), (90, 0)])
+def test_where_very_many_tokens_may_come_none_is_forced(count, forced):
+    """Of letters that must come all beginnings are allowed: the tokenizer's own spelling of them is proposed, up to 64."""
+    letters = vocab(*("a" * n for n in range(1, count + 1)))
+    language = Regex("a{" + str(count * 2 if count > 3 else 20) + "}b?").language
+    drafter = Forced(letters, language(letters, letters.eos))
+    got = drafter.tokens(drafter.language.start(), 9)
+    assert (len(got) >= 1) == (forced > 0) and all(x == count - 1 for x in got[:forced])
+
+
+class Spelled:
+    """Words of these bytes, of which the longest that fits comes first; before: what it writes before every text."""
+
+    def __init__(self, *pieces, before=()):
+        self.pieces, self.before = (*pieces, None), before
+
+    def encode(self, text, special=True):
+        out, rest = list(self.before), text.encode()
+        while rest:
+            fits = [i for i, p in enumerate(self.pieces) if p and rest.startswith(p)]
+            if not fits:
+                raise RequestError("it cannot be spelled")
+            out.append(max(fits, key=lambda i: len(self.pieces[i])))
+            rest = rest[len(self.pieces[out[-1]]) :]
+        return tuple(out)
+
+    def decode(self, ids):
+        return b"".join(self.pieces[i] or b"" for i in ids).decode(errors="replace")
+
+
+def forced_by(words, language):
+    size = len(words.pieces)
+    known = Vocab(size, frozenset({size - 1}), words=words)
+    found = language.language(known, known.eos)
+    return Forced(known, found).tokens(found.start(), 9)
+
+
+def test_bytes_that_end_inside_of_a_character_are_spelled_as_far_as_they_are_text():
+    """Both answers begin with C3 A9 C3: the character is forced, its neighbour's first byte may be part of another token."""
+    words = Spelled(b"\xc3\xa9", b"\xc3", b"\xa9", b"\xa8", b"x")
+    assert forced_by(words, AnyOf(("\u00e9\u00e9", "\u00e9\u00e8"))) == [0]
+    assert forced_by(words, AnyOf(("x\u00e9\u00e9", "x\u00e9\u00e8"))) == [4, 0]
+
+
+def test_what_a_tokenizer_writes_before_a_text_is_never_forced():
+    """Its spelling is taken where the language allows it, and begun anew behind a token that it would not have written."""
+    pieces = (b"a", b"b", b"bb", b"c")
+    assert forced_by(Spelled(*pieces), Regex("abbb(a|c)")) == [0, 2, 1]
+    assert forced_by(Spelled(*pieces, before=(3,)), Regex("abbb(a|c)")) == [0]
+    assert forced_by(Spelled(*pieces, before=(3, 1)), Regex("abbb(a|c)")) == [0]
+    long = Spelled(b"a", b"b", b"ab", b"abab", b"c")
+    assert forced_by(long, Regex("(ab){4}(a|c)")) == [3, 3]
+    only = Spelled(b"aab", b"c")  # no other token begins so: it must come, whole
+    assert forced_by(only, Regex("aa(b|c)")) == [0, 2]
+
+
+def test_budgets_bound_what_is_forced_by_depth_and_by_nodes():
+    drafter = Forced(V, Regex("c{30}").language(V, END)).open((0,), None)
+    for depth, nodes, count in ((9, 3, 3), (3, 9, 3), (0, 9, 0), (9, 0, 0), (40, 40, 31)):
+        draft = run([drafter.propose(0, 1, Budget(depth, nodes), Rng.of(0))])[0]
+        assert draft.token[1:] == (*[4] * 30, 5)[:count]
+
+
 def test_forked_guesses_go_their_own_ways():
     """Each forces what its own text leaves no choice about, whoever goes on first."""
 
@@ -239,6 +310,33 @@ def test_forked_guesses_go_their_own_ways():
     assert run([proposed(twin, 1)])[0] == run([proposed(third, 1)])[0] == (0, 0, 5)
     wrote(third, 0)
     assert run([proposed(twin, 1)])[0] == (0, 0, 5) and run([proposed(third, 0)])[0] == (0, 5)
+
+
+def test_forced_tokens_beside_a_drafter_that_reads_the_prompt_follow_the_answer_alone():
+    """The prompt is no part of what a language constrains, whoever else learns from it; without one nothing is forced."""
+
+    class Reader(NothingGuess):
+        """Learns from the prompt, and drafts nothing."""
+
+        want = Want(law=Reads.NOTHING, prompt=True)
+
+        def open(self, prompt, session):
+            return self
+
+        def learn(self, draft, scores, verdict):
+            learned.append(verdict)
+
+    learned, text = [], (4, 0, 4, 4, 4, 5)
+    lm = LM(Table(3, V.size), V, chunk=2)
+    for language, forced in ((Regex("c(a(ccc)|b(aa))").language(V, END), True), (None, False)):
+        drafter = FirstOf((Forced(V, language), Reader()))
+        walk = run([Walk.open(Speculative(lm, drafter, Match(), Fixed(4)), (4, 0, 1))])[0]
+        for at, token in enumerate(text):
+            draft = run([walk.round(Rng.of(0), 9)])[0].draft
+            assert (len(draft) > 1) == (forced and at != 1), (at, draft.token)
+            walk.take(run([walk.given((token,))])[0])
+        walk.close()
+    assert [v.prompt for v in learned] == [True, *[False] * 6] * 2
 
 
 def test_numbers_and_white_space_of_json_come_to_an_end():

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ from polydec import Engine, load
 from polydec.base.errors import PolydecError
 from polydec.constraints.regex import Regex
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Vocab
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.drafters.block_filled import BlockFilled
+from polydec.families.ar.types import Budget, Verdict
 from polydec.learned import artefacts
 from polydec.learned.kinds import block_drafter
 from polydec.nets.query import Answer
@@ -144,3 +148,82 @@ def test_damage_is_one_sentence(made, tmp_path):
             artefacts.read(str(tmp_path))
     with pytest.raises(PolydecError, match="it must be a T5 model"):
         train_block_drafter(replace(spec, target="zoo:tiny", out=str(tmp_path / "x")))
+
+
+class ByText:
+    """A filler whose gap i is filled with the sum of the text, plus i, and what the source adds to it. asked: what it was
+    shown; sources: what its encoder was."""
+
+    cost = 1.0
+
+    def __init__(self, size):
+        self.size, self.asked, self.sources, self.encoder = size, [], [], self.Encoder(self)
+
+    class Encoder:
+        cost = 1.0
+
+        def __init__(self, of):
+            self.of = of
+
+        def forward(self, sources):
+            self.of.sources += sources
+            return [torch.tensor(sum(s)) for s in sources]
+
+    def asks(self, kv, known, count):
+        return kv, tuple(known), count
+
+    def forward(self, queries):
+        self.asked += [(known, count) for _, known, count in queries]
+        out = [torch.zeros(count, self.size) for _, _, count in queries]
+        for logits_KV, (kv, known, count) in zip(out, queries):
+            for i in range(count):
+                logits_KV[i, (int(kv) + sum(known) + i) % self.size] = 3.0
+        return out
+
+
+def test_a_fork_has_a_text_of_its_own_and_shares_what_the_encoder_made():
+    filler = ByText(11)
+    guess = BlockFilled(SimpleNamespace(filler=filler, block=3)).open((4, 5), None)
+
+    def drafted(guess, depth=3, nodes=8):
+        return run([guess.propose(5, 2, Budget(depth, nodes), Rng.of(0))])[0].token[1:]
+
+    def wrote(guess, *tokens):
+        guess.learn(
+            Draft.chain(0, tokens[:-1]), None, Verdict(tuple(range(1, len(tokens))), tokens[-1])
+        )
+
+    assert drafted(guess) == (7, 8, 9)  # 9 of the source, 9 of the text, modulo 11
+    twin = guess.fork(None)
+    wrote(guess, 1, 2)
+    wrote(twin, 3)
+    third = twin.fork(None)
+    wrote(third, 1)
+    assert [drafted(g) for g in (guess, twin, third)] == [(10, 0, 1), (10, 0, 1), (0, 1, 2)]
+    assert filler.asked[1:] == [((4, 5, 1, 2), 3), ((4, 5, 3), 3), ((4, 5, 3, 1), 3)]
+    assert filler.sources == [(4, 5)], "the source is encoded once, for all who write from it"
+    early = BlockFilled(SimpleNamespace(filler=filler, block=3)).open((4, 5), None)
+    wrote(early, 6)
+    assert drafted(early.fork(None)) == drafted(early) == (2, 3, 4)
+    assert filler.sources[1:] == [(4, 5)], "a fork that looks first encodes the source, for both"
+    assert drafted(guess, depth=2) == (10, 0) and drafted(guess, nodes=1) == (10,)
+    assert filler.asked[-1] == ((4, 5, 1, 2), 3), "as many gaps as it was trained on"
+    before = len(filler.asked)
+    assert drafted(guess, depth=0) == drafted(guess, nodes=0) == () and len(filler.asked) == before
+
+
+def test_a_source_stands_in_the_place_of_the_prompt_and_a_block_in_that_of_the_trained_one():
+    filler = ByText(11)
+    drafter = BlockFilled(SimpleNamespace(filler=filler, block=3), source=(1, 2), block=2)
+    guess = drafter.open((4, 5), None)
+    draft = run([guess.propose(5, 2, Budget(9, 9), Rng.of(0))])[0]
+    assert (draft.token, draft.parent) == ((5, 1, 2), (-1, 0, 1)) and filler.sources == [(1, 2)]
+    sure = torch.tensor([3.0, *[0.0] * 10]).softmax(-1)[0].item()
+    assert draft.chance == (1.0, pytest.approx(sure), pytest.approx(sure))
+    for bad in (0, 65):
+        with pytest.raises(PolydecError, match="block is"):
+            replace(drafter, block=bad)
+    assert guess.want == Want(law=Reads.NOTHING)
+    based = replace(drafter, base=True).open((4, 5), None).want
+    assert based == Want(law=Reads.NOTHING, base=Reads.ROW)
+    assert replace(drafter, block=64).block == 64 and replace(drafter, block=1).block == 1

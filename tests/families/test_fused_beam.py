@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -43,6 +44,7 @@ def spelled(seed, pieces, sharp=1.2):
     return LM(Table(seed, n + 1, sharp), Vocab(n + 1, frozenset({n}), words=words), chunk=2)
 
 
+@cache
 def row(lm, text):
     async def ask():
         return (await lm.open(text).score(Draft.chain(text[-1]), Want())).row(0).tolist()
@@ -79,13 +81,16 @@ def fused(heard, known, width=3, share=0.4, **fields):
     return FusedBeam(heard, Reader(law, EMPTY), width, share, **fields)
 
 
-def reference(heard, known, most, *, width, share, lagging, mean, before="a"):
-    """(score, tokens) of the beam, the best first."""
-    words, end = heard.vocab.words.of, len(HEARD)
+def reference(
+    heard, known, most, *, width, share, lagging, mean, before="a", prompt=PROMPT, lead="", room=99
+):
+    """(score, tokens) of the beam, the best first. lead: what an answer may begin with, unread; room: letters that are read."""
+    words, end = heard.vocab.words.of, len(heard.vocab.words.of) - 1
     begun = read(known, before)
 
     def verdict(text):
         said = "".join(words[x] for x in text if x != end)
+        said = said.removeprefix(lead)[:room]
         if not said:
             return NEVER
         total, tokens = read(known, before + said)
@@ -97,7 +102,7 @@ def reference(heard, known, most, *, width, share, lagging, mean, before="a"):
     while any(not over(text, end, most) for _, text, _ in beam):
         pool = [b for b in beam if over(b[1], end, most)]
         for _, text, total in (b for b in beam if not over(b[1], end, most)):
-            law = row(heard, (*PROMPT, *text))
+            law = row(heard, (*prompt, *text))
             best = sorted(range(len(law)), key=lambda x: -law[x])[:width]
             best = best[:1] if best[0] == end else [x for x in best if x != end]
             for x in best:
@@ -178,18 +183,84 @@ def test_a_verdict_that_does_not_lag_changes_the_text():
     assert changed
 
 
-def test_a_language_model_reads_what_it_has_room_for():
-    """Behind that its verdict stays; a text before is read first, of a long one the end."""
+def written(plan, prompt, most, n):
+    found = run([answers(plan, Request(prompt, most, n=n))])[0]
+    return [(r.token_ids, pytest.approx(r.score, abs=1e-9)) for r in found]
+
+
+@pytest.mark.parametrize("lagging", [True, False])
+@pytest.mark.parametrize("most", [2, 3, 6])
+def test_a_language_model_reads_what_it_has_room_for(most, lagging):
+    """Of what is read first the end, at most half of the room; of the answer as many letters as fit, behind which its verdict
+    stays, whatever tokens come then."""
+    heard, known = spelled(3, HEARD), spelled(43, KNOWN)
+    for before, share in (("", 0.4), ("bc", 0.4), ("abcabcab", 0.8)):
+        whole = fused(heard, known, share=share, lagging=lagging)
+        small = replace(whole, reader=replace(whole.reader, most=most, before=before))
+        first = f"{before}a"[-(most // 2) :]
+        want = reference(
+            heard, known, 8, width=3, share=share, lagging=lagging, mean=True,
+            before=first, room=most - len(first),
+        )  # fmt: skip
+        got = written(small, PROMPT, 8, len(want))
+        assert [(text, score) for score, text in want] == got
+        if most < 6:  # it hears less than all of the text, and says something else then
+            full = replace(whole, reader=replace(whole.reader, before=before))
+            assert got != written(full, PROMPT, 8, len(want))
+
+
+@pytest.mark.parametrize("lagging", [True, False])
+def test_a_text_that_the_language_model_cannot_spell_is_worth_what_nothing_is(lagging):
+    """A letter that it has no token for: the beams that hold it are found by the recogniser alone."""
+    odd = 0
+    for seed in range(4):
+        heard, known = spelled(seed, (*HEARD, "d", "ad")), spelled(seed + 40, KNOWN)
+        fields = {"width": 3, "share": 1e-7, "lagging": lagging, "mean": True}
+        prompt = len(HEARD) + 2, 0
+        want = reference(heard, known, 5, prompt=prompt, **fields)
+        plan = fused(heard, known, 3, 1e-7, lagging=lagging)
+        assert written(plan, prompt, 5, len(want)) == [(text, score) for score, text in want]
+        odd += any({5, 6} & {*text[:-1]} for _, text in want)
+    assert odd
+
+
+def test_a_room_of_one_letter_is_the_answers():
     heard, known = spelled(3, HEARD), spelled(43, KNOWN)
     whole = fused(heard, known)
-    for most in (2, 4, 9):
-        small = replace(whole, reader=replace(whole.reader, most=most, before="abcabcabc"))
-        run([answer_one(small, Request(PROMPT, 12))])
-    named = replace(whole, reader=replace(whole.reader, before="bc"))
-    got = run([answer_one(named, Request(PROMPT, 5))])[0]
-    fields = {"width": 3, "share": 0.4, "mean": True, "lagging": True}
-    want = reference(heard, known, 5, before="bca", **fields)[0]
-    assert (got.token_ids, got.score) == (want[1], pytest.approx(want[0], abs=1e-9))
+    small = replace(whole, reader=replace(whole.reader, most=1, before="abc"))
+    fields = {"width": 3, "share": 0.4, "lagging": True, "mean": True}
+    want = reference(heard, known, 6, before="", room=1, **fields)
+    assert written(small, PROMPT, 6, len(want)) == [(text, score) for score, text in want]
+
+
+@pytest.mark.parametrize("lagging", [True, False])
+@pytest.mark.parametrize("lead", ["a", "b"])
+def test_what_stands_before_every_text_is_read_where_something_stands_before_it_alone(
+    lead, lagging
+):
+    """The letters that a tokenizer writes before a text are no part of an answer at its beginning, once; behind a prompt that
+    is read, or a text before it, they are letters like others."""
+    changed = 0
+    for seed in range(2):
+        heard, known = spelled(seed, (*HEARD, "aa", "bb")), spelled(seed + 40, KNOWN)
+        whole = fused(heard, known, 3, 0.7, lagging=lagging)
+        end = len(heard.vocab.words.of) - 1
+        for prompt, before, first in (
+            ((end,), "", ""),
+            ((end, 0), "", "a"),
+            ((end,), "c", "c"),
+        ):
+            named = replace(whole, reader=replace(whole.reader, lead=lead.encode(), before=before))
+            fields = {"width": 3, "share": 0.7, "lagging": lagging, "mean": True}
+            wants = [
+                reference(heard, known, 5, before=first, prompt=prompt, lead=x, **fields)
+                for x in (lead, "")
+            ]
+            want = wants[0] if not first else wants[1]
+            got = written(named, prompt, 5, len(want))
+            assert got == [(text, score) for score, text in want], (prompt, before)
+            changed += wants[0] != wants[1]
+    assert changed >= 2, "the letters matter"
 
 
 def test_both_models_are_given_back_wherever_it_is_cut_off():

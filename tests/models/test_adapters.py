@@ -86,6 +86,74 @@ def test_the_weights_are_the_sum(base, tmp_path, rslora):
         assert ours.allclose(theirs, atol=1e-5) and not ours.allclose(before, atol=0.05)
 
 
+@pytest.mark.parametrize("start", [True, False, "gaussian", "eva", "orthogonal", "mica", "lora_ga"])
+def test_how_training_began_changes_nothing(base, tmp_path, start):
+    path, tensors = write(tmp_path / "lora", base, config={"init_lora_weights": start})
+    whole = merged(base, tensors, 4.0)
+    assert all(
+        w.allclose(whole[n], atol=1e-6) for n, w in sources.open_source(str(path)).weights.items()
+    )
+
+
+@pytest.mark.parametrize("start", ["pissa", "olora"])
+@pytest.mark.parametrize("rslora", [False, True])
+def test_what_training_began_with_is_taken_out(base, tmp_path, start, rslora):
+    """PEFT takes it out of the checkpoint when it loads the adapter: untrained, the sum is the checkpoint."""
+    config, scale = {"init_lora_weights": start, "use_rslora": rslora}, 16 / (2 if rslora else 4)
+    path, tensors = write(tmp_path / "lora", base, config=config)
+    own = sources.open_source(str(base)).weights
+    fresh = dict(tensors)
+    for name in tensors:
+        if not name.endswith("lora_A.weight"):
+            continue
+        module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+        if start == "pissa":
+            left, values, right = torch.linalg.svd(own[f"{module}.weight"], full_matrices=False)
+            root = (values[:4] / scale).sqrt()
+            a, b = root[:, None] * right[:4], left[:, :4] * root
+        else:
+            orthogonal, triangular = torch.linalg.qr(own[f"{module}.weight"])
+            a, b = triangular[:4], orthogonal[:, :4]
+        fresh[name], fresh[name.replace("lora_A", "lora_B")] = a.contiguous(), b.contiguous()
+    changed = sources.open_source(str(path)).weights
+    write(tmp_path / "fresh", base, config=config, **fresh)
+    untrained = sources.open_source(str(tmp_path / "fresh")).weights
+    plain, _ = write(tmp_path / "plain", base, config=config | {"init_lora_weights": True})
+    differ = 0
+    for name, want in own.items():
+        assert untrained[name].allclose(want, atol=1e-5), name
+        differ += not changed[name].allclose(
+            sources.open_source(str(plain)).weights[name], atol=1e-3
+        )
+    assert differ == 6
+    name = "model.layers.0.mlp.down_proj.weight"
+    parts = [sources.open_source(str(p)).weights.source_of(name)[-1] for p in (path, plain)]
+    assert not parts[0].equal(parts[1])
+
+
+def test_alpha_by_module(base, tmp_path):
+    config = {
+        "alpha_pattern": {
+            "layers.1.self_attn.o_proj": 2,
+            "o_proj": 32,
+            "^model.layers.0.mlp.down_proj": 1,
+        }
+    }
+    path, tensors = write(tmp_path / "lora", base, config=config)
+    alphas = {
+        "model.layers.0.self_attn.q_proj": 16,
+        "model.layers.0.self_attn.o_proj": 32,
+        "model.layers.1.self_attn.o_proj": 2,
+        "model.layers.0.mlp.down_proj": 1,
+        "model.layers.1.mlp.down_proj": 16,
+    }
+    weights = sources.open_source(str(path)).weights
+    for module, alpha in alphas.items():
+        assert weights[f"{module}.weight"].allclose(
+            merged(base, tensors, alpha / 4)[f"{module}.weight"], atol=1e-6
+        )
+
+
 def test_an_adapter_is_a_name_wherever_a_model_has_one(base, tmp_path):
     """Of the model, with what it was before as its draft (SVDecode), and of a draft."""
     path, _ = write(tmp_path / "lora", base)
@@ -131,7 +199,22 @@ WRONG = {
     "peft_type is 'IA3'": {"config": {"peft_type": "IA3"}},
     "use_dora is set": {"config": {"use_dora": True}},
     "fan_in_fan_out is set": {"config": {"fan_in_fan_out": True}},
-    "alpha_pattern is set": {"config": {"alpha_pattern": {"q_proj": 3}}},
+    "alpha_pattern has 'q.\\*'": {"config": {"alpha_pattern": {"q.*": 3}}},
+    "alpha_pattern.q_proj is -3": {"config": {"alpha_pattern": {"q_proj": -3}}},
+    "lora_bias is set": {"config": {"lora_bias": True}},
+    "modules_to_save is set": {"config": {"modules_to_save": ["lm_head"]}},
+    "target_parameters is set": {"config": {"target_parameters": ["experts.gate_up_proj"]}},
+    "trainable_token_indices is set": {"config": {"trainable_token_indices": [1]}},
+    "arrow_config is set": {"config": {"arrow_config": {"top_k": 2}}},
+    "kasa_config is set": {"config": {"kasa_config": {"beta": 0.1}}},
+    "init_lora_weights is 'pissa_niter_4'": {"config": {"init_lora_weights": "pissa_niter_4"}},
+    "init_lora_weights is 'corda'": {"config": {"init_lora_weights": "corda"}},
+    "init_lora_weights is 'loftq'": {"config": {"init_lora_weights": "loftq"}},
+    "init_lora_weights is 'other'": {"config": {"init_lora_weights": "other"}},
+    "down_proj', which target_modules": {"config": {"target_modules": ["q_proj", "o_proj"]}},
+    "layers.1.mlp.down_proj', which": {"config": {"layers_to_transform": [0]}},
+    "layers.0.mlp.down_proj', which": {"config": {"layers_to_transform": 1}},
+    "layers.0.self_attn.o_proj', which": {"config": {"exclude_modules": ["o_proj"]}},
     "layer_replication is set": {"config": {"layer_replication": [[0, 2]]}},
     "alora_invocation_tokens is set": {"config": {"alora_invocation_tokens": [1]}},
     "bias is 'all'": {"config": {"bias": "all"}},
@@ -142,6 +225,7 @@ WRONG = {
     "NaN": {f"{AT}.lora_A.weight": torch.full((4, 64), torch.nan)},
     "has \\(32, 64\\) of that name": {f"{AT}.lora_A.weight": torch.zeros(4, 63)},
     "has none of that name": {
+        "config": {"target_modules": ".*_proj"},
         "base_model.model.model.layers.9.mlp.up_proj.lora_A.weight": torch.zeros(4, 32),
         "base_model.model.model.layers.9.mlp.up_proj.lora_B.weight": torch.zeros(64, 4),
     },

@@ -79,7 +79,7 @@ def trees(draw, most=9):
 texts = st.lists(st.integers(0, 49), max_size=20)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts, trees(), trees())
 def test_commit_of_a_path_equals_a_fresh_prefill(text, first, second):
     cache, done = prefilled(text), list(text)
@@ -90,7 +90,7 @@ def test_commit_of_a_path_equals_a_fresh_prefill(text, first, second):
         same(cache, prefilled(done))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(texts, trees(), st.booleans(), st.booleans())
 def test_a_fork_is_a_copy_in_both_directions(text, tree, staged, twin_first):
     tokens, parent, path = tree
@@ -111,7 +111,7 @@ def test_a_fork_is_a_copy_in_both_directions(text, tree, staged, twin_first):
     same(other, prefilled(text + extra + [4, 5]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 49), min_size=1, max_size=20), trees(), st.data())
 def test_truncate_forgets_the_rest(text, tree, data):
     cache = prefilled(text)

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import struct
-import time
+import tracemalloc
 from pathlib import Path
 
 import gguf
@@ -459,7 +459,7 @@ def refused(path, content, match="cannot be read as GGUF"):
 def test_a_file_cut_anywhere_is_refused(small, tmp_path):
     whole = small.read_bytes()
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.integers(0, len(whole) - 40))
     def cut(n):
         refused(tmp_path / "cut.gguf", whole[:n])
@@ -471,7 +471,7 @@ def test_random_bytes_never_crash(small, tmp_path):
     """Damage anywhere in the header: refused in one sentence, or read (a changed name or number)."""
     whole = small.read_bytes()
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(st.integers(4, 2000), st.binary(min_size=1, max_size=8))
     def damage(at, junk):
         (tmp_path / "d.gguf").write_bytes(whole[:at] + junk + whole[at + len(junk) :])
@@ -486,7 +486,7 @@ def test_random_bytes_never_crash(small, tmp_path):
 
 def test_absurd_counts_are_refused_at_once(small, tmp_path):
     whole, bad = small.read_bytes(), tmp_path / "bad.gguf"
-    start = time.perf_counter()
+    tracemalloc.start()
     refused(bad, b"", "cannot be read as GGUF")
     refused(bad, b"PK\3\4" + whole[4:], "does not begin with the letters GGUF")
     refused(bad, whole[:4] + struct.pack("<I", 1) + whole[8:], "version is 1")
@@ -503,7 +503,9 @@ def test_absurd_counts_are_refused_at_once(small, tmp_path):
     )
     refused(bad, whole[: at + 4] + struct.pack("<Q", 1 << 40) + whole[at + 12 :], "ends at byte")
     refused(bad, whole[: at + 20] + struct.pack("<I", 77) + whole[at + 24 :], "type 77")
-    assert time.perf_counter() - start < 5
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(whole) < peak_bytes < 50 * len(whole), "nothing is made that a count announced"
 
 
 @pytest.mark.parametrize(
@@ -693,15 +695,6 @@ def test_smollm2_writes_what_transformers_writes():
         torch.testing.assert_close(got, want, atol=2e-3, rtol=1e-4)
         result = run([answer_one(target, Request(ids, max_tokens=64))])[0]
         assert list(result.token_ids) == text[0, len(ids) :].tolist()
-
-
-@pytest.mark.slow
-@needs_smollm2
-def test_smollm2_is_ready_in_three_seconds():
-    checkpoint.load("zoo:smollm2")  # the choice of a kernel is measured once and kept
-    start = time.perf_counter()
-    checkpoint.load("zoo:smollm2")
-    assert time.perf_counter() - start < 3
 
 
 def test_types_are_those_of_the_library():

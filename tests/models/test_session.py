@@ -42,7 +42,7 @@ def next_law(session, root):
     return go(session.score(Draft.chain(root), ROW)).row(0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(texts, trees(), trees(), st.booleans())
 def test_commit_equals_prefill_also_for_tokens_never_scored(prompt, one, two, extra):
     session, done = lm().open(prompt), list(prompt)
@@ -104,7 +104,7 @@ def test_rewind_and_its_bounds():
         session.rewind(99)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(texts, trees(), st.booleans())
 def test_forks_go_their_own_ways(prompt, tree, scored):
     tokens, parent, path = tree

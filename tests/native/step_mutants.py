@@ -212,6 +212,56 @@ MUTANTS = (
         "false))",
         "tests/native/test_step_press.py::test_the_library_checks_what_it_is_told_of_packed_blocks",
     ),
+    # trees in one call
+    Mutant(
+        "every path goes on from the first one's state",
+        CPU + "growth.cpp",
+        "states.p + size_t(tip.row) * wide",
+        "states.p",
+        "tests/drafters/test_grown.py::test_trees_are_the_rules_and_chances_as_near_as_is_said",
+    ),
+    Mutant(
+        "a coefficient of e^x is another",
+        CPU + "growth.cpp",
+        "float y = 1.0f / 720 * r + 1.0f / 120;",
+        "float y = 1.0f / 72 * r + 1.0f / 120;",
+        "tests/drafters/test_grown.py::test_chances_of_any_logits_are_within_what_is_said",
+    ),
+    Mutant(
+        "logits that are no numbers give no tree",
+        CPU + "growth.cpp",
+        "if (!std::isfinite(all)) return 9;",
+        "",
+        "tests/drafters/test_grown.py::test_logits_that_are_no_numbers_are_told_wherever_they_stand",
+    ),
+    Mutant(
+        "of equally likely paths the last one named is kept",
+        CPU + "growth.cpp",
+        "return all[size_t(a)].path > all[size_t(b)].path;",
+        "return all[size_t(a)].path != all[size_t(b)].path ? all[size_t(a)].path > all[size_t(b)].path : a > b;",
+        "tests/drafters/test_grown.py::test_of_equals_the_first_is_named_and_goes_on",
+    ),
+    Mutant(
+        "a tree's last level has no slots",
+        CPU + "growth.cpp",
+        "depth <= g.depth && !tips.empty()",
+        "depth < g.depth && !tips.empty()",
+        "tests/drafters/test_grown.py::test_trees_are_the_rules_and_chances_as_near_as_is_said",
+    ),
+    Mutant(
+        "scores of packed keys have no bound",
+        CPU + "press.cpp",
+        "stop - p0, c.cap, part[i]);",
+        "stop - p0, 0, part[i]);",
+        "tests/native/test_step_press.py::test_scores_of_packed_keys_have_the_networks_bound",
+    ),
+    Mutant(
+        "blocks of floats are packed for a cache of other numbers",
+        CPU + "press.cpp",
+        "return at.legal() && kept == KEPT_F32 ? at.bytes() : 0;",
+        "return at.legal() ? at.bytes() : 0;",
+        "tests/native/test_step_press.py::test_the_library_packs_floats_alone",
+    ),
     # masks
     Mutant(
         "rows share a block of which they see different branches",

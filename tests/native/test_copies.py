@@ -64,7 +64,7 @@ texts = st.integers(2, 12).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     texts,
     st.integers(1, 8),

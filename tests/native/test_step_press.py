@@ -70,6 +70,8 @@ def test_packed_numbers_are_those_of_the_torch_path(bits, group, block, heads, h
     kv[0, :, :, 5] += 50.0
     kv[1, 0, 3] = 0.75  # equal numbers
     kv[1, 0, 4] *= 1e30  # beyond the largest half
+    kv[1, :, 5] = 0.3  # equal, and their half lies above them: no scale below zero
+    kv[1, :, 6] = 0.001  # equal, and their half lies below them, by less than the least scale
     packed = network.new_cache(made).press
     got, want = packed.pack(0, kv, None, None), made.pack(0, kv, None, None)
     by_token, shape = packed.shape.values, packed.shape
@@ -121,6 +123,43 @@ def test_the_law_is_that_of_the_torch_path(bits, group, block):
     want, got = (laws(x, press(bits, group, block)) for x in (torch_path, NET))
     assert distance(want, got) < 1e-5
     assert distance(want, got) < 0.01 * distance(laws(torch_path, None), want)
+
+
+def capped(cap):
+    """A network whose scores of attention are bounded by tanh, and its tensors."""
+    c = config(
+        "gemma2", max_position_embeddings=1024, hidden_activation="gelu_pytorch_tanh",
+        attn_logit_softcapping=cap, final_logit_softcapping=None, query_pre_attn_scalar=4,
+        layer_types=["full_attention"] * 2, sliding_window=None,
+    )  # fmt: skip
+    tensors = weights(c, seed=3)
+    for i in range(c["num_hidden_layers"]):
+        before = tensors[f"model.layers.{i}.input_layernorm.weight"]
+        for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
+            tensors[f"model.layers.{i}.{name}.weight"] = before.flip(0)
+    return c, tensors
+
+
+@pytest.mark.parametrize("bits, group, block", [(8, 32, 64), (4, 0, 16)])
+def test_scores_of_packed_keys_have_the_networks_bound(bits, group, block):
+    """One cap bends them much, one hardly; both laws are those of the torch path."""
+    made, truth = press(bits, group, block), []
+    for cap in (0.5, 50.0):
+        want = laws(Transformer.build(*capped(cap), dtype="float32"), made)
+        got = laws(CpuStep.build(*capped(cap)), made)
+        assert distance(want, got) < 1e-4
+        truth.append(got)
+    assert distance(*truth) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["k_proj", "v_proj"])
+def test_keys_or_values_that_are_all_zero(name):
+    """Their scales are, and so is what queries and weights are folded by."""
+    tensors = {n: t * (name not in n) for n, t in WEIGHTS.items()}
+    made = press(8, 32, 16)
+    want = laws(Transformer.build(CONFIG, tensors, dtype="float32"), made)
+    got = laws(CpuStep.build(CONFIG, tensors), made)
+    assert bool(got.isfinite().all()) and distance(want, got) < 1e-5
 
 
 @pytest.mark.parametrize("bits, group, block", WAYS)
@@ -362,6 +401,22 @@ def test_the_library_checks_lengths_of_what_it_packs():
     for bad in ((5, 16, 16, 32), (8, 17, 17, 32), (8, 1 << 30, 16, 32), (8, -16, -16, 32)):
         assert lib.step_press_bytes(model, C.byref(PressOf(*bad))) == 0
         assert lib.step_press(model, C.byref(PressOf(*bad)), at, count, at, size) == 2
+
+
+@pytest.mark.parametrize("kept", ["float16", "int8"])
+def test_the_library_packs_floats_alone(kept):
+    """A model that keeps keys and values otherwise has no blocks: nothing is packed for it, and nothing packed is read."""
+    other = net(cache_dtype=kept)
+    shape, some = PressOf(8, 16, 16, 32), torch.zeros(1 << 16)
+    size = NET._lib.step_press_bytes(NET._model, C.byref(shape))
+    at, count = some.data_ptr(), 2 * 2 * 16 * 32
+    assert size > 0 == other._lib.step_press_bytes(other._model, C.byref(shape))
+    for room in (size, 0):
+        code = other._lib.step_press(other._model, C.byref(shape), at, count, at, room)
+        assert other._lib.step_error(code).decode() == "shape or block type not supported"
+    _, cache = pressed_chain(NET, press(), TEXT[:64])
+    with pytest.raises(ValueError, match="the native step refused a call"):
+        chain(other, TEXT[64:65], cache=cache)
 
 
 def test_branches_of_a_long_draft_have_packed_blocks_of_their_own():

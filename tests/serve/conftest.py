@@ -3,14 +3,12 @@
 import pytest
 
 import polydec
-from polydec.request import profile
 
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(profile, "QUICK", 0.05)
         yield polydec.load("zoo:tiny")
 
 

@@ -16,7 +16,6 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 import house
 
 import polydec
-from polydec.request import profile
 
 CHAT = [
     {"role": "system", "content": "You tell stories."},
@@ -32,7 +31,6 @@ def lm(tmp_path_factory):
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # its list of prices is not fetched
         patch.setenv("OPENAI_API_KEY", "unused")
         patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setattr(profile, "QUICK", 0.05)
         yield polydec.load("zoo:tiny")
 
 

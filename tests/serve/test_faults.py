@@ -16,7 +16,6 @@ from test_api import idle, post
 
 import micro
 import polydec
-from polydec.request import profile
 from polydec.serve.settings import Limits
 
 WORDS = ("fox", "boat", "river", "baker", "train", "bridge")
@@ -27,7 +26,6 @@ def server(tmp_path_factory):
     directory = tmp_path_factory.mktemp("faults")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
-        patch.setattr(profile, "QUICK", 0.05)
         path = str(micro.write(directory / "model"))
         with house.served(
             {"micro": lambda: polydec.load(path)}, limits=Limits(running=8, waiting=64)

@@ -16,6 +16,7 @@ from polydec.serve.application import IGNORED
 from polydec.serve.body import IDLE, ONLY, Body
 from polydec.serve.described import fields
 from polydec.serve.endpoints import ENDPOINTS
+from polydec.serve.errors import Refusal
 from polydec.serve.settings import Limits
 from polydec.text.template import Template
 
@@ -53,6 +54,22 @@ def test_names_for_the_template(lm, template):
         with pytest.raises(Exception, match=says):
             read(lm, {"chat_template_kwargs": values})
     assert read(lm, {"chat_template_kwargs": {}}).template == {}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+def test_control_tokens_may_be_text(lm, path):
+    given = {"/v1/completions": {"prompt": "x"}, "/v1/responses": {"input": "x"}}.get(path, {})
+    assert read(lm, {"sanitize_control_tokens": True, **given}, path).sanitize_control_tokens
+    assert not read(lm, given, path).sanitize_control_tokens
+    with pytest.raises(Exception, match="sanitize_control_tokens is 1: it must be true or false"):
+        read(lm, {"sanitize_control_tokens": 1, **given}, path)
+
+
+def test_parts_of_a_content_stay_parts(lm):
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    ask = read(lm, {"messages": [{"role": "user", "content": parts}]})
+    assert ask.prompt[0]["content"] == parts
+    assert lm.ids(ask.prompt) == lm.ids([{"role": "user", "content": "ab"}])
 
 
 def test_efforts(lm, template):
@@ -185,6 +202,105 @@ def test_unknown_fields_are_ignored_where_that_is_wished(lm, http):
         assert IGNORED not in answer.headers
         # a value that cannot be honoured is refused as ever
         assert client.post("/v1/completions", json={**body, "top_p": 7}).status_code == 400
+
+
+CALLED = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+SAID = {"role": "user", "content": "x"}
+FORM = {"type": "json_schema", "json_schema": {"schema": {}}}
+CHATS = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    "path, body, says",
+    [
+        (CHATS, {"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
+        (CHATS, {"response_format": {"type": "json_object", "shema": {}}}, "mean schema"),
+        (CHATS, {"response_format": {**FORM, "strict": True}}, "response_format.strict"),
+        (
+            CHATS,
+            {"response_format": {**FORM, "json_schema": {"schema": {}, "strct": True}}},
+            "response_format.json_schema.strct is unknown: did you mean strict",
+        ),
+        (CHATS, {"tools": [{**TOOL, "functon": 1}]}, "tools[0].functon"),
+        (
+            CHATS,
+            {"tools": [{**TOOL, "function": {**TOOL["function"], "strct": True}}]},
+            "tools[0].function.strct is unknown: did you mean strict",
+        ),
+        (
+            CHATS,
+            {"tools": [TOOL], "tool_choice": {**TOOL, "function": {"name": "f", "nme": 1}}},
+            "tool_choice.function.nme is unknown: did you mean name",
+        ),
+        (CHATS, {"messages": [{**SAID, "contents": "y"}]}, "messages[0].contents"),
+        (
+            CHATS,
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "txt": 1}]}]},
+            "messages[0].content[0].txt is unknown: did you mean text",
+        ),
+        (
+            CHATS,
+            {
+                "tools": [TOOL],
+                "messages": [SAID, {"role": "assistant", "tool_calls": [{**CALLED, "nam": 1}]}],
+            },
+            "messages[1].tool_calls[0].nam",
+        ),
+        (
+            CHATS,
+            {"stream": True, "stream_options": {"include_usag": True}},
+            "stream_options.include_usag is unknown: did you mean include_usage",
+        ),
+        ("/v1/completions", {"structured_outputs": {"jsn": {}}}, "mean json"),
+        ("/v1/responses", {"text": {"formt": {}}}, "text.formt is unknown: did you mean format"),
+        ("/v1/responses", {"input": [{**SAID, "contnt": 1}]}, "input[0].contnt"),
+        (
+            "/v1/responses",
+            {
+                "input": [
+                    {"role": "user", "content": [{"type": "input_text", "text": "x", "txt": 1}]}
+                ]
+            },
+            "input[0].content[0].txt",
+        ),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_members_that_nobody_knows_are_refused_or_ignored(lm, path, body, says):
+    """None of them is dropped in silence, at no depth."""
+    usual = {
+        CHATS: {"messages": [SAID]},
+        "/v1/completions": {"prompt": "x"},
+        "/v1/responses": {"input": "x"},
+    }
+    body = {**usual[path], **body}
+    with pytest.raises(Refusal, match=re.escape(says)) as refused:
+        ENDPOINTS[path].reads().read(Body(body, Limits()), lm, "plain", 0)
+    assert refused.value.code == "unknown_field" and refused.value.param in body
+    lenient = Body(body, Limits(), lenient=True)
+    ENDPOINTS[path].reads().read(lenient, lm, "plain", 0)
+    assert len(lenient.ignored) == 1
+
+
+def test_an_object_with_a_schema_is_kept_to_the_schema(lm):
+    """llama.cpp's form of response_format."""
+    schema = {"type": "object", "properties": {"a": {"const": 3}}, "required": ["a"]}
+    for path, given in (
+        (CHATS, {"messages": [SAID], "response_format": {"type": "json_object", "schema": schema}}),
+        (
+            "/v1/responses",
+            {"input": "x", "text": {"format": {"type": "json_object", "schema": schema}}},
+        ),
+    ):
+        (ask,) = ENDPOINTS[path].reads().read(Body(given, Limits()), lm, "plain", 0).asks
+        language = ask.constraint.language(lm.checkpoint.lm.vocab, lm.checkpoint.lm.vocab.eos)
+        assert language.forced(language.start()).startswith(b"{")
+        assert json.loads(ask.constraint.constraint.text) == schema
+    for wrong in (True, [], "x"):
+        given = {"prompt": "x", "response_format": {"type": "json_object", "schema": wrong}}
+        with pytest.raises(Refusal, match="must hold a JSON schema"):
+            ENDPOINTS["/v1/completions"].reads().read(Body(given, Limits()), lm, "plain", 0)
 
 
 def test_pages_of_other_origins(lm, http):

@@ -13,7 +13,6 @@ import browser
 import house
 
 import polydec
-from polydec.request import profile
 
 READY = (
     "document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'"
@@ -34,7 +33,6 @@ def page(tmp_path_factory):
     directory = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
-        patch.setattr(profile, "QUICK", 0.05)
         model = os.environ.get("PICTURES_MODEL", "zoo:tiny")
         loaders = {
             model: lambda: polydec.load(model),
@@ -196,7 +194,7 @@ def test_the_time_line_by_keyboard(page):
     send(page, "Once upon a time there was a fox. The fox", "draft-model")
     steps = page.ask("document.querySelectorAll('.reply .step').length")
     lanes = page.ask("[...document.querySelectorAll('.line svg > text')].map(t => t.textContent)")
-    assert lanes[:2] == ["zoo:tiny", "zoo:tiny-draft"]
+    assert lanes[:2] == ["zoo:tiny", "zoo:tiny (draft)"]
     assert page.ask("document.querySelectorAll('.line rect.target').length") >= steps
     assert page.ask("document.querySelectorAll('.line rect.other').length") > 0
     assert "ms" in page.ask("document.querySelector('.line rect title').textContent")

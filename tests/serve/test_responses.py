@@ -22,10 +22,8 @@ def lm():
 
 @pytest.fixture(scope="module")
 def server(lm):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polydec.request.profile.QUICK", 0.05)
-        with house.served({"tiny": lambda: lm}, method="plain") as served:
-            yield served
+    with house.served({"tiny": lambda: lm}, method="plain") as served:
+        yield served
 
 
 def test_texts_equal_those_of_the_library(lm, server):

@@ -164,7 +164,7 @@ def _holds(
 
 @pytest.mark.parametrize("rule", rules())
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_rule_alone(rule: str, data: st.DataObject) -> None:
     sampling = _sampling({o.name: data.draw(FIELDS[o.name], o.name) for o in rules()[rule].fields})
     row = data.draw(ROWS.filter(lambda r: max(r) > NEG_INF))
@@ -180,7 +180,7 @@ def test_each_rule_alone(rule: str, data: st.DataObject) -> None:
     ROWS.filter(lambda r: max(r) > NEG_INF),
     KINDS,
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_all_rules_together(
     given_: dict[str, Any],
     order: Any,
@@ -213,7 +213,7 @@ MASKS = {
     st.sampled_from(sorted(ORDERS)),
     st.integers(0, 9),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_method_writes_a_forbidden_token(
     given_: dict[str, Any], method: str, order: str, seed: int
 ) -> None:

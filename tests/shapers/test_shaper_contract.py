@@ -209,7 +209,7 @@ def test_contract(shaper: Any, declared: dict[str, Any]) -> None:
     text=st.lists(st.integers(0, 6), min_size=1, max_size=20),
     cut=st.integers(1, 20),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_total_on_any_row_and_text(name: str, row: list[float], text: list[int], cut: int) -> None:
     row_V = torch.tensor(row)
     for shaper, _ in CASES[name]:

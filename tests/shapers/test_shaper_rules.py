@@ -126,7 +126,7 @@ def test_ties_at_the_edge() -> None:
     st.sampled_from([0.1, 0.5, 0.9, 0.99, 0.9999]),
     st.sampled_from([0.5, 3.0]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_top_p_without_sorting_equals_the_definition(seed: int, p: float, scale: float) -> None:
     row_V = (
         torch.randn(1200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -150,7 +150,7 @@ def test_mass_that_rounding_never_reaches() -> None:
 
 
 @given(st.integers(0, 2**31), st.sampled_from([0.05, 0.5, 0.9, 0.99]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_typical_without_sorting_equals_the_definition(seed: int, mass: float) -> None:
     row_V = (
         torch.randn(1200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
@@ -250,7 +250,7 @@ def _brute_dry(dry: Dry, text: tuple[int, ...], size: int) -> list[float]:
     st.sampled_from([(), (2,)]),
     st.integers(1, 3),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_dry_equals_brute_force(
     text: list[int], cut: int, window: int | None, breakers: tuple[int, ...], allowed: int
 ) -> None:

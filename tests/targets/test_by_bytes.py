@@ -25,7 +25,7 @@ from polydec.policies.fixed import Fixed
 from polydec.targets.by_bytes import ByBytes
 from polydec.targets.contrast import Contrast
 from polydec.targets.spelling import Spelling
-from polydec.testing.check_target import check_target
+from polydec.testing.check_target import Checker, check_target
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.toy import Letters, Table
 from polydec.trees.chain import Chain
@@ -159,6 +159,129 @@ MANY = (
 @pytest.mark.parametrize("width", [ALL, 3, 1])
 def test_sessions_keep_the_contract(width):
     check_target(by_bytes(tokens(3, MANY), width, start=(5,)), prompt=(0, 1))
+
+
+async def no_rows(checker):
+    """The beginning of a prompt that stands for another is a text of its own."""
+
+
+@pytest.mark.parametrize("width", [ALL, 2])
+def test_sessions_whose_root_is_read_as_it_stands_keep_the_contract(width, monkeypatch):
+    """A prompt that ends with a mark, and one that stands for another: nothing is added for the root, which is kept, forked,
+    rewound and read anew all the same."""
+    lm = tokens(3, MANY)
+    marked = by_bytes(lm, width, start=(5,))
+    assert marked.begun((0, END))[2] and not marked.begun((0, END, 1))[2]
+    check_target(marked, prompt=(0, END))
+    head = marked.fixed((7, 8))
+    monkeypatch.setattr(Checker, "prompt_rows", no_rows)
+    check_target(by_bytes(lm, width, start=(5,), instead=((0, 1), head)), prompt=(0, 1))
+
+
+async def row_behind(session, root):
+    return (await session.score(Draft.chain(root), Want())).row(0)
+
+
+@pytest.mark.parametrize("prompt", [tuple(b"ab"), (97, END), (END,)])
+def test_twins_that_commit_before_anything_is_scored(prompt):
+    """Each reads what it was given itself, whoever is asked first."""
+    law = by_bytes(tokens(3), 2)
+
+    async def ask():
+        first = law.open(prompt)
+        twins = [first, first.fork(), first.fork()]
+        for twin, text in zip(twins, (b"ab", b"", b"bba"), strict=True):
+            twin.commit((prompt[-1], *text))
+        twins.append(twins[2].fork())
+        twins[2].commit(tuple(b"b"))
+        rows = [await row_behind(twin, ord("a")) for twin in twins]
+        for twin in twins:
+            twin.close()
+        return rows
+
+    for row_V, text in zip(run([ask()])[0], (b"ab", b"", b"bbab", b"bba"), strict=True):
+        want = row_of(law, (*prompt, *text, ord("a"))).row(0)
+        assert torch.allclose(row_V, want, atol=1e-9), text
+
+
+@pytest.mark.parametrize("prompt", [tuple(b"ab"), (97, END), (END,)])
+def test_what_is_kept_below_a_new_root_and_then_left(prompt):
+    """The text goes on behind it as if the rest had never been: with the root scored anew, kept again, or unscored."""
+    law, root = by_bytes(tokens(3), 2), prompt[-1]
+    bush = Draft.certain((root, 97, 98, 98, 97), (-1, 0, 0, 2, 3))
+
+    def behind(text):
+        return row_of(law, (*prompt, *text)).row(0)
+
+    async def ask(new, text, again):
+        session = law.open(prompt)
+        await session.score(bush, Want())
+        left = session.keep(sorted({new, *bush.path_to(4)} - {0} | {0}), new)
+        if again:
+            left = session.keep(range(len(left)), 0)
+        twin = session.fork()
+        rows = [
+            (await row_behind(session, left.token[0]), text),
+            (await row_behind(session, 98), (*text[:-1], 98)),
+        ]
+        twin.commit((left.token[0], 97))
+        rows.append((await row_behind(twin, 98), (*text, 97, 98)))
+        twin.rewind(1)
+        rows.append((await row_behind(twin, 97), (*text, 97)))
+        session.close()
+        twin.close()
+        return rows
+
+    for new, again in itertools.product((2, 3, 4), (False, True)):
+        text = tuple(bush.token[i] for i in bush.path_to(new))
+        for row_V, want in run([ask(new, text, again)])[0]:
+            assert torch.allclose(row_V, behind(want), atol=1e-9), (new, again, want)
+
+
+def test_a_prompt_is_cut_before_the_white_space_behind_its_last_word():
+    """Behind a mark, or before a break that follows a word; never between two of white space, nor at the very beginning."""
+    pieces = (*"ab \n\t\r.", "a ", " b", "\n\n", "  ")
+    law = by_bytes(tokens(3, pieces), 2, breaks=b" \n")
+    for text, cut in (
+        (b"ab a", 2),
+        (b"ab  a", 2),
+        (b"ab \n\na", 2),
+        (b"ab\n a", 2),
+        (b"a b ", 3),
+        (b"a b a b", 5),
+        (b" ab", 0),
+        (b"  ab", 0),
+        (b"a\tb", 0),
+        (b"a\t b", 0),
+        (b"a\r\nb", 0),
+        (b"ab", 0),
+        (b".a .", 2),
+    ):
+        assert law._boundary(tuple(text)) == cut, text
+        tokens_, left = law.fixed(tuple(text)).tokens, law.fixed(tuple(text)).left
+        assert left == tuple(text[cut:]), text
+        own = b"".join(pieces[x].encode() for x in tokens_)
+        assert own == text[:cut] if cut else tokens_ == law.start
+    marked = (97, 32, 98, END, 97, 98)
+    assert law.fixed(marked).left == (97, 98)
+    assert law.fixed((*marked, 32, 97)).left == (32, 97)
+    assert law.fixed((*marked[:4], 32, 97)).left == (32, 97)
+    led = by_bytes(tokens(3, pieces), 2, breaks=b" \n", lead=b" ")
+    for text, lead in (
+        (marked, b" "),  # a text begins behind a mark, and where nothing is read before it
+        ((97, END), b""),
+        (tuple(b"ab a"), b""),
+        (tuple(b"ab"), b" "),
+    ):
+        assert led.fixed(text).lead == lead
+        assert led.tokens_of(text) == len(led.fixed(text).tokens + led.fixed(text).left) + len(lead)
+    bare = by_bytes(tokens(3), 2, start=())  # nothing is read first: the longest first token is
+    for text, token in ((b"abba", "abb"), (b"a", "a"), (b"bab", "ba"), (b"ab", "ab")):
+        head = bare.fixed(tuple(text))
+        assert (head.tokens, head.left) == ((PIECES.index(token),), tuple(text[len(token) :]))
+    other = by_bytes(tokens(3, pieces), 2, breaks=b".")
+    assert other.fixed(tuple(b"a b.a b")).left == tuple(b".a b")
+    assert by_bytes(tokens(3, pieces), 2, breaks=b"").fixed(tuple(b"a b.a")).left == tuple(b"a b.a")
 
 
 def test_a_mixture_and_a_product_of_two_tokenizers_keep_the_contract():

@@ -217,7 +217,7 @@ SHAPERS = (
     ),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: bool) -> None:
     """Scoring, committing, rewinding (also into the prompt), forking and parts, in any order: rows equal fresh ones."""
     model = toy(5, 4, chunk=3)

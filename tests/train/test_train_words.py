@@ -378,7 +378,7 @@ def test_a_config_that_cannot_be_is_one_sentence(change, says):
 def test_weights_of_another_shape_are_refused():
     weights = dict(spoken().state_dict())
     weights["up.weight"] = weights["up.weight"][:4]
-    with pytest.raises(FileError, match=r"up.weight has the shape \(4, 32\)"):
+    with pytest.raises(FileError, match=r"up.weight has shape \(4, 32\)"):
         WordNetwork(SMALL, weights)
     assert set(weights) == set(names(SMALL))
 

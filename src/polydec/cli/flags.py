@@ -84,7 +84,9 @@ class Flags:
     cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
     reuse: str | None = _asked("reuse", MODEL)
     reuse_key: str = _asked("reuse_key", MODEL)
+    cache_salt: str = _asked("cache_salt", MODEL)
     raw: bool = _asked("raw", MODEL)
+    sanitize_control_tokens: bool = _asked("sanitize_control_tokens", MODEL)
     source: str | None = _asked("source", MODEL, type=str | None)
     source_file: Annotated[
         Path | None, Option(help="read the source from this file", rich_help_panel=MODEL)

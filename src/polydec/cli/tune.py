@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -68,6 +69,12 @@ def tune(
     if rows is not None:
         tune_on.check(lm, rows, max_tokens, raw)
     err = Console(stderr=True, highlight=False)
+    recorded = os.environ.get("POLYDEC_PROFILE")
+    if recorded:
+        err.print(
+            f"warning: `auto` reads {recorded!r}, which POLYDEC_PROFILE names, in place of what is measured now",
+            style="yellow",
+        )
     if machine.busy() > 0.2:
         err.print(
             f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are doubtful",

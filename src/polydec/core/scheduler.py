@@ -31,7 +31,8 @@ class Usage:
 @dataclass(frozen=True)
 class Pass:
     """One pass that a request took part in. start: by `time.perf_counter`; positions: fed for this request; of: fed in all;
-    queries: how many were answered together."""
+    queries: how many were answered together; salted_of, salted_queries: of these, those of requests with its cache_salt, which
+    is all that a client of a server may know."""
 
     model: Model
     start: float
@@ -39,14 +40,17 @@ class Pass:
     positions: int
     of: int
     queries: int
+    salted_of: int
+    salted_queries: int
 
 
 class Task:
     """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed; `passes` is given a
-    record of every pass where it is a list."""
+    record of every pass where it is a list; cache_salt: what was computed for it is shared with tasks of the same salt only."""
 
     __slots__ = (
         "__weakref__",
+        "cache_salt",
         "coro",
         "done",
         "error",
@@ -63,7 +67,10 @@ class Task:
         "usage",
     )
 
-    def __init__(self, coro: Coro, parent: Task | None = None, slot: int = 0) -> None:
+    def __init__(
+        self, coro: Coro, parent: Task | None = None, slot: int = 0, cache_salt: str = ""
+    ) -> None:
+        self.cache_salt = cache_salt if parent is None else parent.cache_salt
         self.coro, self.parent, self.slot = coro, parent, slot
         self.top: Task | None = (
             None if parent is None else parent.root
@@ -201,8 +208,8 @@ class Scheduler:
             doubling,
         )
 
-    def submit(self, coro: Coro) -> Task:
-        task = Task(coro)
+    def submit(self, coro: Coro, cache_salt: str = "") -> Task:
+        task = Task(coro, cache_salt=cache_salt)
         self._ready.append((task, None, None))
         return task
 
@@ -320,7 +327,7 @@ class Scheduler:
         size = sum([f.size for _, f in group])
         each = seconds / size
         later: Group = []
-        watched: dict[int, tuple[list[Pass], int]] = {}
+        watched: dict[int, tuple[list[Pass], int, str]] = {}
         for (task, f), answer in zip(group, answers):
             use = task.usage.get(model)
             if use is None:
@@ -330,16 +337,18 @@ class Scheduler:
             use.positions += f.size
             use.seconds += each * f.size
             if task.passes is not None:
-                watched[id(task.passes)] = (
-                    task.passes,
-                    f.size + watched.get(id(task.passes), (None, 0))[1],
-                )
+                before = watched.get(id(task.passes))
+                size_before = 0 if before is None else before[1]
+                watched[id(task.passes)] = task.passes, f.size + size_before, task.cache_salt
             if f.rest is None:
                 self._ready.append((task, answer, None))
             else:  # the rest of a prompt goes on where it was: in front
                 later.append((task, f.rest))
-        for passes, mine in watched.values():
-            passes.append(Pass(model, start, seconds, mine, size, len(group)))
+        for passes, mine, salt in watched.values():
+            sizes = [f.size for task, f in group if task.cache_salt == salt]
+            passes.append(
+                Pass(model, start, seconds, mine, size, len(group), sum(sizes), len(sizes))
+            )
         self._put_back(model, later)
 
     def _resume(self, task: Task, value: Any, error: BaseException | None) -> None:

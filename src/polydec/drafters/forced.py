@@ -52,17 +52,16 @@ class Forced:
                 token: int = allowed[0]
             elif (
                 spelled
+                and spelled[0] in allowed
                 and len(allowed) <= FEW
                 and all(rest.startswith(_piece(pieces, x) or b"\0\0") for x in allowed)
             ):
                 token = spelled[0]
             else:
                 break
-            piece = _piece(pieces, token)
-            if token not in allowed or (rest and not rest.startswith(piece or b"\0\0")):
-                break
             out.append(token)
-            state, rest = language.step(state, token), rest[len(piece) :]
+            state = language.step(state, token)
+            rest = rest[len(_piece(pieces, token)) :]
             if not rest:
                 rest = language.forced(state)
                 spelled = _spelled(words, rest)
@@ -102,10 +101,10 @@ class ForcedGuess:
         return Draft.chain(root, self.config.tokens(self.state, min(budget.depth, budget.nodes)))
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        if verdict.prompt or self.config.language is None:
-            return
-        for x in verdict.tokens(draft):
-            self.state = self.config.language.step(self.state, x)
+        language = self.config.language
+        if language is not None:
+            for x in verdict.tokens(draft):
+                self.state = language.step(self.state, x)
 
     def fork(self, session: Session, choice: int | None = None) -> ForcedGuess:
         return ForcedGuess(self.config, self.state)

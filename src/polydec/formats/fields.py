@@ -141,10 +141,35 @@ class NamedTemplate(Strict):
     template: str
 
 
-class TokenizerConfig(Strict):
-    """tokenizer_config.json and chat_template.json."""
+class AddedTokenFields(Strict):
+    """A token beside a vocabulary, and how it is found in a text."""
 
-    chat_template: str | list[NamedTemplate] | None = None
+    content: Annotated[str, Field(min_length=1, max_length=1 << 16)]
+    single_word: Flag = None
+    lstrip: Flag = None
+    rstrip: Flag = None
+    normalized: Flag = None
+    special: Flag = None
+
+
+_Token = Annotated[str, Field(min_length=1, max_length=1 << 16)] | AddedTokenFields
+_TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+
+
+class TokenizerConfig(Strict):
+    """tokenizer_config.json, with special_tokens_map.json, and chat_template.json."""
+
+    chat_template: str | list[NamedTemplate] | dict[str, str] | None = None
+    added_tokens_decoder: dict[_TokenId, AddedTokenFields] | None = None
+    extra_special_tokens: list[_Token] | dict[str, _Token] | None = None
+    additional_special_tokens: list[_Token] | None = None
+    split_special_tokens: Flag = None
+
+
+class AddedTokens(Strict):
+    """added_tokens.json: tokens with their ids."""
+
+    tokens: dict[str, Id]
 
 
 class GGUFText(Strict):
@@ -178,7 +203,21 @@ class AdapterFields(Strict):
     use_qalora: Flag = None
     use_bdlora: Flag = None
     fan_in_fan_out: Flag = None
-    alpha_pattern: dict[str, Any] | None = None
+    init_lora_weights: bool | str | None = None
+    target_modules: str | list[str] | None = None
+    exclude_modules: str | list[str] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[str] | None = None
+    alpha_pattern: dict[str, Positive] | None = None
+    lora_bias: Flag = None
+    modules_to_save: list[Any] | None = None
+    target_parameters: list[Any] | None = None
+    trainable_token_indices: list[Any] | dict[str, Any] | None = None
+    megatron_config: dict[str, Any] | None = None
+    velora_config: dict[str, Any] | None = None
+    monteclora_config: dict[str, Any] | None = None
+    arrow_config: dict[str, Any] | None = None
+    kasa_config: dict[str, Any] | None = None
     layer_replication: list[Any] | None = None
     alora_invocation_tokens: list[Any] | None = None
     bias: str | None = None
@@ -629,6 +668,22 @@ def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
     return tuple(weights[name].shape) if of is None else of(name)
 
 
+def require_shapes(weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Each of these tensors must be there and have its shape: told by names and shapes, before anything is read or made room
+    for.
+
+    Args:
+        weights: the tensors of a file by name.
+        shapes: what the config asks for, by the file's names.
+
+    Raises:
+        FileError: the first that is missing or has another shape, with both.
+    """
+    for name, shape in shapes.items():
+        if (stored := shape_of(weights, name)) != shape:
+            raise FileError(f"{name} has shape {stored}: config.json asks for {shape}")
+
+
 def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     """(name, shape, whether it must be there) of every tensor that is read."""
     W, q, kv = c.width, c.heads * c.head, c.kv_heads * c.head
@@ -722,8 +777,9 @@ def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
 
 
 def largest(weights: Mapping[str, Any]) -> int:
-    """The longest side of any tensor."""
-    return max((d for name in weights for d in shape_of(weights, name)), default=0)
+    """The longest side of any tensor that holds a number: one of shape [2**24, 0] takes no byte of a file."""
+    shapes = (shape_of(weights, name) for name in weights)
+    return max((max(shape) for shape in shapes if shape and 0 not in shape), default=0)
 
 
 def source_of(weights: Mapping[str, Any], name: str) -> tuple[Any, ...]:

@@ -18,14 +18,17 @@ from polydec.formats.fields import source_of
 
 
 class SafeTensors(Mapping[str, Tensor]):
-    """Tensors of some .safetensors files, each read when asked for. Raises FileError where a file is damaged."""
+    """Tensors of some .safetensors files, each read when asked for. metadata: what their headers say beside tensors. Raises
+    FileError where a file is damaged."""
 
     def __init__(self, files: list[Path]) -> None:
         self._at: dict[str, tuple[Path, Any]] = {}
+        self.metadata = dict[str, str]()
         for file in files:
             try:
                 handle = safe_open(file, "pt")
                 self._at |= dict.fromkeys(handle.keys(), (file, handle))
+                self.metadata |= handle.metadata() or {}
             except (SafetensorError, OSError) as e:
                 raise FileError(
                     f"{file} cannot be read as safetensors, it is truncated or damaged ({e})"
@@ -36,6 +39,9 @@ class SafeTensors(Mapping[str, Tensor]):
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._at[name][1].get_slice(name).get_shape())
+
+    def __contains__(self, name: object) -> bool:  # else each question would read a tensor
+        return name in self._at
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._at)
@@ -159,4 +165,13 @@ def unpickled(file: Path) -> dict[str, Tensor]:
                 f"{file} holds something else than tensors by name: it is no checkpoint's"
             )
         )
+    for name, t in tensors.items():
+        # a tensor that repeats its numbers may claim any shape, and whoever copies it makes room for all of that
+        if t.is_sparse or t.numel() * t.element_size() > t.untyped_storage().nbytes():
+            raise FileError(
+                edge.sentence(
+                    f"{file} has {name!r} of shape {tuple(t.shape)}, more numbers than it stores for it: only tensors that "
+                    "are stored whole are read"
+                )
+            )
     return tensors

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from polydec.base.files import replace
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.formats import edge, fields
+from polydec.formats.tensor_files import SafeTensors
 
 CONFIG = "config.json"
 
@@ -46,8 +46,9 @@ def save(
     replace(path / CONFIG, lambda at: Path(at).write_text(text, encoding="utf-8"))
 
 
-def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(config, tensors) of a directory. Raises FileError, one sentence that names the file and what is damaged."""
+def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """(config, tensors) of a directory, each tensor read when it is asked for. Raises FileError, one sentence that names the
+    file and what is damaged."""
     path = Path(path)
     if not (path / kind.weights).is_file() or not (path / CONFIG).is_file():
         raise FileError(
@@ -62,12 +63,9 @@ def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Tensor
             raise FileError(
                 f"{CONFIG} says that this is of the kind {config['polydec']!r:.80}, not {kind.name!r}"
             )
-        with (
-            edge.reading(f"{kind.weights} is truncated or damaged"),
-            safe_open(path / kind.weights, "pt") as file,
-        ):
-            stated = (file.metadata() or {}).get("polydec", kind.name)
-            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        with edge.reading(f"{kind.weights} is truncated or damaged"):
+            tensors = SafeTensors([path / kind.weights])
+            stated = tensors.metadata.get("polydec", kind.name)
         if stated != kind.name:
             raise FileError(
                 f"{kind.weights} says that it is of the kind {stated!r:.80}, not {kind.name!r}"
@@ -144,14 +142,13 @@ def vocab_of(c: fields.OnStates) -> Vocab:
 
 
 def tensor(tensors: Mapping[str, Tensor], kind: Kind, name: str, shape: tuple[int, ...]) -> Tensor:
-    """One tensor of this shape, all its numbers finite. Raises FileError where there is none."""
+    """One tensor of this shape, all its numbers finite; nothing of another shape is read. Raises FileError where there is
+    none."""
     if name not in tensors:
         raise FileError(f"{kind.weights} lacks {name!r}, which {CONFIG} speaks of")
+    if (stored := fields.shape_of(tensors, name)) != shape:
+        raise FileError(f"{kind.weights} has {name} of shape {stored}: {CONFIG} asks for {shape}")
     t = tensors[name]
-    if tuple(t.shape) != shape:
-        raise FileError(
-            f"{kind.weights} has {name} of shape {tuple(t.shape)}: {CONFIG} asks for {shape}"
-        )
     if t.is_floating_point() and not bool(t.isfinite().all()):
         raise FileError(f"{kind.weights} has a NaN or an infinite number in {name}")
     return t

@@ -21,7 +21,7 @@ from polydec.base.errors import FileError
 from polydec.base.files import replace as replace_file
 from polydec.core.protocols import Target
 from polydec.core.types import Reads, Vocab
-from polydec.formats import edge, tensor_files
+from polydec.formats import edge, fields, tensor_files
 from polydec.formats.fields import PublishedFields
 from polydec.formats.rope import Rope
 from polydec.learned import artefact
@@ -244,18 +244,27 @@ def known(config: Mapping[str, Any]) -> bool:
     return any(name in NAMES for name in names)
 
 
-def tensor_of(
-    weights: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None = None
-) -> Tensor:
-    """A tensor of this shape, its numbers finite, by the names that the two writers of such files use. Raises FileError."""
+def stored_name(weights: Mapping[str, Tensor], name: str) -> str:
+    """By which of the names that the two writers of such files use a tensor is there. Raises FileError."""
     tail = name.removeprefix("midlayer.")
     names = [name, f"layers.0.{tail}", f"model.{name}", f"model.layers.0.{tail}"]
     have = next((n for n in names if n in weights), None)
     if have is None:
         raise FileError(f"the weights lack {name!r}")
+    return have
+
+
+def require_layout(weights: Mapping[str, Tensor], layout: Mapping[str, tuple[int, ...]]) -> None:
+    """All tensors of a layout are there, of their shapes, by either writer's names. Raises FileError before any is read."""
+    fields.require_shapes(
+        weights, {stored_name(weights, name): shape for name, shape in layout.items()}
+    )
+
+
+def tensor_of(weights: Mapping[str, Tensor], name: str) -> Tensor:
+    """A tensor by the names of either writer, its numbers finite. Raises FileError."""
+    have = stored_name(weights, name)
     t = weights[have]
-    if shape is not None and tuple(t.shape) != shape:
-        raise FileError(f"{have} has shape {tuple(t.shape)}: config.json asks for {shape}")
     if t.is_floating_point() and not bool(t.isfinite().all()):
         raise FileError(f"{have} holds a NaN or an infinite number")
     return t
@@ -276,16 +285,24 @@ def load(path: str | Path) -> Read:
             )
         weights = tensor_files.open_weights(path)
         H, C = c.hidden_size, c.draft_vocab_size or c.vocab_size
-        tensors = {
-            name: tensor_of(weights, f"midlayer.{name}", shape).float()
-            for name, shape in layout(c).items()
-        }
+        fused = fields.shape_of(weights, stored_name(weights, "fc.weight"))
+        if len(fused) != 2 or fused[0] != H:
+            raise FileError(f"fc.weight has shape {fused}: it must have {H} rows")
+        mapped = "d2t" in weights or "model.d2t" in weights
+        require_layout(
+            weights,
+            {
+                **{f"midlayer.{name}": shape for name, shape in layout(c).items()},
+                **({"d2t": (C,)} if mapped else {}),
+                "lm_head.weight": (C, H),
+                "norm.weight": (H,),
+            },
+        )
+        tensors = {name: tensor_of(weights, f"midlayer.{name}").float() for name in layout(c)}
         fuse = tensor_of(weights, "fc.weight").float()
-        if fuse.ndim != 2 or len(fuse) != H:
-            raise FileError(f"fc.weight has shape {tuple(fuse.shape)}: it must have {H} rows")
         token_C = torch.arange(C)
-        if "d2t" in weights or "model.d2t" in weights:
-            token_C = token_C + tensor_of(weights, "d2t", (C,)).long()
+        if mapped:
+            token_C = token_C + tensor_of(weights, "d2t").long()
         elif c.vocab_size != C:
             raise FileError("the weights lack 'd2t', which says which tokens the head knows")
         if (
@@ -295,8 +312,8 @@ def load(path: str | Path) -> Read:
             raise FileError(f"d2t names tokens outside 0 to {c.vocab_size - 1}, or one twice")
         own = Vocabulary(
             token_C,
-            tensor_of(weights, "lm_head.weight", (C, H)).float(),
-            tensor_of(weights, "norm.weight", (H,)).float(),
+            tensor_of(weights, "lm_head.weight").float(),
+            tensor_of(weights, "norm.weight").float(),
         )
         table = next(
             (

@@ -21,7 +21,13 @@ from polydec.formats import edge, tensor_files
 from polydec.formats.fields import PublishedFields
 from polydec.learned import artefact, published
 from polydec.learned.kinds.eagle import Eagle
-from polydec.learned.published import PublishedLayer, require_table, tensor_of, write
+from polydec.learned.published import (
+    PublishedLayer,
+    require_layout,
+    require_table,
+    tensor_of,
+    write,
+)
 
 NAMES = ("LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 """What the architecture is called: by SGLang, and by vLLM. Each looks for a name of its own in the list of a config."""
@@ -79,13 +85,18 @@ def load(path: str | Path) -> ReadEagle1:
                 f"divide the width {c.hidden_size}"
             )
         weights, H = tensor_files.open_weights(path), c.hidden_size
-        tensors = {
-            name: tensor_of(weights, f"midlayer.{name}", shape).float()
-            for name, shape in layout(c).items()
-        }
-        fuse_H2 = tensor_of(weights, "fc.weight", (H, 2 * H)).float()
         biased = any(name in weights for name in ("fc.bias", "model.fc.bias"))
-        bias_H = tensor_of(weights, "fc.bias", (H,)).float() if biased else None
+        require_layout(
+            weights,
+            {
+                **{f"midlayer.{name}": shape for name, shape in layout(c).items()},
+                "fc.weight": (H, 2 * H),
+                **({"fc.bias": (H,)} if biased else {}),
+            },
+        )
+        tensors = {name: tensor_of(weights, f"midlayer.{name}").float() for name in layout(c)}
+        fuse_H2 = tensor_of(weights, "fc.weight").float()
+        bias_H = tensor_of(weights, "fc.bias").float() if biased else None
         table = next(
             (
                 weights[n]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.core.types import Vocab
-from polydec.formats import edge, tensor_files
+from polydec.formats import edge, fields, tensor_files
 from polydec.formats.fields import PublishedMedusaFields
 from polydec.learned import artefact
 from polydec.learned.kinds.heads import Heads
@@ -44,29 +45,25 @@ def load(path: str | Path) -> Heads:
             if (path / FILE).is_file()
             else tensor_files.open_weights(path)
         )
-        weights = {name.removeprefix("medusa_heads."): weights[name] for name in weights}
-        own = [_first(weights, f"{k}.1.weight", f"lm_heads.{k}.weight") for k in range(c.count)]
-        if any(t.ndim != 2 or t.shape != own[0].shape for t in own):
-            raise FileError(
-                f"the matrices of the heads have shapes {[tuple(t.shape) for t in own]}: all must have one"
-            )
-        V, H = own[0].shape
+        stored = _stored_names(weights, c.count)
+        shapes = [fields.shape_of(weights, head.own) for head in stored]
+        if any(len(shape) != 2 or shape != shapes[0] for shape in shapes):
+            raise FileError(f"the matrices of the heads have shapes {shapes}: all must have one")
+        V, H = shapes[0]
         if (c.vocab_size, c.hidden_size) != (c.vocab_size and V, c.hidden_size and H):
             raise FileError(
                 f"lm_heads have shape {(V, H)}: config.json says {(c.vocab_size, c.hidden_size)}"
             )
+        for head in stored:
+            fields.require_shapes(weights, {head.weight: (H, H)})
+            if head.bias is not None:
+                fields.require_shapes(weights, {head.bias: (H,)})
+        own = [_numbers(weights, head.own) for head in stored]
         eye, heads = torch.eye(H), list[tuple[Tensor, Tensor, Tensor]]()
-        for k in range(c.count):
-            weight = _first(
-                weights, f"{k}.0.linear.weight", f"blocks.{k}.layers.0.weight", shape=(H, H)
-            )
-            name = next(
-                (n for n in (f"{k}.0.linear.bias", f"blocks.{k}.layers.0.bias") if n in weights),
-                None,
-            )
-            heads.append(
-                (weight, torch.zeros(H) if name is None else _first(weights, name, shape=(H,)), eye)
-            )
+        for head in stored:
+            weight = _numbers(weights, head.weight)
+            bias = torch.zeros(H) if head.bias is None else _numbers(weights, head.bias)
+            heads.append((weight, bias, eye))
         ours = c.polydec_trained
         if ours is None:
             return Heads(heads, False, Vocab(V, frozenset(), ""), _guessed(c.count), own_VH=own)
@@ -113,15 +110,38 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any] | None = None)
     write(path, config, tensors)
 
 
-def _first(
-    weights: Mapping[str, Tensor], *names: str, shape: tuple[int, ...] | None = None
-) -> Tensor:
-    """The tensor that has one of these names, in fp32."""
-    if (name := next((n for n in names if n in weights), None)) is None:
-        raise FileError(f"the weights lack {names[-1]!r}")
+@dataclass(frozen=True)
+class _StoredHead:
+    """The names of a head's tensors in its file; bias None: it has none."""
+
+    own: str
+    weight: str
+    bias: str | None
+
+
+def _stored_names(weights: Mapping[str, Tensor], count: int) -> list[_StoredHead]:
+    """Of each head the names that are there, with and without what the authors' own writer puts before them."""
+
+    def first(*names: str) -> str | None:
+        both = (before + name for name in names for before in ("", "medusa_heads."))
+        return next((name for name in both if name in weights), None)
+
+    out = list[_StoredHead]()
+    for k in range(count):
+        theirs, ours = f"{k}.0.linear", f"blocks.{k}.layers.0"
+        own = first(f"{k}.1.weight", f"lm_heads.{k}.weight")
+        weight = first(f"{theirs}.weight", f"{ours}.weight")
+        for name, have in ((f"lm_heads.{k}.weight", own), (f"{ours}.weight", weight)):
+            if have is None:
+                raise FileError(f"the weights lack {name!r}")
+        assert own is not None and weight is not None
+        out.append(_StoredHead(own, weight, first(f"{theirs}.bias", f"{ours}.bias")))
+    return out
+
+
+def _numbers(weights: Mapping[str, Tensor], name: str) -> Tensor:
+    """A tensor in fp32, its numbers finite. Raises FileError where one is not."""
     t = weights[name].float()
-    if shape is not None and tuple(t.shape) != shape:
-        raise FileError(f"{name} has shape {tuple(t.shape)}: it must be {shape}")
     if not bool(t.isfinite().all()):
         raise FileError(f"{name} holds a NaN or an infinite number")
     return t

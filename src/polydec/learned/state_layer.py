@@ -159,14 +159,16 @@ def read(
     kind: artefact.Kind,
     width: int,
     wide: int | None = None,
+    at: str = "layer.",
 ) -> StateLayer:
-    """From the config and the tensors of an artefact. Raises FileError where they do not fit each other."""
+    """From the config and the tensors of an artefact; at: what its tensors' names begin with. Raises FileError where they do
+    not fit each other."""
     if width % (2 * c.heads) or c.heads % c.kv_heads:
         raise FileError(
             f"heads is {c.heads}, kv_heads {c.kv_heads}: they must divide the width {width}"
         )
     tensors = {
-        name: artefact.tensor(t, kind, f"layer.{name}", shape).float()
+        name: artefact.tensor(t, kind, at + name, shape).float()
         for name, shape in shapes(width, c.heads, c.kv_heads, c.inner, wide).items()
     }
     return StateLayer(tensors, c.heads, c.kv_heads, c.theta)

@@ -67,16 +67,9 @@ def read(
     """One layer, or as many as the config says. Raises FileError where the tensors do not fit it."""
     if c.layers == 1:
         return state_layer.read(c, t, kind, width)
-    layers = list[StateLayer]()
-    for i in range(c.layers):
-        prefix = f"layer.{i}."
-        own = {
-            "layer." + name.removeprefix(prefix): tensor
-            for name, tensor in t.items()
-            if name.startswith(prefix)
-        }
-        layers.append(state_layer.read(c, own, kind, width))
-    return StateStack(layers)
+    return StateStack(
+        [state_layer.read(c, t, kind, width, at=f"layer.{i}.") for i in range(c.layers)]
+    )
 
 
 def example(width: int, layers: int, seed: int) -> StateStack:

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from polydec.base.errors import RequestError
 from polydec.base.options import shown
+from polydec.core.scheduler import current_task
 from polydec.core.types import Vocab
 from polydec.models.checks import adapts, routes
 from polydec.models.geometry import Geometry
@@ -33,7 +34,8 @@ class LM:
     caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once.
     press: how old keys and values are kept, None: as they are; it decides the law. beside: what all texts of this law are
     written from, None: nothing. within: the law of which this is a request's own view, and what the request takes of its key's
-    text, None: it is no view. shared: of all texts that were opened, tokens whose entries another text's cache held.
+    text, None: it is no view. shared: of all texts that were opened, tokens whose entries another text's cache held. Entries
+    are shared only among requests of one `cache_salt`, so that no client of a server learns what another one asked.
     """
 
     def __init__(
@@ -52,8 +54,8 @@ class LM:
         self.shared = 0
         self.texts = Texts()  # of the keys of requests that take an earlier one's cache
         self._pressed = dict[Press, LM]()  # the same network over pressed caches
-        # Oldest first: the text of each cache, and the cache.
-        self._kept: list[tuple[tuple[int, ...], Any]] = []
+        # Oldest first: the salt and text of each cache, and the cache.
+        self._kept: list[tuple[str, tuple[int, ...], Any]] = []
         self.live = WeakSet[LMSession]()
 
     @property
@@ -89,7 +91,7 @@ class LM:
     def nbytes(self) -> int:
         """Bytes of all cache entries, of live sessions and of kept texts; what they share counts once."""
         laws = (self, *self._pressed.values())
-        kept = [cache for law in laws for _, cache in law._kept]
+        kept = [cache for law in laws for _, _, cache in law._kept]
         kept += [cache for law in laws for cache in law.texts.caches]
         return nbytes([*(session.ledger.cache for session in self.live), *kept])
 
@@ -146,10 +148,10 @@ class LM:
         self.live.add(session)
         return session
 
-    def reusing(self, key: str, edited: bool) -> LM:
+    def reusing(self, key: str, edited: bool, cache_salt: str = "") -> LM:
         """A view of this law for one request, which takes of the last text of its key what it can: what both begin with, and
-        (edited) what stands behind an edit. `within` says how much that was. Raises RequestError where keys cannot be turned to
-        other positions."""
+        (edited) what stands behind an edit. `within` says how much that was. cache_salt: a key names another text under another
+        salt. Raises RequestError where keys cannot be turned to other positions."""
         if edited and self.press is not None:
             raise RequestError(
                 f"reuse is 'edited': cache is {self.press.called}, and packed keys are not turned; leave one out"
@@ -164,7 +166,7 @@ class LM:
             chunk=self.chunk,
             press=self.press,
             beside=self.beside,
-            within=(self, Reuse(self.texts, key, edited)),
+            within=(self, Reuse(self.texts, key, edited, cache_salt)),
         )
         view.live = self.live
         return view
@@ -187,10 +189,10 @@ class LM:
         reuse.took(n, grafts, edited)
         return Ledger(self.network, kept.cache.fork(n), text, pressed, grafts, edited)
 
-    def forget(self, key: str) -> None:
-        """Give back what is kept of the text of a key."""
+    def forget(self, key: str, cache_salt: str = "") -> None:
+        """Give back what is kept of the text of a key; cache_salt: that of its requests."""
         for law in (self, *self._pressed.values()):
-            law.texts.forget(key)
+            law.texts.forget(key, cache_salt)
 
     def require(self, tokens: Sequence[int], who: str) -> None:
         """Raise RequestError where an id lies outside the vocabulary."""
@@ -202,11 +204,15 @@ class LM:
         """A cache that holds as much of this text as any: a kept one, which goes over to the new session where all of it is of
         use, or what a live session has in common."""
         best, most, at = None, 0, -1
-        for i, (kept, cache) in enumerate(self._kept):
-            if (n := self._useful(cache, common(kept, text))) > most:
+        owner = current_task()
+        salt = "" if owner is None else owner.cache_salt
+        for i, (kept_salt, kept, cache) in enumerate(self._kept):
+            if kept_salt == salt and (n := self._useful(cache, common(kept, text))) > most:
                 best, most, at = cache, n, i
         shares = self.network.tree or self.network.rollback
         for session in self.live:
+            if session.cache_salt != salt:
+                continue
             ledger = session.ledger
             n = self._useful(ledger.cache, min(ledger.filled, common(ledger.text, text)))
             useful = session.law is self and n >= LEAST and n > most
@@ -215,8 +221,8 @@ class LM:
         if best is None:
             return self._new_cache()
         self.shared += most
-        if at >= 0 and most == len(self._kept[at][0]):
-            return self._kept.pop(at)[1]
+        if at >= 0 and most == len(self._kept[at][1]):
+            return self._kept.pop(at)[2]
         return best.fork(most)
 
     def _useful(self, cache: Any, common: int) -> int:
@@ -232,11 +238,17 @@ class LM:
             cache.beside = self.beside
         return cache
 
-    def keep_text(self, text: tuple[int, ...], cache: Any, edited: int | None) -> None:
-        """Called by a session that closes: the newest `keep` texts stay, or of a request's view the last one for its key."""
+    def keep_text(
+        self, text: tuple[int, ...], cache: Any, edited: int | None, cache_salt: str
+    ) -> None:
+        """Called by a session that closes: the newest `keep` texts stay, or of a request's view the last one for its key.
+        cache_salt: of the session's request."""
         if self.within is not None:
             reuse = self.within[1]
             if cache.length and not any(session.law is self for session in self.live):
-                reuse.texts.put(reuse.key, text[: cache.length], cache, edited)
+                reuse.texts.put(
+                    reuse.key, text[: cache.length], cache, edited, cache_salt=reuse.cache_salt
+                )
         elif self.keep and cache.length:
-            self._kept = [*self._kept, (text[: cache.length], cache)][-self.keep :]
+            kept = (cache_salt, text[: cache.length], cache)
+            self._kept = [*self._kept, kept][-self.keep :]

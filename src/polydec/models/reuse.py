@@ -11,6 +11,7 @@ anew in silence.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,44 +56,63 @@ class Graft:
 
 class Texts:
     """The texts of some keys, of each the last one. Bounded: where KEYS are kept, another key's text takes the place of the one
-    that was idle the longest, if that was for IDLE seconds, and is not kept else. So a key that is in use keeps its text,
-    whatever else runs. clock: gives seconds."""
+    that was idle the longest, if that was for IDLE seconds, else of the oldest of a salt that has more of them than its own
+    will have, and is not kept else. So a key that is in use keeps its text, whatever else runs under its salt. clock: gives
+    seconds. A key names a text of its own under each cache_salt."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._kept = clock, dict[str, Kept]()
+        self._clock, self._kept = clock, dict[tuple[str, str], Kept]()
 
     @property
     def caches(self) -> list[Any]:
         return [kept.cache for kept in self._kept.values()]
 
-    def take(self, key: str) -> Kept | None:
+    def take(self, key: str, cache_salt: str = "") -> Kept | None:
         """The text of a key, which stays."""
-        return self._kept.get(key)
+        return self._kept.get((cache_salt, key))
 
-    def put(self, key: str, text: tuple[int, ...], cache: Any, edited: int | None) -> None:
+    def put(
+        self,
+        key: str,
+        text: tuple[int, ...],
+        cache: Any,
+        edited: int | None,
+        cache_salt: str = "",
+    ) -> None:
         """The text of a key from now on, where there is room for it."""
-        now = self._clock()
-        if key not in self._kept and len(self._kept) >= KEYS:
-            oldest = min(self._kept, key=lambda other: self._kept[other].at)
-            if now - self._kept[oldest].at < IDLE:
+        now, place = self._clock(), (cache_salt, key)
+        if place not in self._kept and len(self._kept) >= KEYS:
+            evicted = self._evictable(cache_salt, now)
+            if evicted is None:
                 return
-            del self._kept[oldest]
+            del self._kept[evicted]
         cache.own()
-        self._kept[key] = Kept(text, cache, edited, now)
+        self._kept[place] = Kept(text, cache, edited, now)
 
-    def forget(self, key: str) -> None:
+    def _evictable(self, cache_salt: str, now: float) -> tuple[str, str] | None:
+        """Whose place a further text of this salt takes; None: there is none."""
+        oldest = min(self._kept, key=lambda other: self._kept[other].at)
+        if now - self._kept[oldest].at >= IDLE:
+            return oldest
+        texts_of = Counter(salt for salt, _ in self._kept)
+        largest, count = texts_of.most_common(1)[0]
+        if count <= texts_of[cache_salt] + 1:
+            return None
+        return min((p for p in self._kept if p[0] == largest), key=lambda p: self._kept[p].at)
+
+    def forget(self, key: str, cache_salt: str = "") -> None:
         """Nothing of a key is kept any more."""
-        self._kept.pop(key, None)
+        self._kept.pop((cache_salt, key), None)
 
 
 class Reuse:
-    """What one request takes of its key's text. edited: it may take what stands behind an edit.
+    """What one request takes of its key's text. edited: it may take what stands behind an edit; cache_salt: of the request.
 
     positions: of the prompt that were taken and not fed; turned: those of them that stood elsewhere; approximate: whether
     the law is not that of the text alone."""
 
-    def __init__(self, texts: Texts, key: str, edited: bool) -> None:
-        self.texts, self.key, self.edited = texts, key, edited
+    def __init__(self, texts: Texts, key: str, edited: bool, cache_salt: str = "") -> None:
+        self.texts, self.key, self.edited, self.cache_salt = texts, key, edited, cache_salt
         self.positions, self.turned, self.approximate = 0, 0, False
 
     @property
@@ -113,11 +133,12 @@ class Reuse:
 
     def follows(self, other: Reuse) -> bool:
         """Whether both are about one text."""
-        return self.texts is other.texts and self.key == other.key
+        mine, others = (self.key, self.cache_salt), (other.key, other.cache_salt)
+        return self.texts is other.texts and mine == others
 
     def known(self, text: Sequence[int]) -> tuple[Kept | None, int, tuple[Graft, ...]]:
         """The text of the key, how many tokens of it this one begins with, and what else of it stands in this one."""
-        kept = self.texts.take(self.key)
+        kept = self.texts.take(self.key, self.cache_salt)
         if kept is None:
             return None, 0, ()
         n = common(kept.text, text)

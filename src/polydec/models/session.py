@@ -51,7 +51,9 @@ class Law(Protocol):
     within: tuple[Any, Reuse] | None
 
     def require(self, tokens: Sequence[int], who: str) -> None: ...
-    def keep_text(self, text: tuple[int, ...], cache: Any, edited: int | None) -> None: ...
+    def keep_text(
+        self, text: tuple[int, ...], cache: Any, edited: int | None, cache_salt: str
+    ) -> None: ...
 
 
 class LMSession:
@@ -60,6 +62,11 @@ class LMSession:
 
     def __init__(self, law: Law, ledger: Ledger) -> None:
         self.law, self.ledger, self.owner = law, ledger, current_task()
+
+    @property
+    def cache_salt(self) -> str:
+        """What is computed for this text is shared with texts of the same salt only."""
+        return "" if self.owner is None else self.owner.cache_salt
 
     @property
     def peers(self) -> int:
@@ -153,5 +160,5 @@ class LMSession:
         ledger.settle()
         self.law.live.discard(self)
         ledger.forget(ledger.filled)
-        self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited)
+        self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited, self.cache_salt)
         ledger.cache = ledger.cache.fork(0)  # what nobody else reads is given back

@@ -23,10 +23,10 @@ from polydec.models.session import LMSession
 
 class Source:
     """What a text is written from. kv: what the decoder reads of it, [layers, 2, heads, tokens, head]; None: the encoder has
-    not run."""
+    not run; cache_salt: of the requests that share it."""
 
-    def __init__(self, model: Sourced, ids: tuple[int, ...]) -> None:
-        self.model, self.ids = model, ids
+    def __init__(self, model: Sourced, ids: tuple[int, ...], cache_salt: str = "") -> None:
+        self.model, self.ids, self.cache_salt = model, ids, cache_salt
         self.kv: Tensor | None = None
 
     @property
@@ -59,7 +59,7 @@ class Sourced:
     ) -> None:
         self.encoder, self.network, self.vocab, self.start = encoder, network, vocab, start
         self.chunk, self._keep = chunk, 0
-        self._laws = WeakValueDictionary[tuple[int, ...], LM]()
+        self._laws = WeakValueDictionary[tuple[str, tuple[int, ...]], LM]()
 
     @property
     def keep(self) -> int:
@@ -72,8 +72,9 @@ class Sourced:
         for law in list(self._laws.values()):
             law.keep = count
 
-    def given(self, source: Sequence[int]) -> LM:
-        """The law of texts that are written from these tokens; equal sources share law, caches and what the encoder left.
+    def given(self, source: Sequence[int], cache_salt: str = "") -> LM:
+        """The law of texts that are written from these tokens; equal sources of one cache_salt share law, caches and what the
+        encoder left.
         Raises RequestError where there are none, too many, or one is none of the vocabulary."""
         ids = tuple(source)
         if not ids:
@@ -86,11 +87,11 @@ class Sourced:
             raise RequestError(
                 f"source has token {bad[0]}: ids must lie in 0 to {self.vocab.size - 1}"
             )
-        law = self._laws.get(ids)
+        law = self._laws.get((cache_salt, ids))
         if law is None:
-            beside = Source(self, ids)
+            beside = Source(self, ids, cache_salt)
             law = LM(self.network, self.vocab, chunk=self.chunk, keep=self.keep, beside=beside)
-            self._laws[ids] = law
+            self._laws[cache_salt, ids] = law
         return law
 
     def open(self, prompt: Sequence[int]) -> LMSession:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,23 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.base import files
+from polydec.base.edge import read_bytes
 from polydec.base.errors import FileError
 from polydec.base.heard import warn
 from polydec.formats import adapters, edge, fields, sentences, zoo
 from polydec.formats.gguf import GGUF
 from polydec.formats.tensor_files import Borrowing, open_weights
+from polydec.text.added_tokens import merged_settings
 from polydec.text.gguf_text import generation_defaults, read_text
-from polydec.text.tokenizer import Text, default_template
+from polydec.text.template import MOST, Template
+from polydec.text.tokenizer import Text, named_templates
 
 BASES = 4
 """How many checkpoints may stand behind one another by `polydec_base`."""
+TEMPLATES = 64
+"""Chat templates by name that are read at most."""
+BYTES_OF_ID = 8
+"""What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up, and takes far more."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,12 @@ class Source:
     generation: dict[str, Any]
 
 
-def open_source(name: str, opened: dict[Path, Source] | None = None) -> Source:
+def open_source(name: str | PathLike[str], opened: dict[Path, Source] | None = None) -> Source:
     """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
     comes from there, and the embedding table where there is none here (a draft model shares its target's). A directory with an
     adapter_config.json names the checkpoint whose weights it changes. opened: by their paths, GGUF files that somebody has
     opened; those that are opened here are put into it."""
-    return _open(name, BASES, {} if opened is None else opened)
+    return _open(edge.path_text(name, "model"), BASES, {} if opened is None else opened)
 
 
 def _open(name: str, bases: int, opened: dict[Path, Source]) -> Source:
@@ -114,7 +122,8 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Sourc
             base.fingerprint,
             {**base.generation, **generation},
         )
-    text, fingerprint = _open_text(path, config, generation)
+    stored = sum(f.stat().st_size for end in ("safetensors", "bin") for f in path.glob(f"*.{end}"))
+    text, fingerprint = _open_text(path, config, generation, stored)
     return Source(str(path), config, weights, text, fingerprint, generation)
 
 
@@ -136,11 +145,14 @@ def find(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
+    inner = [f"*/{form}" for form in wanted if form != "*.jinja"]  # named templates have a folder
     try:
-        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
+        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=inner))
         if not any(folder.glob("*.safetensors")):
             folder = Path(
-                snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=["*/*"])
+                snapshot_download(
+                    name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=[*inner, "*/*.bin"]
+                )
             )
         if (folder / sentences.MODULES).is_file():  # which state an embedding model is read at
             snapshot_download(name, allow_patterns=["*_Pooling/config.json"])
@@ -164,26 +176,19 @@ def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def _open_text(
-    path: Path, config: Mapping[str, Any], generation: Mapping[str, Any]
+    path: Path, config: Mapping[str, Any], generation: Mapping[str, Any], stored: int
 ) -> tuple[Text, str]:
-    """The tokenizer of a directory and its fingerprint."""
-    settings = _json(path / "special_tokens_map.json", {}) | _json(
-        path / "tokenizer_config.json", {}
+    """The tokenizer of a directory and its fingerprint. stored: bytes of its weights."""
+    settings = merged_settings(
+        _json(path / "tokenizer_config.json", {}), _json(path / "special_tokens_map.json", {})
     )
-    template = None
     edge.check(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
-    if (at := path / "chat_template.jinja").is_file():
-        with edge.reading(str(at)):
-            template = at.read_text(encoding="utf-8")
-    elif (at := path / "chat_template.json").is_file():
-        template = default_template(
-            edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()["chat_template"]
-        )
+    template = _chat_templates(path)
     eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
     eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
     if (path / "tokenizer.json").is_file():
         text = Text.from_tokenizer_json(
-            path / "tokenizer.json", settings, eos=eos, template=template
+            path / "tokenizer.json", settings, added=_added(path), eos=eos, template=template
         )
     elif (path / "source.spm").is_file():
         from polydec.text.marian_text import marian_tokenizer
@@ -219,10 +224,50 @@ def _open_text(
         size = _text_config(config).get("vocab_size")
         if size is None:
             raise FileError(f"{path} has no tokenizer, and its config.json no vocab_size")
+        if size * BYTES_OF_ID > stored:
+            raise FileError(
+                f"{path} has no tokenizer, and its config.json says vocab_size {size}: its weights take {stored} bytes, "
+                f"less than the {BYTES_OF_ID} that an embedding takes at least"
+            )
         tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Text(tokenizer, eos=eos), ""
+    text.eos |= _own_end(text, _text_config(config).get("vocab_size"))
     return text, text.fingerprint
+
+
+def _own_end(text: Text, size: int | None) -> frozenset[int]:
+    """The token that the tokenizer itself calls the end of a text, where the model, of so many tokens, knows it."""
+    name = text.names.get("eos_token")
+    end = None if name is None else text.tokenizer.token_to_id(name)
+    return frozenset(() if end is None or (size is not None and end >= size) else (end,))
+
+
+def _added(path: Path) -> dict[str, int]:
+    """Tokens with their ids, of an added_tokens.json."""
+    at = path / "added_tokens.json"
+    return edge.check(fields.AddedTokens, {"tokens": _json(at, {})}, str(at)).tokens
+
+
+def _chat_templates(path: Path) -> dict[str, str] | None:
+    """Chat templates in files of their own, by name; None: there are none."""
+    found = {
+        at.stem: at
+        for at in sorted((path / "additional_chat_templates").glob("*.jinja"))[:TEMPLATES]
+    }
+    if (at := path / "chat_template.jinja").is_file():
+        found = {"default": at, **found}
+    if found:
+        return {name: _template_text(at) for name, at in found.items()}
+    if (at := path / "chat_template.json").is_file():
+        content = edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()
+        return named_templates(content["chat_template"])
+    return None
+
+
+def _template_text(at: Path) -> str:
+    with edge.reading(str(at)):
+        return read_bytes(at, MOST).decode("utf-8")
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -232,7 +277,7 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def save(
-    path: str | Path,
+    path: str | PathLike[str],
     config: Mapping[str, Any],
     weights: Mapping[str, Tensor],
     text: Text | None,
@@ -245,7 +290,7 @@ def save(
         raise FileError(
             "text is None: a checkpoint without a tokenizer needs config['polydec_base'], whose tokenizer it uses"
         )
-    where = Path(path)
+    where = Path(edge.path_text(path, "path"))
     where.mkdir(parents=True, exist_ok=True)
 
     def put(name: str, write: Any) -> None:
@@ -259,6 +304,11 @@ def save(
             ),
         )
 
+    def put_template(name: str, template: Template | None) -> None:
+        if template is not None:
+            (where / name).parent.mkdir(exist_ok=True)
+            put(name, lambda part: part.write_text(template.source, encoding="utf-8"))
+
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     put("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
     put_json("config.json", config)
@@ -269,8 +319,5 @@ def save(
         put_json(
             "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names}
         )
-        if (template := text.template) is not None:
-            put(
-                "chat_template.jinja",
-                lambda part: part.write_text(template.source, encoding="utf-8"),
-            )
+        put_template("chat_template.jinja", text.template)
+        put_template("additional_chat_templates/tool_use.jinja", text.tool_template)

@@ -9,24 +9,24 @@ namespace polydec {
 static constexpr int MOST_WIDE = 64, MOST_DEEP = 64, MOST_NODES = 4096, MOST_STATES = 64;
 
 bool Model::fits(int part, int n, int k_) const {
-  const int inside = part == STEP_JOIN ? c.width : join.data ? c.width : c.width / 2;
-  if (part == STEP_JOIN) return n == c.width && k_ == 2 * c.width;
-  return part == STEP_FUSE && n == inside && n % LANES == 0 && k_ % n == 0 && k_ / n <= MOST_STATES;
+  if (n != c.width || k_ % n) return false;
+  return part == STEP_JOIN ? k_ / n == 2 : k_ / n <= MOST_STATES;
 }
 
 // A row divided by its root mean square.
-static void even(const Kernels* k, const float* x, int n, float* out) {
+static void divided(const Kernels* k, const float* x, int n, float* out) {
   memcpy(out, x, size_t(n) * 4);
   const float f = 1.0f / std::sqrt(k->squares(out, n) / float(n) + 1e-6f);
   for (int d = 0; d < n; ++d) out[d] *= f;
 }
 
-// e^x for x <= 0, to 2e-7 of itself; plain operations in one order, so that every set gives the
-// same.
+// e^x for x <= 0, to 2.5e-7 of itself from -87 on; plain operations in one order, so that every set
+// gives the same.
 static inline float power(float x) {
-  x = std::max(x, -87.0f) * 1.44269504f;
-  const float whole = x + 0x1.8p23f;  // the nearest integer, in the last bits
-  const float r = (x - (whole - 0x1.8p23f)) * 0.693147181f;
+  x = std::max(x, -87.0f);
+  const float whole = x * 1.44269504f + 0x1.8p23f;  // the nearest integer, in the last bits
+  const float n = whole - 0x1.8p23f;
+  const float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;  // less n log 2, in two parts
   float y = 1.0f / 720 * r + 1.0f / 120;
   y = y * r + 1.0f / 24;
   y = y * r + 1.0f / 6;
@@ -41,15 +41,20 @@ static inline float power(float x) {
   return y * scale;
 }
 
+// Of the sum of e^(y - most), which is off by 1e-6 of itself at most: few floats are added before
+// they count as doubles.
 static double log_of_sum(const float* y, int n, float most) {
-  float lane[LANES] = {};
-  int i = 0;
-  for (; i + LANES <= n; i += LANES)
-    for (int e = 0; e < LANES; ++e) lane[e] += power(y[i + e] - most);
-  for (; i < n; ++i) lane[0] += power(y[i] - most);
-  double sum = 0;
-  for (float one : lane) sum += double(one);
-  return std::log(sum);
+  double all[LANES] = {};
+  for (int first = 0; first < n; first += SPAN) {
+    const int stop = std::min(n, first + SPAN);
+    float lane[LANES] = {};
+    int i = first;
+    for (; i + LANES <= stop; i += LANES)
+      for (int e = 0; e < LANES; ++e) lane[e] += power(y[i + e] - most);
+    for (; i < stop; ++i) lane[0] += power(y[i] - most);
+    for (int e = 0; e < LANES; ++e) all[e] += double(lane[e]);
+  }
+  return std::log(std::accumulate(all, all + LANES, 0.0));
 }
 
 namespace {
@@ -66,7 +71,7 @@ struct Tip {  // a path that goes on: its last candidate, the row that named it,
 
 // The arrays of a batch of the one layer.
 struct Rows {
-  std::vector<int32_t> token, sequence, position, slot, seen, prefix, start, tail, out, at, argmax;
+  std::vector<int32_t> token, sequence, position, slot, seen, prefix, start, tail, out, at;
   const int32_t layer[1] = {0}, exit[1] = {-1}, half[1] = {3};
 
   void add(int where, int to, int length, const std::vector<int32_t>& path) {
@@ -82,7 +87,6 @@ struct Rows {
   void answer(int row) {
     out.push_back(row);
     at.push_back(int(at.size()));
-    argmax.push_back(-1);
   }
   StepBatch batch(const StepCache* cache, const float* embed, float* logits, float* hidden) {
     StepBatch b{};
@@ -106,37 +110,34 @@ struct Rows {
     b.output_row = out.data();
     b.logits_row = at.data();
     b.logits = logits;
-    b.argmax = argmax.data();
     b.hidden = hidden;
     return b;
-  }
-  bool finite() const {
-    return std::all_of(argmax.begin(), argmax.end(), [](int x) { return x >= 0; });
   }
 };
 
 }  // namespace
 
-// `joined` holds rows of tokens beside states: through the join, where there is one, and the layer.
-// Returns what left it, or null.
+void Model::even(int rows, const float* in, float* out) const {
+  const Denormals count;
+  const size_t wide = size_t(c.width);
+  for (size_t i = 0; i < size_t(rows); ++i) divided(k, in + i * wide, c.width, out + i * wide);
+}
+
+// `joined` holds rows of tokens beside states: through the join and the layer. What left it lies in
+// `above`.
 int Model::level(const StepCache* cache, void* rows, float* logits) {
   Rows& some = *static_cast<Rows*>(rows);
-  const int m = int(some.token.size());
-  const float* in = joined.p;
-  if (join.data) {
-    entering.need(size_t(m) * size_t(c.width));
-    if (const int code = through(join, m, joined.p, entering.p)) return code;
-    in = entering.p;
-  }
-  above.need(some.out.size() * size_t(c.width));
-  const StepBatch b = some.batch(cache, in, logits, above.p);
-  if (const int code = run(b)) return code;
-  return some.finite() ? 0 : 9;
+  const size_t m = some.token.size(), wide = size_t(c.width);
+  entering.need(m * wide);
+  if (const int code = through(join, int(m), joined.p, entering.p)) return code;
+  above.need(some.out.size() * wide);
+  return run(some.batch(cache, entering.p, logits, above.p));
 }
 
 int Model::grow(StepGrowth& g) {
   std::lock_guard<std::mutex> one(growing);
-  const int S = join.data ? c.width : c.width / 2, W = c.width, N = c.outputs;
+  const Denormals count;
+  const int S = c.width, N = c.outputs;
   const auto outside = [](int32_t x, int32_t most) { return x < 1 || x > most; };
   g.found = 0;
   if (!head.data || c.layers != 1) return 5;
@@ -146,7 +147,7 @@ int Model::grow(StepGrowth& g) {
       !g.tip || !g.logits || !g.token || !g.parent || !g.chance)
     return 6;
   if (g.rows && (!fuse.data || !g.embed || !g.state)) return 5;
-  if (g.rows && (fuse.n != S || int64_t(g.states) * S != fuse.k)) return 3;
+  if (g.rows && int64_t(g.states) * S != fuse.k) return 3;
   try {
     const size_t wide = size_t(S);
     if (g.rows) {  // true states
@@ -155,17 +156,17 @@ int Model::grow(StepGrowth& g) {
       fused.need(m * wide);
       joined.need(m * 2 * wide);
       for (size_t i = 0; i < m * size_t(g.states); ++i)
-        even(k, g.state + i * wide, S, fusing.p + i * wide);
+        divided(k, g.state + i * wide, S, fusing.p + i * wide);
       if (const int code = through(fuse, g.rows, fusing.p, fused.p)) return code;
       Rows rows;
       for (size_t i = 0; i < m; ++i) {
-        even(k, g.embed + i * wide, S, joined.p + 2 * i * wide);
-        even(k, fused.p + i * wide, S, joined.p + (2 * i + 1) * wide);
+        divided(k, g.embed + i * wide, S, joined.p + 2 * i * wide);
+        divided(k, fused.p + i * wide, S, joined.p + (2 * i + 1) * wide);
         rows.add(g.length + int(i), g.length + int(i), 0, {});
       }
       rows.answer(g.rows - 1);
       if (const int code = level(g.cache, &rows, g.logits)) return code;
-      memcpy(g.tip, above.p + (W - S), wide * 4);
+      memcpy(g.tip, above.p, wide * 4);
     }
     const int base = g.length + g.rows;
     int free = base;
@@ -183,22 +184,21 @@ int Model::grow(StepGrowth& g) {
         for (size_t i = 0; i < tips.size(); ++i) {
           Tip& tip = tips[i];
           const size_t token = size_t(named[size_t(tip.named)].token);
-          even(k, g.table + token * wide, S, joined.p + 2 * i * wide);
-          even(k, states.p + size_t(tip.row) * wide, S, joined.p + (2 * i + 1) * wide);
+          divided(k, g.table + token * wide, S, joined.p + 2 * i * wide);
+          divided(k, states.p + size_t(tip.row) * wide, S, joined.p + (2 * i + 1) * wide);
           tip.slots.push_back(free);
           rows.add(base + depth - 2, free++, base, tip.slots);
           rows.answer(int(i));
         }
         if (const int code = level(g.cache, &rows, laws.p)) return code;
-        for (size_t i = 0; i < tips.size(); ++i)
-          memcpy(states.p + i * wide, above.p + i * size_t(W) + size_t(W - S), wide * 4);
+        memcpy(states.p, above.p, tips.size() * wide * 4);
       }
       std::vector<std::pair<Named, int>> fresh;  // and the tip that it stands below
       for (size_t i = 0; i < tips.size(); ++i) {
         const float* law = depth > 1 ? laws.p + i * size_t(N) : g.logits;
         k->largest(law, N, g.width, value.data(), at.data());
-        if (!(value[0] < INFINITY)) return 9;
         const double all = log_of_sum(law, N, value[0]);
+        if (!std::isfinite(all)) return 9;  // NaN or infinity, wherever it stands
         const double path = tips[i].named < 0 ? 1.0 : named[size_t(tips[i].named)].path;
         for (int n = 0; n < g.width; ++n) {
           const double q = std::exp(double(float(double(value[size_t(n)] - value[0]) - all)));
@@ -220,8 +220,7 @@ int Model::grow(StepGrowth& g) {
     std::iota(order.begin(), order.end(), 0);
     const auto& all = named;
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      const Named &x = all[size_t(a)], &y = all[size_t(b)];
-      return x.path != y.path ? x.path > y.path : x.depth < y.depth;
+      return all[size_t(a)].path > all[size_t(b)].path;  // of equals the one that was named first
     });
     order.resize(std::min(order.size(), size_t(g.nodes)));
     std::stable_sort(order.begin(), order.end(),

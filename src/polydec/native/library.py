@@ -148,6 +148,7 @@ _SIGNATURES = {
         C.c_int,
         [_P, C.c_int, C.c_int, _P, C.c_uint64, _P, C.c_uint64],
     ),
+    "step_even": (C.c_int, [_P, C.c_int, _P, C.c_uint64, _P, C.c_uint64]),
     "step_grow": (C.c_int, [_P, C.POINTER(Growth)]),
     "step_top": (C.c_int, [_P, _P, C.c_uint64, C.c_int, C.c_int, C.c_int, _P, C.c_uint64]),
     "step_windows": (C.c_int, [_P, _P, C.c_uint64]),

@@ -172,6 +172,7 @@ struct Model {
   uint64_t bytes() const;
   int run(const StepBatch& b);
   int through(const Mat& a, int rows, const float* in, float* out);
+  void even(int rows, const float* in, float* out) const;  // each row by its root mean square
   int grow(StepGrowth& g);
   uint64_t press_bytes(const StepPress& p) const;  // 0: not legal
   int press(const StepPress& p, const float* kv, uint8_t* out);

@@ -21,7 +21,7 @@ static bool rounded(const float* x, size_t step, int n, int bits, uint16_t* scal
   if (!finite) return false;
   *low = float_to_half(least);
   const float offset = half_to_float(*low);
-  *scale = float_to_half(std::min(std::max((top - offset) / most, 0.0f), largest));
+  *scale = float_to_half(std::max((top - offset) / most, 0.0f));  // most is 3 or more: it fits
   const float unit = half_to_float(*scale), by = unit == 0 ? 1 : unit;
   for (int i = 0; i < n; ++i)
     code[i] = u8(std::min(std::max(std::rint((number(i) - offset) / by), 0.0f), most));

@@ -235,6 +235,15 @@ int step_through(void* model, int part, int rows, const float* in, uint64_t coun
     return 3;
   return m.through(a, rows, in, out);
 }
+
+int step_even(void* model, int rows, const float* in, uint64_t count, float* out, uint64_t room) {
+  const Model& m = *static_cast<Model*>(model);
+  if (rows < 1) return 6;
+  if (!in || !out || count != uint64_t(rows) * uint64_t(m.c.width) || room != count) return 3;
+  m.even(rows, in, out);
+  return 0;
+}
+
 int step_grow(void* model, StepGrowth* g) { return static_cast<Model*>(model)->grow(*g); }
 
 int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top,

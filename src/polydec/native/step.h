@@ -84,9 +84,9 @@ struct StepBatch {
   const float* routing;
 };
 
-// A tree that a network of one layer grows behind a sequence of another model's states (EAGLE-3's,
-// learned/kinds/eagle3.py). Its rows are a token's embedding beside a state, each divided by its
-// root mean square, joined to one of the network's width where there is STEP_JOIN. First it reads
+// A tree that a network of one layer grows behind a sequence of another model's states
+// (learned/kinds/narrow.py). Its rows are a token's embedding beside a state, each divided by its
+// root mean square, joined to one of the network's width S by STEP_JOIN. First it reads
 // `rows` true states, which stay in its cache: entries [length, length + rows). Then it expands at
 // each level the `tips` likeliest paths, of which each names its `width` likeliest tokens, none on
 // a path less likely than `floor`; of all that were named the `nodes` likeliest are answered
@@ -171,6 +171,9 @@ int step_run(void* model, const StepBatch* batch);
 // Rows through STEP_FUSE or STEP_JOIN alone: `in` [rows][what it reads] into `out` [rows][width].
 int step_through(void* model, int part, int rows, const float* in, uint64_t count, float* out,
                  uint64_t room);
+// Rows of `width` floats (`count` in all), each divided by its root mean square, into `out`
+// (`room` floats).
+int step_even(void* model, int rows, const float* in, uint64_t count, float* out, uint64_t room);
 // Grows a tree of guesses.
 int step_grow(void* model, StepGrowth* growth);
 // The k likeliest of each row of logits [rows][n] (`count` floats), likeliest first, into top

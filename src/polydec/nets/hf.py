@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from transformers.utils import logging
 from polydec.base.errors import FileError
 from polydec.core.types import Reads, Want
 from polydec.formats.edge import first_line, own_code, reading, sentence
+from polydec.formats.fields import largest, shape_of
 from polydec.nets.masks import NEG_INF, depths, visible
 from polydec.nets.query import Answer, Query
 from polydec.nets.scores import finite
@@ -468,20 +470,20 @@ class _Trial:
 ROOM = 256 << 20  # bytes beyond its files that a model may take: masks, tables of positions
 
 
-def _fits(path: str, config: Any, tensors: int | None) -> None:
+def _fits(path: str, config: Any, weights: Mapping[str, Any]) -> None:
     """What a config describes must be of the size of its files: told on torch's meta device, before there is room for anything.
-    tensors: how many the files hold. Raises FileError."""
+    weights: the tensors of the files, of which only names and shapes are read. Raises FileError."""
+    tensors, longest = len(weights), largest(weights)
     declared = config.to_dict()
     for part in (declared, *(v for v in declared.values() if isinstance(v, dict))):
         for key, value in part.items():
-            most = max(tensors or 4096, 256)
-            if (
-                isinstance(value, int)
-                and value > most
-                and ("layer" in key or "block" in key)
-                and "size" not in key
-            ):
+            if not isinstance(value, int) or "size" in key or "dim" in key:
+                continue
+            if value > max(tensors, 256) and ("layer" in key or "block" in key):
                 raise FileError(f"{key} is {value}: the files hold {tensors} tensors in all")
+            # some make a table of heads that no tensor holds
+            if value > max(longest, 256) and "head" in key:
+                raise FileError(f"{key} is {value}: no tensor has a side longer than {longest}")
     files = sum(
         f.stat().st_size for end in ("safetensors", "bin") for f in Path(path).glob(f"*.{end}")
     )
@@ -494,12 +496,25 @@ def _fits(path: str, config: Any, tensors: int | None) -> None:
         raise FileError(
             f"the model that config.json describes takes {takes} bytes, but its files hold {files}"
         )
+    if getattr(config, "quantization_config", None) is not None:
+        return  # numbers are packed: what is stored has other shapes
+    for name, t in model.named_parameters():
+        # transformers may turn a matrix around, or cut it, but makes up no number
+        if name in weights and math.prod(stored := shape_of(weights, name)) != t.numel():
+            raise FileError(f"{name} has shape {stored}: config.json asks for {tuple(t.shape)}")
 
 
-def load(path: str, *, dtype: str = "auto", device: str = "cpu", tensors: int | None = None) -> HF:
-    """A directory's model. dtype "auto": bfloat16 where the checkpoint has it and the processor computes in it, float32
-    on other CPUs; on a GPU the checkpoint's own. tensors: how many its files hold, where that is known. Raises FileError
-    where `transformers` does not know the architecture, a tensor is missing, or the device is not here."""
+def load(
+    path: str,
+    *,
+    weights: Mapping[str, Any],
+    dtype: str = "auto",
+    device: str = "cpu",
+) -> HF:
+    """A directory's model. weights: its files' tensors, of which only names and shapes are read; dtype "auto": bfloat16 where
+    the checkpoint has it and the processor computes in it, float32 on other CPUs; on a GPU the checkpoint's own. Raises
+    FileError where `transformers` does not know the architecture, a tensor is missing or does not fit the config, or the device
+    is not here."""
     if dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
         raise FileError(
             f"dtype is {dtype!r}: it must be one of auto, float32, bfloat16, float16, float64"
@@ -513,7 +528,7 @@ def load(path: str, *, dtype: str = "auto", device: str = "cpu", tensors: int | 
     logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-        _fits(path, config, tensors)
+        _fits(path, config, weights)
         number = _auto(config, where) if dtype == "auto" else getattr(torch, dtype)
         model, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]   (a pair, as asked)
             path, config=config, dtype=number, output_loading_info=True, trust_remote_code=False

@@ -86,13 +86,33 @@ class Block:
     norm: Norm
 
 
+class Waves:
+    """Marian's positions: sines, then cosines. The table grows with what is asked of it: a config may say any context."""
+
+    def __init__(self, width: int, number: torch.dtype, device: torch.device) -> None:
+        self._table_PW = torch.empty(0, width, dtype=number, device=device)
+
+    def __getitem__(self, position_M: Tensor) -> Tensor:
+        stop, have = int(position_M.max()) + 1, len(self._table_PW)
+        if have < stop:
+            self._table_PW = self._rows(max(stop, 2 * have, 256)).to(self._table_PW)
+        return self._table_PW[position_M]
+
+    def _rows(self, count: int) -> Tensor:
+        width = self._table_PW.shape[1]
+        place = torch.arange(count, dtype=torch.float64)[:, None]
+        half = torch.arange(width, dtype=torch.float64)[None, :]
+        turn = place / torch.pow(10000.0, 2 * torch.div(half, 2, rounding_mode="floor") / width)
+        return torch.cat([turn[:, 0::2].sin(), turn[:, 1::2].cos()], 1).float()
+
+
 @dataclass(frozen=True)
 class Tower:
     """An encoder or a decoder. places: what is added to each position (None: nothing, attention knows them); enter: a norm of
     what enters; leave: of what leaves, None: it is normed already; bias: of T5's relative positions [buckets, heads]."""
 
     blocks: tuple[Block, ...]
-    places: Tensor | None
+    places: Tensor | Waves | None
     enter: Norm | None
     leave: Norm | None
     bias: Tensor | None
@@ -404,15 +424,21 @@ def build(
             f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here"
         )
     number = torch.float64 if dtype == "float64" else torch.float32
-    load = _Loader(config, weights, number, where)
-    encoder, decoder = load.tower(False), load.tower(True)
+    # on the meta device shapes alone are compared: whatever does not fit is refused before anything is read
+    _made(_Loader(config, weights, number, torch.device("meta")))
+    return _made(_Loader(config, weights, number, where))
+
+
+def _made(load: _Loader) -> Decoder:
+    """What a loader's tensors make."""
+    config, encoder, decoder = load.config, load.tower(False), load.tower(True)
     table = load.first(_TABLES, (config.vocab, config.width))
     head = load.first(("lm_head.weight", *_TABLES), (config.vocab, config.width))
-    bias = torch.zeros(config.vocab, dtype=number, device=where)
-    if "final_logits_bias" in weights:
+    bias = torch.zeros(config.vocab, dtype=load.number, device=load.device)
+    if "final_logits_bias" in load.weights:
         bias += load.get("final_logits_bias", (1, config.vocab))[0]
     bias[list(config.barred)] = float("-inf")
-    parts = Parts(config, table, head, bias, number, where)
+    parts = Parts(config, table, head, bias, load.number, load.device)
     crosses = [b.cross for b in decoder.blocks if b.cross is not None]
     return Decoder(parts, decoder, Encoder(parts, encoder, crosses))
 
@@ -442,6 +468,8 @@ class _Loader:
             )
         if (stored := tuple(shape_of(self.weights, name))) != shape:
             raise FileError(f"{name} has shape {stored}: the config asks for {shape}")
+        if self.device.type == "meta":
+            return torch.empty(shape, dtype=self.number, device=self.device)
         t = self.weights[name].to(self.device, self.number)
         if not t.isfinite().all():
             raise FileError(f"{name}: a number in it is NaN or infinite")
@@ -458,18 +486,9 @@ class _Loader:
             leave = self.norm(f"{side}.final_layer_norm")
             return Tower(blocks, None, None, leave, self.get(name, (c.buckets, c.heads)))
         if c.family == "marian":
-            return Tower(blocks, self.waves(), None, None, None)
+            return Tower(blocks, Waves(c.width, self.number, self.device), None, None, None)
         places = self.get(f"model.{side}.embed_positions.weight", (c.context + 2, c.width))
         return Tower(blocks, places[2:], self.norm(f"model.{side}.layernorm_embedding"), None, None)
-
-    def waves(self) -> Tensor:
-        """Marian's positions: sines, then cosines."""
-        c = self.config
-        place = torch.arange(c.context, dtype=torch.float64)[:, None]
-        half = torch.arange(c.width, dtype=torch.float64)[None, :]
-        turn = place / torch.pow(10000.0, 2 * torch.div(half, 2, rounding_mode="floor") / c.width)
-        waves = torch.cat([turn[:, 0::2].sin(), turn[:, 1::2].cos()], 1)
-        return waves.float().to(self.device, self.number)
 
     def block(self, decoder: bool, i: int) -> Block:
         c = self.config

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base.errors import FileError, RequestError
+from polydec.base.errors import RequestError
 from polydec.core.types import Reads
+from polydec.formats.fields import require_shapes
 from polydec.formats.word_config import WordConfig
 from polydec.nets.entries import Entries
 from polydec.nets.query import Answer, Query
@@ -44,14 +45,12 @@ class WordNetwork:
         self.config, self.size, self.layers = config, config.vocab, config.layers
         self.context = config.context
         self.steps = 0  # of the backbone, so far
+        require_shapes(weights, names(config))
         self.w = {name: weights[name].float() for name in names(config)}
         self.cost = float(sum(t.numel() for t in self.w.values()))
-        for name, shape in names(config).items():
-            if tuple(self.w[name].shape) != shape:
-                raise FileError(f"{name} has the shape {tuple(self.w[name].shape)}, not {shape}")
         c = config
         self.small = turns(c, c.slots + c.longest)
-        self.large = turns(c, c.slots * (c.context + 1))
+        self._turned = turns(c, 0)
         none = tuple(torch.empty(2, c.width // c.head, 0, c.head) for _ in range(c.layers))
         with torch.no_grad():
             self.first = self._behind(self.w["start"], none)
@@ -101,7 +100,7 @@ class WordNetwork:
         """What is known where a new word begins, once the backbone has read these vectors."""
         c, past = self.config, memory[0].shape[2]
         self.steps += 1
-        cos_PD, sin_PD = (t[past : past + c.slots] for t in self.large)
+        cos_PD, sin_PD = (t[past : past + c.slots] for t in self._turns(past + c.slots))
         see_SP = torch.ones(c.slots, past + c.slots, dtype=torch.bool).tril(past)
         x_1NH, kept = read_NH[None], list[Tensor]()
         for i, old in enumerate(memory):
@@ -110,6 +109,13 @@ class WordNetwork:
         state_NH = F.rms_norm(x_1NH[0], (c.width,), self.w["norm.weight"], c.eps)
         added = sum(t.nbytes // max(1, t.shape[2]) * c.slots for t in kept)
         return Read((), F.linear(state_NH, self.w["down.weight"]), tuple(kept), added)
+
+    def _turns(self, stop: int) -> tuple[Tensor, Tensor]:
+        """Those of the backbone's positions below `stop` at least. They grow with the texts: a config may say any context."""
+        have = len(self._turned[0])
+        if have < stop:
+            self._turned = turns(self.config, max(stop, 2 * have, 256))
+        return self._turned
 
     def _spelled(self, texts: Sequence[Read]) -> Tensor:
         """Logits of the byte that follows each text [R, V]."""

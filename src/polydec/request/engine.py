@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from threading import RLock
 from typing import Any, Unpack
@@ -22,8 +22,12 @@ from polydec.core.transcript import Transcript
 from polydec.drafting.costs import Costs
 from polydec.request.ask import Plan, plan
 from polydec.request.batching import Batching
+from polydec.request.fair_queue import FairQueue, fits
 from polydec.request.fields import Ask, Fields, Prompt, asked
 from polydec.request.loaded import LM
+
+MEMORIES = 32
+"""Salts of which an engine keeps what methods remember: clients may make up any number of salts."""
 
 
 @dataclass(frozen=True)
@@ -201,9 +205,16 @@ class Ticket:
     """A request under way: waiting, running, or done. It belongs to the engine that gave it."""
 
     def __init__(
-        self, engine: Engine, made: Plan, on: Observer, passes: list[Pass] | None = None
+        self,
+        engine: Engine,
+        made: Plan,
+        on: Observer,
+        passes: list[Pass] | None = None,
+        cache_salt: str = "",
+        client: str = "",
     ) -> None:
         self.engine, self.plan, self.watch, self.passes = engine, made, Watch(on), passes
+        self.cache_salt, self.client = cache_salt, client
         self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
         self.task: Task | None = None  # None while it waits for its turn
         self.gave_back = 0  # bytes of cache that it had when it was last put on hold
@@ -295,12 +306,30 @@ class Ticket:
         }
 
 
+class Memories:
+    """What methods keep between requests, by cache_salt and method. Bounded: beyond MEMORIES salts the one that was asked for
+    the longest ago is forgotten."""
+
+    def __init__(self) -> None:
+        self._by_salt = OrderedDict[str, dict[str, dict[str, Any]]]()
+
+    def of(self, cache_salt: str, method: str) -> dict[str, Any]:
+        """The memory of a method."""
+        methods = self._by_salt.setdefault(cache_salt, {})
+        self._by_salt.move_to_end(cache_salt)
+        if len(self._by_salt) > MEMORIES:
+            self._by_salt.popitem(last=False)
+        return methods.setdefault(method, {})
+
+
 class Engine:
     """Requests to one model, merged by one scheduler. It may be called from several threads: `submit` at any time, and
     whoever waits for an answer drives the others' along (`run`, `step`).
 
     max_running: answers that are written at the same time, at least 1; other requests wait their turn, first come first
-    served. max_positions: of one pass, at least 1, or a function that gives it by how many answers are being written
+    served. Where several clients ask, each has an equal share of these: whoever has fewest running is next, and what others
+    write beyond their shares does not count against it (so a little more than max_running may run).
+    max_positions: of one pass, at least 1, or a function that gives it by how many answers are being written
     (`Costs.budget`, from what passes cost); what is over waits for the next, and prompts fill what the others leave.
     doubling: behind so many tokens a position counts twice there, above 0 (`Costs.doubling`; without it each counts once).
     max_cache_bytes: of the caches of all requests together, at least 1, None for no limit: while there is more, the youngest
@@ -340,8 +369,8 @@ class Engine:
             choose=None if batching is None else batching.choose,
             pool=self.model.pool,
         )
-        self._memory: dict[str, dict[str, Any]] = {}  # by method, what it keeps between requests
-        self._waiting: deque[Ticket] = deque()
+        self._memories = Memories()  # what methods keep between requests
+        self._waiting = FairQueue[Ticket]()
         self._running: list[Ticket] = []
         self._held: list[Ticket] = []  # on hold, the oldest first
         self._lock = RLock()  # whoever holds it drives the scheduler
@@ -352,22 +381,22 @@ class Engine:
         *,
         on: Observer = ignore,
         passes: list[Pass] | None = None,
+        client: str = "",
         **fields: Unpack[Fields],
     ) -> Ticket:
         """Check a request and put it into the queue; nothing is computed yet.
 
         prompt: an Ask, or the prompt of one whose other fields are given by name. on: is told of every event, in the thread
-        that drives the engine; passes: a list that is given a record of every pass. Raises RequestError with one sentence for
-        anything that cannot be honoured, TypeError for a field that is unknown, or stands beside an Ask.
+        that drives the engine; passes: a list that is given a record of every pass; client: who asks, for equal shares of
+        `max_running`. Raises RequestError with one sentence for anything that cannot be honoured, TypeError for a field that is
+        unknown, or stands beside an Ask.
         """
         ask = asked(prompt, fields)
-        made = plan(self.model, ask, memory=self._kept, measure=self._measure)
-        ticket = Ticket(self, made, on, passes)
-        self._waiting.append(ticket)
+        memory = partial(self._memories.of, ask.cache_salt)
+        made = plan(self.model, ask, memory=memory, measure=self._measure)
+        ticket = Ticket(self, made, on, passes, ask.cache_salt, client)
+        self._waiting.put(client, ticket)
         return ticket
-
-    def _kept(self, method: str) -> dict[str, Any]:
-        return self._memory.setdefault(method, {})
 
     def _measure(self) -> Costs:
         if "costs" in vars(
@@ -407,21 +436,25 @@ class Engine:
             self._running.append(ticket)
         if self._held or not self._waiting:
             return
-        answers = sum(t.plan.request.n for t in self._running)
+        running = Counter[str]()  # answers, by client
+        for ticket in self._running:
+            running[ticket.client] += ticket.plan.request.n
         while self._waiting:
-            ticket = self._waiting[0]
-            if self._running and answers + ticket.plan.request.n > self.max_running:
+            client, ticket = self._waiting.first(running)
+            request = ticket.plan.request
+            if ticket.cancelled:
+                self._waiting.take(client)
+                continue
+            if self._running and not fits(client, request.n, running, self.max_running):
                 return
             if self._running and ticket.plan.pinned and not self._has_room(0):
                 return
-            self._waiting.popleft()
-            if not ticket.cancelled:
-                request = ticket.plan.request
-                answers += request.n
-                self._running.append(ticket)
-                run = ticket.plan.decoder.run(request, streams(request), ticket.transcript)
-                ticket.task = self._scheduler.submit(run)
-                ticket.task.passes = ticket.passes
+            self._waiting.take(client)
+            running[client] += request.n
+            self._running.append(ticket)
+            run = ticket.plan.decoder.run(request, streams(request), ticket.transcript)
+            ticket.task = self._scheduler.submit(run, ticket.cache_salt)
+            ticket.task.passes = ticket.passes
 
     @property
     def cached(self) -> int:

@@ -79,6 +79,9 @@ class Ask:
     turned to its new positions: the law is approximate then, and the answer's `method` says so. reuse_key names the text:
     requests of one key follow one another, and each leaves its text to the next (models/reuse.py).
 
+    cache_salt: texts of one engine that begin alike share what was computed for them, a reuse_key names a text, and methods may
+    keep a memory from request to request: all of it only among requests of one salt. No text depends on it.
+
     tools: as chat templates take it (JSON schemas of functions), only beside chat messages. template: further names, such as
     {"enable_thinking": False}.
     """
@@ -134,6 +137,10 @@ class Ask:
         "what an encoder-decoder model writes from, in any form that a text has; the prompt then begins the answer",
     ] = None
     raw: Annotated[bool, "no chat template"] = False
+    sanitize_control_tokens: Annotated[
+        bool,
+        "control tokens in what users write are plain text, and only the chat template's own are tokens",
+    ] = False
     infill: Annotated[
         str | Sequence[int | None] | None,
         As(object),
@@ -163,6 +170,9 @@ class Ask:
         "take an earlier request's cache: of what both texts begin with, or also behind an edit (approximate)",
     ] = None
     reuse_key: Annotated[str, "names the text that is edited from request to request (reuse)"] = ""
+    cache_salt: Annotated[
+        str, "requests share what was computed for earlier ones only with those of the same salt"
+    ] = ""
     tools: Annotated[Sequence[Mapping[str, Any]], As(object), "what the model may call"] = ()
     template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
         default_factory=dict[str, Any]
@@ -205,6 +215,7 @@ class Fields(TypedDict, total=False):
     covers: int
     source: str | bytes | Sequence[int] | None
     raw: bool
+    sanitize_control_tokens: bool
     infill: str | Sequence[int | None] | None
     order: str
     constraint: Constraint | None
@@ -216,6 +227,7 @@ class Fields(TypedDict, total=False):
     cache_options: Mapping[str, Any]
     reuse: str | None
     reuse_key: str
+    cache_salt: str
     tools: Sequence[Mapping[str, Any]]
     template: Mapping[str, Any]
 

@@ -350,11 +350,38 @@ class _Kept(edge.Record):
 
 
 def read(lm: Loaded) -> Profile | None:
-    """The profile of this model here, or None where there is none (or what stands there is damaged)."""
+    """The profile of this model here, or None where there is none (or what stands there is damaged).
+
+    Args:
+        lm: the loaded model.
+
+    Returns:
+        The profile in the file that POLYDEC_PROFILE names, whatever the model; else what was kept of this model and machine.
+
+    Raises:
+        RequestError: the file that POLYDEC_PROFILE names holds no profile.
+    """
+    recorded = os.environ.get("POLYDEC_PROFILE")
+    if recorded:
+        return read_recorded_profile(Path(recorded))
     try:
         return edge.check(_Kept, _known()[key(lm)], "profile").profile
     except (PolydecError, KeyError, RuntimeError):  # RuntimeError: nobody's home
         return None
+
+
+def read_recorded_profile(at: Path) -> Profile:
+    """The profile in a file of its own: the same costs, hence the same choices of `auto`, on every machine.
+
+    Args:
+        at: what `polydec tune --json` printed.
+
+    Raises:
+        RequestError: the file cannot be read, or holds no profile.
+    """
+    printed = edge.read_json(at)
+    named = {name: printed[name] for name in _Kept.model_fields if name in printed}
+    return edge.check(_Kept, named, f"POLYDEC_PROFILE {str(at)!r}").profile
 
 
 def keep(lm: Loaded, profile: Profile) -> None:

@@ -34,9 +34,11 @@ def application(
     local: bool,
     origins: tuple[str, ...] = (),
     described: bool = True,
+    replica: bool = False,
 ) -> FastAPI:
     """One without routes. models: what `app.state.models` is; lifespan: runs around its life; local: without keys, answer only
-    to this machine's names; origins: of pages that may use it, `*` for all; described: it says itself what it takes."""
+    to this machine's names; origins: of pages that may use it, `*` for all; described: it says itself what it takes; replica: a
+    front says whose requests these are."""
     app = FastAPI(
         title="polydec",
         version=__version__,
@@ -46,7 +48,7 @@ def application(
         redoc_url=None,
     )
     app.state.models = models
-    app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys)
+    app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys, replica=replica)
     if origins:  # outside of the gate: a browser asks first, and has no key then
         app.add_middleware(
             CORSMiddleware,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -62,6 +62,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "stop",
                 "stop_token_ids",
                 "ignore_eos",
+                "sanitize_control_tokens",
                 "order",
                 "finish",
                 "steer",
@@ -73,6 +74,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "cache_options",
                 "reuse",
                 "reuse_key",
+                "cache_salt",
                 "source",
             )
         },
@@ -143,22 +145,49 @@ class Body:
             raise Refusal(f"{name} is {shown(value)}: it must hold values by name", param=name)
         return value
 
+    def members(
+        self,
+        where: str,
+        value: Mapping[str, Any],
+        known: Collection[str],
+        nothing: Collection[Any] = (None,),
+    ) -> None:
+        """Refuse a member of an object inside a field that nobody knows, or note it where that is wished.
+
+        where: the way to the object, which begins with the field's name; known: the names that are read; nothing: values by
+        which an unknown member says nothing.
+        """
+        for name in (k for k, v in value.items() if k not in known and v not in nothing):
+            if self.lenient:
+                self.ignored.append(f"{where}.{name}")
+                continue
+            raise Refusal(
+                f"field {where}.{name[:60]} is unknown: " + _meant(name, known),
+                param=re.split(r"[.\[]", where, maxsplit=1)[0],
+                code="unknown_field",
+            )
+
     def end(self) -> None:
         """Refuse what nobody took, or note it where that is wished."""
         if self.lenient:
-            self.ignored, self._left = list(self._left), {}
+            self.ignored += self._left
+            self._left = {}
         for name in self._left:
             near = get_close_matches(name[:100], self._known, 3, 0.6)
             raise Refusal(
-                f"field {shown(name)} is unknown"
+                f"field {shown(name)} is unknown: "
                 + (
-                    f": did you mean {' or '.join(near)}?"
-                    if near
-                    else ": this server takes no field of that name"
+                    _meant(name, self._known) if near else "this server takes no field of that name"
                 ),
                 param=name[:100],
                 code="unknown_field",
             )
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """The names that an unknown one may stand for; all of them where none is close."""
+    near = get_close_matches(name[:100], known, 3, 0.6)
+    return f"did you mean {' or '.join(near)}?" if near else f"it holds {', '.join(known)}"
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -170,6 +199,13 @@ def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = Fals
     RequestError where it is no object, Refusal where a field stands in it twice, or it holds more than may be read."""
     if limits is not None:
         _count(text, limits.body)
+    return Body(read_object(text, "the body"), limits, lenient=lenient)
+
+
+def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]:
+    """The object in a JSON text that a client sent, `what` it is to messages; holds: the member that holds a request's fields,
+    "" where the object itself does. Raises RequestError where it is none, or holds a
+    number that no answer could tell back, Refusal where a field stands twice in an object, or a text has half a character."""
     twice = list[str]()
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -179,10 +215,53 @@ def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = Fals
             twice.extend([name for name, _ in items if name in seen or seen.add(name)][:1])
         return out
 
-    data = parse_object(text, "the body", pairs, finite=True)
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    data = parse_object(raw, what, pairs, finite=True)
     if twice:
         raise Refusal(f"field {shown(twice[0])} is given twice: give it once", param=twice[0][:100])
-    return Body(data, limits, lenient=lenient)
+    if _HALF.search(raw):
+        inner = data.get(holds)
+        if isinstance(inner, Mapping):
+            _check_characters(inner)
+        _check_characters(data)
+    return data
+
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""How half a character may come: UTF-8 has no form for one."""
+
+
+def _check_characters(data: Mapping[str, Any]) -> None:
+    """Raise Refusal where a text in these fields, or the name of one, holds half a character."""
+    for name, value in data.items():
+        if not is_whole(name):
+            raise Refusal(
+                f"field {shown(name)} is unknown: its name holds half a character, so no field has it",
+                param=name[:100],
+                code="unknown_field",
+            )
+        if not is_whole(value):
+            raise Refusal(
+                f"{name} holds half a character: it must be whole Unicode text", param=name
+            )
+
+
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether no text in a JSON value, or name of a member, holds half a character."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str) and _LONE.search(item):
+            return False
+        if isinstance(item, Mapping):
+            left += item.keys()
+            left += item.values()
+        elif isinstance(item, list):
+            left += item
+    return True
 
 
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -249,12 +328,9 @@ def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
             "stream_options is given without stream: it is legal only where stream is true",
             param="stream_options",
         )
-    for name, value in options.items():
-        if name not in ("include_usage", "include_obfuscation", "continuous_usage_stats"):
-            raise Refusal(
-                f"stream_options has {shown(name)}: it holds include_usage only",
-                param="stream_options",
-            )
+    known = ("include_usage", "include_obfuscation", "continuous_usage_stats")
+    body.members("stream_options", options, known)
+    for name, value in ((k, v) for k, v in options.items() if k in known):
         if type(value) is not bool or (value and name != "include_usage"):
             raise Refusal(
                 f"stream_options.{name} is {shown(value)}: it must be "

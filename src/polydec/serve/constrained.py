@@ -54,6 +54,9 @@ STRUCTURED = {
 }
 """Our names of what vLLM's `structured_outputs` holds."""
 
+FORMATS = {"text": (), "json_object": ("schema",), "json_schema": ("json_schema",)}
+"""The types of `response_format`, and what each holds beside its type."""
+
 
 @dataclass(frozen=True, eq=False)
 class Made:
@@ -77,7 +80,7 @@ def constraint(body: Body, model: LM) -> Constraint | None:
     asked = {
         name: read
         for name, value in [(name, body.take(name)) for name in FIELDS]
-        if value is not None and (read := _read(name, value))
+        if value is not None and (read := _read(name, value, body))
     }
     if len(asked) > 1:
         raise Refusal(
@@ -106,7 +109,7 @@ def checked(name: str, make: Callable[[], Constraint | None], model: LM) -> Cons
         raise Refusal(f"{name}: {error}", param=name) from None
 
 
-def _read(name: str, value: Any) -> dict[str, Any]:
+def _read(name: str, value: Any, body: Body) -> dict[str, Any]:
     """What a field asks for, by our names; nothing where it asks for text."""
     if name in GUIDED:
         return {GUIDED[name]: value}
@@ -122,14 +125,11 @@ def _read(name: str, value: Any) -> dict[str, Any]:
             )
         return dict(value)
     if name == "structured_outputs":
-        unknown = next((x for x in value if x not in STRUCTURED), None)
-        if unknown is not None:
-            raise Refusal(
-                f"structured_outputs has {shown(unknown)}: it holds one of {', '.join(STRUCTURED)}",
-                param=name,
-            )
-        return {STRUCTURED[key]: x for key, x in value.items() if x is not None}
-    return _format(value)
+        body.members(name, value, STRUCTURED)
+        return {
+            STRUCTURED[key]: x for key, x in value.items() if key in STRUCTURED and x is not None
+        }
+    return _format(value, body)
 
 
 def _gbnf(value: Any) -> dict[str, Any]:
@@ -142,22 +142,29 @@ def _gbnf(value: Any) -> dict[str, Any]:
         raise Refusal(f"grammar: {error}", param="grammar") from None
 
 
-def _format(value: Mapping[str, Any]) -> dict[str, Any]:
+def _format(value: Mapping[str, Any], body: Body) -> dict[str, Any]:
     """OpenAI's response_format: {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema":
-    …}}."""
-    kind, schema = value.get("type"), value.get("json_schema")
-    if kind == "text":
-        return {}
-    if kind == "json_object":
-        return {"json_object": True}
-    if kind != "json_schema":
+    …}}; and llama.cpp's, {"type": "json_object", "schema": …}."""
+    kind = value.get("type")
+    if kind not in FORMATS:
         raise Refusal(
             f"response_format.type is {shown(kind)}: it must be text, json_object or json_schema",
             param="response_format",
         )
-    if not isinstance(schema, Mapping) or not isinstance(schema.get("schema"), Mapping):
+    body.members("response_format", value, ("type", *FORMATS[kind]))
+    if kind == "text":
+        return {}
+    held = value if kind == "json_object" else value.get("json_schema")
+    schema = held.get("schema") if isinstance(held, Mapping) else None
+    if kind == "json_object" and schema in (None, {}):
+        return {"json_object": True}
+    if not isinstance(held, Mapping) or not isinstance(schema, Mapping):
+        where = "response_format" if kind == "json_object" else "response_format.json_schema"
         raise Refusal(
-            "response_format.json_schema has no schema: it must hold a JSON schema by that name",
+            f"{where} has no schema: it must hold a JSON schema by that name",
             param="response_format",
         )
-    return {"json_schema": schema["schema"]}
+    if kind == "json_schema":
+        known = ("name", "description", "schema", "strict")
+        body.members("response_format.json_schema", held, known)
+    return {"json_schema": schema}

@@ -16,6 +16,7 @@ from polydec.base.edge import read_bytes
 from polydec.base.errors import RequestError
 from polydec.base.options import shown
 from polydec.serve.arrival import swallow
+from polydec.serve.clients import HEADER, Client, address_of, from_header, note
 from polydec.serve.errors import Refusal
 from polydec.serve.metrics import Metrics
 
@@ -28,10 +29,17 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 class Gate:
     """The outermost layer. keys: any of them opens; none: whoever reaches the server may use it; local: only by the names of
-    this machine."""
+    this machine; replica: the only client is a front, which says whose request it hands on."""
 
-    def __init__(self, app: ASGIApp, keys: Iterable[str], metrics: Metrics, local: bool) -> None:
-        self.app, self.metrics, self.local = app, metrics, local
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Iterable[str],
+        metrics: Metrics,
+        local: bool,
+        replica: bool = False,
+    ) -> None:
+        self.app, self.metrics, self.local, self.replica = app, metrics, local, replica
         self.digests = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,7 +55,7 @@ class Gate:
         await self.app(scope, receive, send)
 
     def check(self, scope: Scope) -> None:
-        """Raises Refusal."""
+        """Note who sent the request. Raises Refusal."""
         headers = Headers(scope=scope)
         if self.local and _host(headers.get("host", "")) not in LOCAL:
             raise Refusal(
@@ -56,17 +64,25 @@ class Gate:
                 status=403,
                 code="wrong_host",
             )
+        credential = ""
         if self.digests and scope["path"] not in OPEN:
             kind, _, key = headers.get("authorization", "").partition(" ")
             digest = _digest(key.strip())
             # each key is compared, in constant time: how long it takes tells nothing of them
-            right = sum(hmac.compare_digest(digest, known) for known in self.digests)
-            if kind.lower() != "bearer" or not right:
+            right = [hmac.compare_digest(digest, known) for known in self.digests]
+            if kind.lower() != "bearer" or True not in right:
                 raise Refusal(
                     "the API key is missing or wrong: send it as `Authorization: Bearer KEY`",
                     status=401,
                     code="invalid_api_key",
                 )
+            credential = f"key-{right.index(True)}"
+        note(
+            scope,
+            from_header(headers.get(HEADER, ""))
+            if self.replica
+            else Client(credential, address_of(scope)),
+        )
         if (
             scope["method"] == "POST"
             and headers.get("content-type", "").partition(";")[0].strip() != "application/json"
@@ -96,7 +112,9 @@ def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
     """Keys from a file (one a line, # begins a remark) and from the environment. Raises RequestError where the file has none,
     or one is too short to keep anybody out."""
     lines = (
-        [] if path is None else read_bytes(path, 1 << 20).decode("utf-8", "replace").splitlines()
+        []
+        if path is None
+        else read_bytes(path, 1 << 20).decode("utf-8-sig", "replace").splitlines()
     )
     keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
     if path is not None and not keys:

@@ -28,6 +28,7 @@ from polydec.api import LM
 from polydec.serve.app import create_app
 from polydec.serve.application import IGNORED, application, until_idle
 from polydec.serve.arrival import read_bytes
+from polydec.serve.clients import HEADER, client_of
 from polydec.serve.errors import Refusal
 from polydec.serve.metrics import Metrics
 from polydec.serve.router import Router, beginning, blocks
@@ -66,7 +67,9 @@ class Replica:
 
         torch.set_num_threads(threads)
         self._app, sock = (
-            create_app(loaders, limits=limits, keys=(key,), method=method, lenient=lenient),
+            create_app(
+                loaders, limits=limits, keys=(key,), method=method, lenient=lenient, replica=True
+            ),
             listen("127.0.0.1", 0),
         )
         self._port = int(sock.getsockname()[1])
@@ -206,7 +209,7 @@ async def _handed_on(fleet: Fleet, request: Request, body: bytes) -> Response:
         raise Refusal(
             "the server stops: it takes no more requests", status=503, code="stopping", retry=5
         )
-    prompt = blocks(beginning(_json(body)))
+    prompt = blocks(beginning(_json(body)), client_of(request.scope).credential)
     tried = set[int]()
     while True:
         i = fleet.router.choose(prompt, fleet.ports.keys() - tried)
@@ -268,9 +271,10 @@ class Stream(StreamingResponse):
 
 async def _sent(fleet: Fleet, port: int, request: Request, body: bytes) -> httpx.Response:
     """A replica's answer, of which the head has come. A client that leaves meanwhile ends the request."""
-    headers = {"authorization": f"Bearer {fleet.key}"} | {
-        k: v for k, v in request.headers.items() if k in ("content-type", "accept")
-    }
+    headers = {
+        "authorization": f"Bearer {fleet.key}",
+        HEADER: client_of(request.scope).to_header(),
+    } | {k: v for k, v in request.headers.items() if k in ("content-type", "accept")}
     url = httpx.URL(f"http://127.0.0.1:{port}{request.url.path}", query=request.url.query.encode())
     sent = fleet.client.build_request(request.method, url, headers=headers, content=body or None)
     return await _unless_left(request, fleet.client.send(sent, stream=True))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from polydec.api import LM, Ask, Completion
+from polydec.api import LM, Ask, Completion, Piece
 from polydec.base.options import shown
 from polydec.request.fields import ALTERNATIVES
 from polydec.serve.body import Body, Wanted, asking, length
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
+from polydec.serve.json_text import LazyRows
 from polydec.serve.reply import News, about, pieces, spelling, unit
 from polydec.serve.shapes import Chat, Offsets, read_messages
 from polydec.serve.template import template_values
@@ -56,14 +57,15 @@ class Responses:
                 param="include",
             )
         most, instructions = length(body, "max_output_tokens"), body.take("instructions")
-        messages = read_input(body.take("input"), tools="tools" in body.fields)
+        messages = read_input(body, body.take("input"), tools="tools" in body.fields)
         if instructions is not None:
             if not isinstance(instructions, str):
                 raise Refusal(
                     f"instructions is {shown(instructions)}: it must be a text",
                     param="instructions",
                 )
-            messages = [*read_messages([{"role": "system", "content": instructions}]), *messages]
+            system = [{"role": "system", "content": instructions}]
+            messages = [*read_messages(body, system), *messages]
         stream, details = body.flag("stream"), body.flag("polydec")
         body.end()
         ask = Ask(
@@ -92,11 +94,11 @@ class Responses:
 def _format(body: Body) -> None:
     """`text` holds what is `response_format` elsewhere, one level less deep; it is put under that name."""
     form_asked = body.mapping("text")
-    more = next((k for k in form_asked if k not in ("format", "verbosity")), None)
-    if more is not None or form_asked.get("verbosity") not in (None, "medium"):
-        name = "verbosity" if more is None else more
+    body.members("text", form_asked, ("format", "verbosity"))
+    if form_asked.get("verbosity") not in (None, "medium"):
         raise Refusal(
-            f"text.{name[:60]} is {shown(form_asked[name])}: text holds a format here", param="text"
+            f"text.verbosity is {shown(form_asked['verbosity'])}: text holds a format here",
+            param="text",
         )
     form = form_asked.get("format")
     if isinstance(form, Mapping) and form.get("type") == "json_schema":
@@ -108,11 +110,11 @@ def _format(body: Body) -> None:
         body.put("response_format", form)
 
 
-def read_input(value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
+def read_input(body: Body, value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
     """A text, or messages whose parts are texts; tools: the request has some, so that there may be calls of them and what they
     gave."""
-    if isinstance(value, str) and value.strip():
-        return read_messages([{"role": "user", "content": value}])
+    if isinstance(value, str) and value:
+        return read_messages(body, [{"role": "user", "content": value}])
     if not isinstance(value, list) or not value:
         raise Refusal(
             f"input is {shown(value)}: it must be a text or a list of messages, and not empty",
@@ -122,32 +124,33 @@ def read_input(value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
     for at, item in enumerate(value):
         kind = item.get("type") if isinstance(item, Mapping) else None
         if tools and kind == "function_call":
-            call = _past(f"input[{at}]", item)
+            call = _past(f"input[{at}]", item, body)
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1] = messages[-1] | {
                 "tool_calls": [*messages[-1].get("tool_calls", ()), call]
             }
         elif tools and kind == "function_call_output":
-            messages.append(_result(f"input[{at}]", item))
+            messages.append(_result(f"input[{at}]", item, body))
         else:
-            messages.append(_item(f"input[{at}]", item))
+            messages.append(_item(f"input[{at}]", item, body))
     try:
-        return read_messages(messages, tools=tools)
+        return read_messages(body, messages, tools=tools)
     except Refusal as error:
-        raise Refusal(str(error).replace("messages", "input", 1), param="input") from None
+        told = str(error).replace("messages", "input", 1)
+        raise Refusal(told, param="input", code=error.code) from None
 
 
-def _past(where: str, item: Mapping[str, Any]) -> dict[str, Any]:
+def _past(where: str, item: Mapping[str, Any], body: Body) -> dict[str, Any]:
     """A call of an earlier response, as chats have it."""
-    _known(where, item, ("type", "id", "call_id", "name", "arguments", "status"))
+    body.members(where, item, ("type", "id", "call_id", "name", "arguments", "status"))
     function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
     return {"id": item.get("call_id"), "type": "function", "function": function}
 
 
-def _result(where: str, item: Mapping[str, Any]) -> dict[str, Any]:
+def _result(where: str, item: Mapping[str, Any], body: Body) -> dict[str, Any]:
     """What a call gave, as chats have it."""
-    _known(where, item, ("type", "id", "call_id", "output", "status"))
+    body.members(where, item, ("type", "id", "call_id", "output", "status"))
     return {
         "role": "tool",
         "tool_call_id": item.get("call_id"),
@@ -155,23 +158,11 @@ def _result(where: str, item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _known(where: str, item: Mapping[str, Any], fields: Sequence[str]) -> None:
-    more = next((k for k, v in item.items() if k not in fields and v is not None), None)
-    if more is not None:
-        raise Refusal(
-            f"{where} has {shown(more)}: it holds {', '.join(fields)} here", param="input"
-        )
-
-
-def _item(where: str, item: Any) -> dict[str, Any]:
+def _item(where: str, item: Any, body: Body) -> dict[str, Any]:
     """A message of the input, as chats have it. What an earlier response gave has more fields, which say nothing new."""
     if not isinstance(item, Mapping) or item.get("type", "message") != "message":
         raise Refusal(f"{where} is {shown(item)}: only messages are legal", param="input")
-    unknown = next((k for k in item if k not in ("type", "role", "content", "id", "status")), None)
-    if unknown is not None:
-        raise Refusal(
-            f"{where} has {shown(unknown)}: a message has a role and a content here", param="input"
-        )
+    body.members(where, item, ("type", "role", "content", "id", "status"))
     return {"role": item.get("role"), "content": _content(item.get("content"))}
 
 
@@ -180,7 +171,7 @@ def _content(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     return [
-        {"type": "text", "text": part.get("text")}
+        {**part, "type": "text"}
         if isinstance(part, Mapping) and part.get("type") in ("input_text", "output_text", "text")
         else part
         for part in content
@@ -204,8 +195,8 @@ class Response:
             created,
         )
         self._number, self._text = 0, ""
-        self._marks = list[dict[str, Any]]()
-        self._pieces = list[dict[str, Any]]()
+        self._notes = list[Any]()  # log-probabilities of a stream so far
+        self._pieces = list[Piece]()
         self._reader = Reader(wanted.tools, wanted.form) if wanted.tools else None
         self._parts = list[Part]()
         self._order = list[int]()  # what a stream has begun: the numbers of calls, MESSAGE
@@ -223,13 +214,14 @@ class Response:
         """One tick's text."""
         self.take(news)
         text, marks = "".join(p.text for p in news.pieces), self._logprobs(news.notes)
+        self._notes += news.notes
         parts = list[Part]()
         if self._reader is not None:
             text, parts = self._reader.feed(text)
             if news.finish_reason is not None:
-                rest, more = self._reader.end()
+                rest, more = self._reader.end(news.finish_reason == "length")
                 text, parts = text + rest, parts + more
-        self._text, self._marks = self._text + text, [*self._marks, *marks]
+        self._text += text
         if text or marks or self.wanted.details:
             yield from self._begin()
             event = self._event(
@@ -280,12 +272,13 @@ class Response:
         for at, number in enumerate(self._order):
             name = self._message_name if number == MESSAGE else self._call_name("fc", number)
             if number == MESSAGE:
-                part = self._part(self._text, self._marks)
+                marks = self._logprobs(self._notes)
+                part = self._part(self._text, marks)
                 yield self._event(
                     "response.output_text.done",
                     **self._place(),
                     text=self._text,
-                    logprobs=self._marks,
+                    logprobs=marks,
                 )
                 yield self._event("response.content_part.done", **self._place(), part=part)
             else:
@@ -316,7 +309,7 @@ class Response:
     def take(self, news: News) -> None:
         """Keep what the response will need beside the completion."""
         if self.wanted.details:
-            self._pieces += pieces(news.pieces)
+            self._pieces += news.pieces
 
     def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
         """The response."""
@@ -324,7 +317,9 @@ class Response:
         status = "incomplete" if choice.finish_reason == "length" else "completed"
         text, calls, whole = choice.text, list[Call](), True
         if self.wanted.tools:
-            text, calls, whole = read_calls(choice.text, self.wanted.tools, self.wanted.form)
+            text, calls, whole = read_calls(
+                choice.text, self.wanted.tools, self.wanted.form, status == "incomplete"
+            )
         items = {
             MESSAGE: self._message(
                 status, [self._part(text, self._logprobs(choice.logprobs or ()))]
@@ -338,7 +333,7 @@ class Response:
         out = self._object(status, [items[number] for number in order], _usage(answer))
         if self.wanted.details:
             out["polydec"] = {
-                "pieces": [self._pieces],
+                "pieces": [pieces(self._pieces)],
                 "requests": [about(answer, self.wanted.asks[0].seed)],
             }
         return out
@@ -399,15 +394,17 @@ class Response:
         }
 
     @staticmethod
-    def _part(text: str, marks: list[dict[str, Any]]) -> dict[str, Any]:
+    def _part(text: str, marks: Sequence[Any]) -> dict[str, Any]:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": marks}
 
-    def _logprobs(self, notes: Sequence[Any]) -> list[dict[str, Any]]:
+    def _logprobs(self, notes: Sequence[Any]) -> LazyRows:
         marks = Chat().logprobs(spelling(self.model, self.wanted), notes, Offsets())["content"]
-        return [
-            _listed(mark) | {"top_logprobs": [_listed(m) for m in mark["top_logprobs"]]}
-            for mark in marks
-        ]
+        return LazyRows(
+            lambda mark: (
+                _listed(mark) | {"top_logprobs": [_listed(m) for m in mark["top_logprobs"]]}
+            ),
+            marks,
+        )
 
 
 def _listed(mark: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,9 +29,10 @@ def beginning(body: Mapping[str, Any]) -> Sequence[Any]:
     return json.dumps([x for x in fields if x is not None])
 
 
-def blocks(text: Sequence[Any]) -> list[bytes]:
-    """Names of the beginnings of a prompt that are whole blocks, the shortest first: each stands for all before it as well."""
-    out, before = list[bytes](), b""
+def blocks(text: Sequence[Any], credential: str = "") -> list[bytes]:
+    """Names of the beginnings of a prompt that are whole blocks, the shortest first: each stands for all before it as well.
+    credential: of its client, whose texts share nothing with another one's."""
+    out, before = list[bytes](), credential.encode()
     for at in range(0, min(len(text) // BLOCK, MOST_BLOCKS) * BLOCK, BLOCK):
         part = repr(text[at : at + BLOCK]).encode("utf-8", "surrogatepass")
         before = blake2b(part, digest_size=16, key=before).digest()

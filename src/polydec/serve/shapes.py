@@ -14,6 +14,7 @@ from polydec.serve import vectors
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
+from polydec.serve.json_text import LazyRows
 from polydec.serve.settings import Limits
 from polydec.serve.template import no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
@@ -117,7 +118,7 @@ class Chat:
         with_tools = "tools" in body.fields
         tools = read_tools(body, model, fields["constraint"])
         fields["constraint"] = tools.constraint
-        messages = read_messages(body.take("messages"), tools=with_tools)
+        messages = read_messages(body, body.take("messages"), tools=with_tools)
         stream, usage, details, steps = streaming(body)
         prompted = fields["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
@@ -187,13 +188,10 @@ class Chat:
                 "bytes": None if known is None else list(known),
             }
 
-        return {
-            "content": [
-                {**entry(n.token, n.model_logp), "top_logprobs": [entry(*t) for t in n.top]}
-                for n in notes
-            ],
-            "refusal": None,
-        }
+        def row(n: TokenLogprob) -> dict[str, Any]:
+            return {**entry(n.token, n.model_logp), "top_logprobs": [entry(*t) for t in n.top]}
+
+        return {"content": LazyRows(row, notes), "refusal": None}
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
         return {**response, "prompt_logprobs": prompts[0]}  # a chat has one prompt
@@ -254,16 +252,18 @@ class Completions:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
     def logprobs(self, text: Text, notes: Sequence[Note], offsets: Offsets) -> dict[str, Any]:
+        def likeliest(n: Note) -> dict[str, float] | None:
+            if n.model_logp is None:
+                return None
+            return _by_text(text, [*n.top, (n.token, n.model_logp)])
+
         tokens = [n.token for n in notes]
         return {
             "tokens": [token_text(text, t) for t in tokens],
             "token_logprobs": [
                 None if n.model_logp is None else max(n.model_logp, LOWEST) for n in notes
             ],
-            "top_logprobs": [
-                None if n.model_logp is None else _by_text(text, [*n.top, (n.token, n.model_logp)])
-                for n in notes
-            ],
+            "top_logprobs": LazyRows(likeliest, notes),
             "text_offset": offsets.take([spelled(text, t) for t in tokens]),
         }
 
@@ -290,26 +290,24 @@ def _echo(model: LM, ask: Ask) -> str:
     return model.checkpoint.text.decode(model.ids(ask.prompt))
 
 
-def by_id(text: Text, notes: Sequence[PromptLogprob], k: int) -> list[dict[str, Any] | None]:
+def by_id(text: Text, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
     """vLLM's form of a prompt's log-probabilities: of each token its own and the k likeliest, by their ids."""
-    out = list[dict[str, Any] | None]()
-    for note in notes:
+
+    def row(note: PromptLogprob) -> dict[str, Any] | None:
         if note.model_logp is None:
-            out.append(None)
-            continue
+            return None
         likeliest = {t: (logp, rank) for rank, (t, logp) in enumerate(note.top[:k], 1)}
         known = {note.token: (note.model_logp, note.rank), **likeliest}
-        out.append(
-            {
-                str(t): {
-                    "logprob": max(logp, LOWEST),
-                    "rank": rank,
-                    "decoded_token": token_text(text, t),
-                }
-                for t, (logp, rank) in known.items()
+        return {
+            str(t): {
+                "logprob": max(logp, LOWEST),
+                "rank": rank,
+                "decoded_token": token_text(text, t),
             }
-        )
-    return out
+            for t, (logp, rank) in known.items()
+        }
+
+    return LazyRows(row, notes)
 
 
 def spelled(text: Text, token: int) -> bytes | None:
@@ -363,18 +361,29 @@ def read_prompts(prompt: Any, limits: Limits | None = None) -> list[Any]:
     ]
 
 
-def read_messages(messages: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
-    """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. tools: the
-    request has some, so that messages may hold calls of them and what they gave."""
+MESSAGE = (
+    *("role", "content", "name", "tool_calls", "tool_call_id", "function_call"),
+    *("refusal", "audio", "annotations", "reasoning", "reasoning_content"),
+)
+"""What a message has in OpenAI's API and in those that follow it, honoured here or not."""
+PART = ("type", "text", "annotations", "logprobs", "cache_control")
+"""What a part of text has; the last three say nothing of the text."""
+EMPTY: tuple[Any, ...] = (None, [], {}, "")
+"""Clients send back what they got, empty fields included."""
+
+
+def read_messages(body: Body, messages: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
+    """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. body: of the
+    request; tools: it has some, so that messages may hold calls of them and what they gave."""
     if not isinstance(messages, list) or not messages:
         raise Refusal(
             f"messages is {shown(messages)}: it must be a list of at least one message",
             param="messages",
         )
-    return [_message(f"messages[{at}]", m, tools) for at, m in enumerate(messages)]
+    return [_message(f"messages[{at}]", m, tools, body) for at, m in enumerate(messages)]
 
 
-def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
+def _message(where: str, message: Any, tools: bool, body: Body) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         raise Refusal(
             f"{where} is {shown(message)}: it must have a role and a content", param="messages"
@@ -388,8 +397,9 @@ def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
             param="messages",
         )
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role) if tools else None
-    for name, value in message.items():  # clients send back what they got, empty fields included
-        if name not in ("role", "content", "name", more) and value not in (None, [], {}, ""):
+    body.members(where, message, MESSAGE, EMPTY)
+    for name, value in ((k, v) for k, v in message.items() if k in MESSAGE):
+        if name not in ("role", "content", "name", more) and value not in EMPTY:
             raise Refusal(
                 f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
                 + ("" if tools else ", tool calls only where tools are given"),
@@ -404,16 +414,17 @@ def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
     return {
         "role": "system" if role == "developer" else role,
         **({} if named is None else {"name": _whole_text(named, "messages")}),
-        **_said(where, message, more),
+        **_said(where, message, more, body),
     }
 
 
-def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str, Any]:
+def _said(where: str, message: Mapping[str, Any], more: str | None, body: Body) -> dict[str, Any]:
     """What a message holds beside its role; more: the field of it that is about tools."""
     content, about = message.get("content"), None if more is None else message.get(more)
     extra = dict[str, Any]()
     if more == "tool_calls" and about:
-        content, extra = content or "", {"tool_calls": past_calls(f"{where}.tool_calls", about)}
+        calls = past_calls(f"{where}.tool_calls", about, body)
+        content, extra = content or "", {"tool_calls": calls}
     if more == "tool_call_id":
         if not isinstance(about, str):
             raise Refusal(
@@ -422,13 +433,14 @@ def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str,
             )
         extra = {"tool_call_id": about}
     if isinstance(content, list):
-        content = "".join(_part(f"{where}.content[{at}]", part) for at, part in enumerate(content))
+        parts = [_part(f"{where}.content[{at}]", part, body) for at, part in enumerate(content)]
+        return {"content": parts, **extra}
     if not isinstance(content, str):
         raise Refusal(f"{where}.content is {shown(content)}: it must be a text", param="messages")
     return {"content": _whole_text(content, "messages"), **extra}
 
 
-def _part(where: str, part: Any) -> str:
+def _part(where: str, part: Any, body: Body) -> dict[str, str]:
     if (
         not isinstance(part, Mapping)
         or part.get("type") != "text"
@@ -438,7 +450,8 @@ def _part(where: str, part: Any) -> str:
         raise Refusal(
             f"{where} is {shown(kind)}: only parts of type text are legal", param="messages"
         )
-    return part["text"]
+    body.members(where, part, PART, EMPTY)
+    return {"type": "text", "text": _whole_text(part["text"], "messages")}
 
 
 def _whole_text(text: str, field: str) -> str:

@@ -115,8 +115,10 @@ _CODE = re.compile(r"\{[%{].*?[%}]\}", re.DOTALL)
 
 def _knows(model: LM, name: str) -> bool:
     """Whether a name stands, as a name, in the code of the model's chat template."""
-    template = model.checkpoint.text.template
     named = re.compile(rf"(?<![\w.'\"]){re.escape(name)}(?![\w'\"])")
-    return template is not None and any(
-        named.search(code) for code in _CODE.findall(template.source)
+    return any(
+        named.search(code)
+        for template in model.checkpoint.text.chat_templates
+        if template is not None
+        for code in _CODE.findall(template.source)
     )

@@ -21,12 +21,15 @@ from polydec.base.options import shown
 from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
 from polydec.constraints.protocols import Constraint
 from polydec.constraints.tool_calls import CLOSE, OPEN, Form, Function, ToolCalls
-from polydec.serve.body import Body
+from polydec.serve.body import Body, is_whole
 from polydec.serve.constrained import checked
 from polydec.serve.errors import Refusal
 
 MOST = 256
 """Tools of a request."""
+
+FUNCTION = ("name", "description", "parameters", "strict", "return")
+"""What a function holds; some templates show what it returns."""
 
 NOTHING = JsonSchema('{"type": "object", "additionalProperties": false}')
 """The arguments of a function without parameters."""
@@ -74,7 +77,7 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
             f"tools is {shown(declared_tools)}: it must be a list of at most {MOST} tools",
             param="tools",
         )
-    tools = tuple(_tool(f"tools[{at}]", tool, flat) for at, tool in enumerate(declared_tools))
+    tools = tuple(_tool(f"tools[{at}]", tool, flat, body) for at, tool in enumerate(declared_tools))
     names = [tool["function"]["name"] for tool in tools]
     twice = next((x for at, x in enumerate(names) if x in names[:at]), None)
     if twice is not None:
@@ -83,7 +86,7 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
             param="tools",
         )
     told = {"tools": declared_tools, "tool_choice": choice, "parallel_tool_calls": many}
-    name = _chosen(choice, names, flat)
+    name = _chosen(choice, names, flat, body)
     if not tools or choice == "none":
         return Tools(constraint=asked, told=told)
     must = choice != "auto"
@@ -115,12 +118,15 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
     return Tools(tools, checked("tools", bound, model), form, told)
 
 
-def _chosen(choice: Any, names: Sequence[str], flat: bool) -> str | None:
+def _chosen(choice: Any, names: Sequence[str], flat: bool, body: Body) -> str | None:
     """The name of the function that must be called; None where it may be any. Raises Refusal for a choice that is none."""
     name = None
     if isinstance(choice, Mapping) and choice.get("type") == "function":
         function = choice if flat else choice.get("function")
         name = function.get("name") if isinstance(function, Mapping) else None
+        body.members("tool_choice", choice, ("type", "name" if flat else "function"))
+        if not flat and isinstance(function, Mapping):
+            body.members("tool_choice.function", function, ("name",))
     if name is None and choice not in ("auto", "none", "required"):
         named = "{'type': 'function', " + ("'name': …}" if flat else "'function': {'name': …}}")
         raise Refusal(
@@ -143,8 +149,9 @@ def _chosen(choice: Any, names: Sequence[str], flat: bool) -> str | None:
 def _form(model: LM) -> Form:
     """The form in which the model is shown how to call: as its chat template writes calls, else as the default prompt does."""
     text = model.checkpoint.text
-    source = "" if text.template is None else text.template.source
-    if OPEN in source or text.template is None or not text.shows_tools:
+    template = text.chat_templates[1]
+    source = "" if template is None else template.source
+    if OPEN in source or template is None or not text.shows_tools:
         return Form()
     other = '"parameters":' in source and '"arguments":' not in source
     return Form(tags=False, key="parameters" if other else "arguments")
@@ -165,11 +172,12 @@ def _arguments(function: Mapping[str, Any]) -> JsonSchema:
     return JsonSchema.of({"type": "object", **schema, **more})
 
 
-def _tool(where: str, tool: Any, flat: bool) -> Mapping[str, Any]:
+def _tool(where: str, tool: Any, flat: bool, body: Body) -> Mapping[str, Any]:
     """A tool, checked, as chat templates take it."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
+    path = f"{where}.function"
     if flat and isinstance(tool, Mapping) and function is None:
-        function = {k: v for k, v in tool.items() if k != "type"}
+        function, path = {k: v for k, v in tool.items() if k != "type"}, where
     if (
         not isinstance(tool, Mapping)
         or not isinstance(function, Mapping)
@@ -180,6 +188,9 @@ def _tool(where: str, tool: Any, flat: bool) -> Mapping[str, Any]:
             f"{where} is {shown(tool)}: it must be {{'type': 'function', {form}}}",
             param="tools",
         )
+    if path != where:
+        body.members(where, tool, ("type", "function"))
+    body.members(path, function, FUNCTION)
     name, about, schema, strict = map(function.get, ("name", "description", "parameters", "strict"))
     if not isinstance(name, str) or not 1 <= len(name) <= 256:
         raise Refusal(
@@ -202,7 +213,7 @@ def _tool(where: str, tool: Any, flat: bool) -> Mapping[str, Any]:
     return {"type": "function", "function": dict(function)}
 
 
-def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
+def past_calls(where: str, calls: Any, body: Body) -> list[dict[str, Any]]:
     """Calls of an earlier turn as templates take them: the arguments as an object. Raises Refusal."""
     out = list[dict[str, Any]]()
     for at, call in enumerate(calls if isinstance(calls, list) else [calls]):
@@ -212,6 +223,8 @@ def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
                 f"{where}[{at}] is {shown(call)}: it must have a function with a name",
                 param="messages",
             )
+        body.members(f"{where}[{at}]", call, ("id", "type", "index", "function"))
+        body.members(f"{where}[{at}].function", function, ("name", "arguments"))
         arguments_sent = function.get("arguments", "{}")
         try:
             arguments = (
@@ -222,6 +235,11 @@ def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
         if not isinstance(arguments, Mapping):
             raise Refusal(
                 f"{where}[{at}].function.arguments is {shown(arguments_sent)}: it must be a JSON object as a text",
+                param="messages",
+            )
+        if not is_whole(arguments):  # the text of a field may hold what the field may not
+            raise Refusal(
+                f"{where}[{at}].function.arguments holds half a character: it must be whole Unicode text",
                 param="messages",
             )
         out.append(
@@ -249,6 +267,54 @@ HEAD = re.compile(
 """What stands before the arguments of a call."""
 TAIL = re.compile(r"\s*\}?\s*")
 """What stands between them and the closing tag."""
+
+
+def _partly(atoms: Sequence[str]) -> re.Pattern[str]:
+    """What matches the beginnings of these expressions in a row."""
+    pattern = ""
+    for atom in reversed(atoms):
+        pattern = f"{atom}(?:{pattern})?"
+    return re.compile(pattern)
+
+
+_KEYS = sorted(
+    {key[:size] for key in ("arguments", "parameters") for size in range(1, len(key) + 1)},
+    key=len,
+    reverse=True,
+)
+_LIST = re.compile(r"\s*(?:\[\s*)?")
+_HEAD_BEGUN = _partly(
+    [
+        r"\s*",
+        r"\{\s*",
+        *'"name"',
+        r"\s*",
+        r":\s*",
+        r'"(?P<name>(?:[^"\\]|\\.)*\\?)',
+        r'(?P<end>")\s*',
+        r",\s*",
+        '"',
+        f"(?:{'|'.join(_KEYS)})",
+        r'"\s*',
+        r":\s*",
+    ]
+)
+
+
+def begins_call(text: str, known: frozenset[str]) -> bool:
+    """Whether a text is the beginning of a call of a known tool, or of a list of calls, and may be cut anywhere."""
+    begun = _LIST.match(text)
+    text = text[begun.end() if begun else 0 :]
+    head = HEAD.match(text)
+    if head is not None:
+        return _parsed(head[1]) in known
+    match = _HEAD_BEGUN.fullmatch(text)
+    if match is None:
+        return False
+    if match["end"]:
+        return _parsed(f'"{match["name"]}"') in known
+    begin = f'"{match["name"] or ""}'
+    return any(json.dumps(name, ensure_ascii=False).startswith(begin) for name in known)
 
 
 class Reader:
@@ -287,8 +353,11 @@ class Reader:
         told, self._told = self._told, ("", [])
         return told
 
-    def end(self) -> tuple[str, list[Part]]:
-        """What was held back."""
+    def end(self, cut: bool = False) -> tuple[str, list[Part]]:
+        """What was held back. cut: the answer ended for its length, so that what may have become a call is none of what is
+        said."""
+        if cut and self._state != self._arguments:
+            return self._cut()
         if self._state == self._begin:
             parsed = _parsed(self._held)
             read = [_one(x, self.known) for x in (parsed if isinstance(parsed, list) else [parsed])]
@@ -305,6 +374,32 @@ class Reader:
             self._state = self._text
         text, parts = self.feed("")
         return text + (self._held.lstrip() if self._called else self._held), parts
+
+    def _cut(self) -> tuple[str, list[Part]]:
+        """What was held back of an answer that ends in the middle."""
+        text, parts = "", list[Part]()
+        if self._state == self._begin and _parsed(self._held) is not None:
+            return self.end()
+        if self._state == self._begin and begins_call(self._held, self.known):
+            self._state, self._tags = self._between, False
+            text, parts = self.feed("")
+        inside = self._held.lstrip()
+        if self._state == self._text:
+            marker = bool(inside) and (OPEN.startswith(inside) or inside.startswith(OPEN))
+            said = not marker or not self._may_call(inside.removeprefix(OPEN))
+        else:
+            said = self._state == self._begin
+        if said:
+            text += inside if self._called else self._held
+        self._held = ""
+        return text, parts
+
+    def _may_call(self, inside: str) -> bool:
+        """Whether what stands behind an opening tag, or a part of one, may become a call."""
+        head = HEAD.match(inside)
+        if head is not None:
+            return _parsed(head[1]) in self.known
+        return inside.lstrip()[:1] in ("", "{") or OPEN.startswith(inside)
 
     # ---- states ----
 
@@ -424,12 +519,12 @@ class Value:
 
 
 def read_calls(
-    text: str, known: frozenset[str], form: Form | None = None
+    text: str, known: frozenset[str], form: Form | None = None, cut: bool = False
 ) -> tuple[str, list[Call], bool]:
-    """What a whole text says and calls, and whether the calls are whole."""
+    """What a whole text says and calls, and whether the calls are whole; cut: it ended for its length."""
     reader = Reader(known, form)
     words, parts = reader.feed(text)
-    rest, more = reader.end()
+    rest, more = reader.end(cut)
     return words + rest, joined([*parts, *more]), reader.whole
 
 

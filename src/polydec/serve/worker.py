@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -24,6 +24,9 @@ from polydec.base.errors import PolydecError
 from polydec.core.effects import Coro
 from polydec.core.scheduler import Pass, Task
 from polydec.core.trace import ignore
+from polydec.request.fair_queue import FairQueue
+from polydec.serve.admission import Admission, Load, Pace
+from polydec.serve.clients import Client
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import fitted
 from polydec.serve.metrics import Metrics
@@ -42,6 +45,10 @@ EVERY = 0.25
 ALONE = 4
 """How much larger a pass may be while no answer is being written: nobody waits for a token then, and large passes do more a
 second."""
+
+
+ANYBODY = Client()
+"""Who asks where nobody says."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class Job:
     told: Callable[[News | End], None]  # called in the loop's thread
     arrived: float
     deadline: float
+    account: str = ""  # whose share of the server it takes
     cut: str = ""
     ticket: Ticket | None = None
     written: dict[int, int] = field(default_factory=dict[int, int])  # tokens told, by choice
@@ -99,7 +107,7 @@ class Going:
 class Answers:
     """What becomes of the prompts of one response, in the order in which it happens."""
 
-    def __init__(self, worker: Worker, asks: Sequence[Ask], steps: bool) -> None:
+    def __init__(self, worker: Worker, asks: Sequence[Ask], steps: bool, account: str = "") -> None:
         self._worker, self._news = worker, asyncio.Queue[News | End]()
         self.ends: list[End | None] = [None] * len(asks)
         now, first = time.perf_counter(), 0
@@ -114,6 +122,7 @@ class Answers:
                     self._news.put_nowait,  # and not `self.tell`: jobs do not know whose they are
                     now,
                     now + worker.limits.seconds,
+                    account,
                 )
             )
             first += ask.n
@@ -131,7 +140,7 @@ class Answers:
             self.ends[news.at] = news
             if news.completion is None:
                 self.cancel(LEFT)
-                raise _failure(self.jobs[news.at], news.error, self._worker.limits)
+                raise _failure(self.jobs[news.at], news.error, self._worker)
 
     @property
     def completions(self) -> list[Completion]:
@@ -140,12 +149,17 @@ class Answers:
             end.completion for end in self.ends if end is not None and end.completion is not None
         ]
 
+    @property
+    def limits(self) -> Limits:
+        return self._worker.limits
+
     def cancel(self, why: str) -> None:
         """End what has not ended."""
         self._worker.cancel(self.jobs, why)
 
 
-def _failure(job: Job, error: Exception | None, limits: Limits) -> Refusal:
+def _failure(job: Job, error: Exception | None, worker: Worker) -> Refusal:
+    limits = worker.limits
     if job.cut == LATE:
         return Refusal(
             f"the request took longer than {limits.seconds:g} seconds", status=504, code="timeout"
@@ -155,7 +169,7 @@ def _failure(job: Job, error: Exception | None, limits: Limits) -> Refusal:
             f"the request waited longer than {limits.wait:g} seconds for its turn",
             status=503,
             code="queue_timeout",
-            retry=5,
+            retry=worker.admission.turn(worker.loads()),
         )
     if job.cut == STOPPED:
         return Refusal("the server stops", status=503, code="stopping", retry=5)
@@ -181,31 +195,34 @@ class Worker:
             or (lambda writing: costs.budget(writing) if writing else alone),
             doubling=inf if limits.positions else costs.doubling,
         )
-        self.answers = 0  # under way: waiting, running, or being checked
+        self.pace = Pace()
+        self.admission = Admission(limits, self.pace)
         self.live: set[Job] = set()
         self.reading = 0  # coroutines that read, under way
         self._loop = asyncio.get_running_loop()
         self._planner = ThreadPoolExecutor(1, f"plan-{name}")
+        self._unplanned = FairQueue[tuple[list[Job], "Future[None]"]]()
         self._orders = SimpleQueue[Callable[[], None] | None]()
         self._jobs: list[Job] = []  # the engine thread's
         self._going: list[Going] = []  # as well
         self._preempted, self._looked = 0, 0.0  # when the caches were looked at last
-        self._took: deque[float] = deque(maxlen=32)  # seconds of the last requests
         self._thread = Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
 
-    async def start(self, asks: Sequence[Ask], *, steps: bool = False) -> Answers:
-        """Check requests and let them run. max_tokens None: as much as there is room for; steps: tell what each round did.
-        Raises Refusal where there is no room for them in the queue, RequestError where one cannot be honoured."""
+    async def start(
+        self, asks: Sequence[Ask], *, steps: bool = False, client: Client = ANYBODY
+    ) -> Answers:
+        """Check requests and let them run. max_tokens None: as much as there is room for; steps: tell what each round did;
+        client: who asks. Raises Refusal where there is no room for them in the queue, RequestError where one cannot be
+        honoured."""
         count = sum(ask.n for ask in asks)
         self.limits.admit(count)
-        self._admit(count)
-        answers = Answers(self, asks, steps)
-        self.answers += count
+        self.admission.admit(client.account, count, self.loads)
+        salted = [replace(ask, cache_salt=client.cache_salt(ask.cache_salt)) for ask in asks]
+        answers = Answers(self, salted, steps, client.account)
+        self.admission.begin(client.account, count)
         self.live.update(answers.jobs)
-        planned = asyncio.ensure_future(
-            self._loop.run_in_executor(self._planner, self._plan, answers.jobs)
-        )
+        planned = asyncio.wrap_future(self._to_plan(client.account, answers.jobs))
         planned.add_done_callback(lambda _: self._forget_unplanned(answers))
         try:
             await asyncio.shield(planned)
@@ -218,24 +235,56 @@ class Worker:
             del planned
         return answers
 
-    def _admit(self, count: int) -> None:
-        most = self.limits.running + self.limits.waiting
-        if self.answers + count > most:
-            wait = max(1, min(60, round(sum(self._took) / len(self._took)))) if self._took else 1
-            raise Refusal(
-                f"{self.answers} answers are under way: this server takes {self.limits.running} at a time and lets "
-                f"{self.limits.waiting} wait",
-                status=429,
-                code="rate_limit_exceeded",
-                retry=wait,
-            )
+    @property
+    def answers(self) -> int:
+        """Under way: waiting, running, or being checked."""
+        return self.admission.under_way.total()
+
+    def loads(self) -> list[Load]:
+        """What is under way, for whoever wants to know how long that will take."""
+        used, out = self.pace.used, list[Load]()
+        for job in self.live:
+            allowed = job.ask.max_tokens
+            if job.ticket is not None:
+                allowed = job.ticket.plan.request.max_tokens
+            if allowed is None:
+                allowed = self.limits.output
+            written = tuple(job.written.values())
+            each = sum(written) / job.ask.n
+            left = max(1.0, used * allowed - each)
+            out.append(Load(job.account, job.ask.n, left, bool(written)))
+        return out
+
+    def _to_plan(self, account: str, jobs: list[Job]) -> Future[None]:
+        """Have jobs checked, behind those of their account and of others that have fewer answers under way."""
+        planned = Future[None]()
+        self._unplanned.put(account, (jobs, planned))
+        self._planner.submit(self._plan_next)
+        return planned
+
+    def _plan_next(self) -> None:
+        """In the planner's thread."""
+        entry = self._unplanned.pop(Counter(self.admission.under_way))
+        if entry is None or not entry[1].set_running_or_notify_cancel():
+            return
+        jobs, planned = entry
+        del entry
+        try:
+            self._plan(jobs)
+        except BaseException as error:
+            planned.set_exception(error)
+        else:
+            planned.set_result(None)
+        # as in `start`: an error knows this frame
+        del jobs, planned
 
     def _plan(self, jobs: list[Job]) -> None:
         """In the planner's thread. The jobs go to the engine together, or none of them does."""
         try:
-            for job in jobs:
-                if not job.cut:
-                    self._submit(job)
+            going = [job for job in jobs if not job.cut]
+            asks = fitted(self.model, [job.ask for job in going], self.limits)
+            for job, ask in zip(going, asks, strict=True):
+                self._submit(job, ask)
         except BaseException:
             for job in jobs:
                 if job.ticket is not None:
@@ -246,14 +295,15 @@ class Worker:
             if job.ticket is not None:
                 self._orders.put(lambda job=job: self._jobs.append(job))
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: Job, ask: Ask) -> None:
         if self._trace is not None:
             job.watched = self._trace.watch(self.model, job.steps)
         observed = job.watched or job.steps
         job.ticket = self.engine.submit(
-            fitted(self.model, job.ask, self.limits),
+            ask,
             on=observed or ignore,
             passes=None if observed is None else job.passes,
+            client=job.account,
         )
         if job.watched is not None:
             job.watched.begun(job.ticket)
@@ -268,17 +318,17 @@ class Worker:
     def _gone(self, job: Job) -> None:
         if job in self.live:
             self.live.remove(job)
-            self.answers -= job.ask.n
+            self.admission.end(job.account, job.ask.n)
 
-    async def read(self, work: Coro) -> Any:
+    async def read(self, work: Coro, client: Client = ANYBODY) -> Any:
         """What a coroutine gives that reads with the model, beside all answers and in passes shared with them. Raises Refusal
         where there is no room for it in the queue, or it takes too long."""
         try:
-            self._admit(1)
+            self.admission.admit(client.account, 1, self.loads)
         except Refusal:
             work.close()
             raise
-        self.answers += 1
+        self.admission.begin(client.account, 1)
         self.reading += 1
         answer: asyncio.Future[Any] = self._loop.create_future()
         going = Going(work, answer)
@@ -292,7 +342,7 @@ class Worker:
                 code="timeout",
             ) from None
         finally:
-            self.answers -= 1
+            self.admission.end(client.account, 1)
             self.reading -= 1
             self._orders.put(lambda: self._leave(going))
 
@@ -307,6 +357,8 @@ class Worker:
     def close(self) -> None:
         """End the threads; what is under way is dropped."""
         self._planner.shutdown(wait=False, cancel_futures=True)
+        while (entry := self._unplanned.pop(Counter())) is not None:
+            entry[1].cancel()
         self._orders.put(None)
 
     async def closed(self, seconds: float = 10.0) -> None:
@@ -366,6 +418,7 @@ class Worker:
 
     def _tell(self) -> None:
         now, out, waiting = time.perf_counter(), list[tuple[Job, News | End]](), 0
+        wrote = 0
         for job in self._jobs:
             ticket = job.ticket
             assert ticket is not None
@@ -377,6 +430,7 @@ class Worker:
                 self.engine.cancel(ticket)
             news = self._news(job, ticket)
             if news:
+                wrote += sum(len(n.pieces) for n in news)
                 (self.metrics.first if job.last is None else self.metrics.between).labels(
                     self.name
                 ).observe(now - (job.arrived if job.last is None else job.last))
@@ -385,6 +439,7 @@ class Worker:
             if ticket.done:
                 out.append((job, self._end(job, ticket, now)))
             waiting += ticket.task is None and not ticket.done
+        self.pace.wrote(wrote)
         self._jobs = [job for job in self._jobs if job.ticket is not None and not job.ticket.done]
         self.metrics.waiting.labels(self.name).set(waiting)
         self.metrics.running.labels(self.name).set(len(self._jobs) - waiting)
@@ -419,7 +474,6 @@ class Worker:
         for job, news in out:
             if isinstance(news, End):
                 self._gone(job)
-                self._took.append(time.perf_counter() - job.arrived)
             job.told(news)
 
     def _news(self, job: Job, ticket: Ticket) -> list[News]:
@@ -457,6 +511,9 @@ class Worker:
             self.metrics.queue.labels(self.name).observe(watch.opened - job.arrived)
         if watch.first is not None:
             self.metrics.decode.labels(self.name).observe(watch.last - watch.first)
+        if not job.cut:
+            for written in job.written.values():
+                self.pace.ended(written, ticket.plan.request.max_tokens)
         try:
             self.metrics.ended(self.name, ticket)
             return End(job.at, None if job.cut else ticket.completion())

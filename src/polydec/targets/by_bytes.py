@@ -19,6 +19,8 @@ from polydec.targets.covers import BYTES, Alphabet, Covers, Tip
 from polydec.targets.spelling import spelling
 
 SILENT, ROW = Want(law=Reads.NOTHING), Want()
+WHITE = frozenset(b" \n\t\r")
+"""Bytes behind which a break begins no word."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class ByBytes:
         for at in range(len(symbols) - 1, -1, -1):
             if symbols[at] >= BYTES:
                 return at + 1
-            if at and symbols[at] in self.breaks and symbols[at - 1] not in b" \n\t\r":
+            if at and symbols[at] in self.breaks and symbols[at - 1] not in WHITE:
                 return at
         return 0
 

@@ -97,8 +97,7 @@ def chunked(
     """
     parts, rest, k = list[tuple[range, bool]](), list[int](), encoder.sizes.size
     for span, passage in found(prompt, encoder.marks):
-        step = k if passage else max(1, len(span))
-        parts += [(span[i : i + step], passage) for i in range(0, len(span), step)]
+        parts += [(span[i : i + k], passage) for i in range(0, len(span), k)]
         rest += () if passage else [prompt[at] for at in span]
     chunks = [tuple(prompt[at] for at in span) for span, passage in parts if passage]
     states = [encoder.state(chunk) for chunk in chunks]

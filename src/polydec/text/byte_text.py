@@ -85,7 +85,8 @@ def byte_text(text: Text) -> Text:
             special_tokens=[(f"M{i}", x) for i, x in enumerate(before)],
         )
     twin = Text(tokenizer, eos=[BYTES + k for k in marks.ends], names=text.names)
-    twin.template = text.template
+    twin.template, twin.tool_template = text.chat_templates
+    twin.named_templates = text.named_templates
     twin.rows = BYTES + len(marks.tokens)
     return twin
 

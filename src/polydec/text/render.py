@@ -23,8 +23,9 @@ class _Generation(Extension):
     tags: ClassVar[set[str]] = {"generation"}  # pyright: ignore[reportIncompatibleVariableOverride]   (of a class there too)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return [nodes.Scope(body).set_lineno(line)]  # what is set inside is not known behind it
 
 
 def _refuse(message: str) -> NoReturn:
@@ -51,7 +52,7 @@ def _compiled(source: str) -> jinja2.Template:
     env.filters["tojson"] = _tojson
     env.globals |= {
         "raise_exception": _refuse,
-        "strftime_now": lambda form: datetime.now().strftime(form),
+        "strftime_now": lambda format: datetime.now().strftime(format),
     }
     return env.from_string(source)
 

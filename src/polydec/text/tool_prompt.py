@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polydec.base.errors import PolydecError
+from polydec.text.message_forms import joined_text
 from polydec.text.tokenizer import Text
 
 PROMPT = """You can call functions. They are, one a line, with the JSON schema of their parameters:
@@ -55,7 +56,8 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
     """Messages with calls, and with what they gave, as messages of an assistant and a user. What several calls gave is one
     message."""
     out, after_result = list[Message](), False
-    for message in messages:
+    for given in messages:
+        message = {**given, "content": joined_text(given["content"])}
         if message["role"] == "tool":
             result = f"<tool_response>\n{message['content']}\n</tool_response>"
             if after_result:

@@ -101,7 +101,7 @@ def _asked(engine: Engine, method: Method, i: int, line: Line, seed: int) -> lis
 
 def prompt(lm: LM, question: Question) -> Any:
     """Chat messages; for a model without a template the same as running text."""
-    if lm.checkpoint.text.template is None:
+    if not lm.checkpoint.text.has_chat:
         return f"{question.system}\n\n{question.prompt}\n".lstrip()
     system = [{"role": "system", "content": question.system}] if question.system else []
     return [*system, {"role": "user", "content": question.prompt}]

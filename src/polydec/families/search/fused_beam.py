@@ -208,9 +208,10 @@ class _Search:
         """The bytes that a token adds."""
         words = self.plan.target.vocab.words
         piece = None if words is None else words.pieces[token]
-        if piece is None or self.reading is None:
+        if words is None or piece is None or self.reading is None:
             return b""
-        return self.reading.fresh(piece) if not h.size else piece
+        begun = any(words.pieces[x] for x in h.text.tokens)
+        return piece if begun else self.reading.fresh(piece)
 
     def _score(self, o: Option) -> float:
         return self.plan.score(o.total, len(o.of.text.tokens) + 1, o.of.verdict)
@@ -242,7 +243,7 @@ class Reading:
     @staticmethod
     async def open(reader: Reader, first: bytes, mean: bool) -> Reading:
         """Behind a text that is read first; of a long one its end."""
-        first = first[-(reader.most // 2) :] if len(first) > reader.most // 2 else first
+        first = first[max(0, len(first) - reader.most // 2) :]
         prompt = tuple(first) or reader.empty
         session = reader.law.open(prompt)
         lead = b"" if first else reader.lead
@@ -257,7 +258,7 @@ class Reading:
         return reading
 
     def fresh(self, piece: bytes) -> bytes:
-        """What is read of a text's first token."""
+        """What is read of a text's first token that has bytes."""
         return piece.removeprefix(self._lead)
 
     async def score(self) -> None:
@@ -274,8 +275,8 @@ class Reading:
         return nats / max(1, tokens - self._begun[1]) if self._mean else nats
 
     def extend(self, texts: Sequence[tuple[Hypothesis, bytes]]) -> list[Hypothesis]:
-        """These hypotheses, of at least one, with so many bytes more, where there is room for them; and no others."""
-        pieces = [p if h.size + len(p) <= self._most else b"" for h, p in texts]
+        """These hypotheses, of at least one, with as many bytes more as there is room for; and no others."""
+        pieces = [p[: self._most - h.size] for h, p in texts]
         nodes = self._tree.extend([(h.read, p) for (h, _), p in zip(texts, pieces)])
         return [
             replace(h, read=node, size=h.size + len(p))

@@ -96,7 +96,9 @@ class Eagle3:
         return torch.cat([self._entry(embed_NWH[:, -1]), self._entry(above_NH)], -1)
 
     def _entry(self, x_NH: Tensor) -> Tensor:
-        return even(x_NH) if self.evened else x_NH.float()
+        if not self.evened:
+            return x_NH.float()
+        return even(x_NH) if self.grower is None else self.grower.even(x_NH)
 
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, None]:
         """Of what left the layer at nodes: what their children stand on. Its own head makes their laws."""

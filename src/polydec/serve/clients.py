@@ -1,0 +1,66 @@
+"""Who sends a request: what is kept of one client's texts is no other's, and each client has its share of the server."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from starlette.types import Scope
+
+HEADER = "x-polydec-client"
+"""In which a front tells its replicas whose request it hands on; nobody else is believed."""
+
+_FIELD = "polydec.client"
+"""Where the gate notes it in a request's scope."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """credential: names the API key that the request came with, "" where the server has none: then all clients are one, as far
+    as what is kept goes; address: where it came from, an IPv6 one without the half that a client may choose."""
+
+    credential: str = ""
+    address: str = ""
+
+    @property
+    def account(self) -> str:
+        """Whose share of the server its requests take."""
+        return self.credential or self.address
+
+    def cache_salt(self, asked: str) -> str:
+        """The salt of its requests; asked: what they say themselves."""
+        return f"{self.credential}:{asked}" if self.credential else asked
+
+    def to_header(self) -> str:
+        """For a replica."""
+        return f"{self.credential} {self.address}"
+
+
+def client_of(scope: Scope) -> Client:
+    """Who sent a request that has come through the gate."""
+    return scope.get(_FIELD, Client())
+
+
+def note(scope: Scope, client: Client) -> None:
+    """Called by the gate."""
+    scope[_FIELD] = client
+
+
+def from_header(text: str) -> Client:
+    """What `to_header` wrote."""
+    credential, _, address = text.partition(" ")
+    return Client(credential, address)
+
+
+def address_of(scope: Scope) -> str:
+    """Where a request came from; "" where the connection does not say."""
+    host = (scope.get("client") or ("",))[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if not isinstance(address, ipaddress.IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False).network_address)

@@ -1,0 +1,181 @@
+"""Two clients with keys: neither sees, changes or shuts out what is the other's, by figures or by texts."""
+
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+pytest.importorskip("httpx", reason="polydec[serve] is not installed")
+
+from house import served
+from starlette.testclient import TestClient
+
+from polydec import Ask, Engine
+from polydec.models.reuse import KEYS as KEYS_KEPT
+from polydec.models.reuse import Texts
+from polydec.request.engine import MEMORIES, Memories
+from polydec.serve import steps
+from polydec.serve.clients import HEADER, client_of
+from polydec.serve.gate import Gate
+from polydec.serve.metrics import Metrics
+
+KEYS = ("key-of-one-client", "key-of-the-other")
+PROMPT = "The old fox watched the river, and the boat went by. " * 8
+
+
+@pytest.fixture(scope="module")
+def keyed(lm):
+    before = lm.checkpoint.lm.keep
+    lm.keep(4)
+    with served({"tiny": lambda: lm}, keys=KEYS) as house:
+        yield house
+    lm.keep(before)
+
+
+@pytest.fixture
+def both(keyed):
+    with (
+        keyed.client(headers={"authorization": f"Bearer {KEYS[0]}"}) as one,
+        keyed.client(headers={"authorization": f"Bearer {KEYS[1]}"}) as other,
+    ):
+        yield one, other
+
+
+def ask(client, prompt, **fields):
+    body = {"prompt": prompt, "max_tokens": 8, "method": "plain", "polydec": True, **fields}
+    answer = client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    about = answer.json()["polydec"]["requests"][0]
+    return answer.json()["choices"][0]["text"], about["method"].get("reuse"), about["metrics"]
+
+
+@pytest.mark.parametrize("reuse", ["prefix", "edited"])
+def test_a_text_of_a_key_is_its_clients_alone(both, reuse):
+    one, other = both
+    key = {"reuse": reuse, "reuse_key": f"notes-{reuse}"}
+    mine, before, _ = ask(one, PROMPT + reuse, **key)
+    assert before["positions"] == 0
+    _, taken, _ = ask(other, PROMPT + reuse, **key)
+    assert taken["positions"] == 0 and not taken["approximate"]
+    for size in (40, 80, 160):  # a text is not to be read token by token
+        other.post("/v1/completions", json={"prompt": PROMPT[:size], "max_tokens": 1, **key})
+        assert ask(other, PROMPT[: size + 40], **key)[1]["positions"] < size
+    again, after, _ = ask(one, PROMPT + reuse, **key)
+    assert after["positions"] > 60 and again == mine
+
+
+def test_prefixes_are_shared_within_a_key_only(both):
+    one, other = both
+    prompt = "A quiet harbour. " + PROMPT
+    first = ask(one, prompt)[2]["positions_fed"]
+    assert ask(other, prompt)[2]["positions_fed"] == first
+    assert ask(one, prompt)[2]["positions_fed"] < first - 60
+    assert ask(one, prompt, cache_salt="apart")[2]["positions_fed"] == first
+
+
+def test_prefixes_of_requests_under_way_are_shared_within_a_key_only(both):
+    one, other = both
+    prompt = "A quiet valley. " + PROMPT
+    body = {"prompt": prompt, "max_tokens": 400, "stream": True, "ignore_eos": True}
+    with one.stream("POST", "/v1/completions", json={**body, "method": "plain"}) as going:
+        lines = (line for line in going.iter_lines() if line.startswith("data"))
+        next(lines)
+        theirs = ask(other, prompt)[2]["positions_fed"]
+        assert theirs > 100, "the prompt is too short to show anything"
+        mine = ask(one, prompt)[2]["positions_fed"]
+    assert mine < theirs - 60
+
+
+@pytest.mark.parametrize("method", ["token-recycling", "suffix-automaton", "stand"])
+def test_what_a_method_remembers_is_its_clients_alone(both, method):
+    one, other = both
+
+    def drafted(client):
+        fields = {"method": method, "options": {"hot": True}, "max_tokens": 24, "ignore_eos": True}
+        body = {"prompt": f"Once {method}", "polydec": "steps", **fields}
+        rounds = client.post("/v1/completions", json=body).json()["polydec"]["choices"][0]["steps"]
+        return [step.get("token") for step in rounds]
+
+    fresh = drafted(one)
+    known = drafted(one)
+    assert known != fresh, "the method remembers nothing, so that this shows nothing"
+    assert drafted(other) == fresh
+
+
+def test_without_keys_all_are_one_client(server, lm):
+    before = lm.checkpoint.lm.keep
+    lm.keep(4)
+    prompt = "A quiet meadow. " + PROMPT
+    try:
+        with server.client() as one, server.client() as other:
+            first = ask(one, prompt)[2]["positions_fed"]
+            assert ask(other, prompt)[2]["positions_fed"] < first - 60
+            assert ask(other, prompt, cache_salt="mine")[2]["positions_fed"] == first
+    finally:
+        lm.keep(before)
+
+
+@pytest.mark.parametrize("replica", [True, False])
+def test_only_a_front_says_whose_request_it_is(replica):
+    seen = []
+
+    async def endpoint(scope, receive, send):
+        seen.append(client_of(scope))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    app = Gate(endpoint, KEYS, Metrics(), local=False, replica=replica)
+    headers = {"authorization": f"Bearer {KEYS[1]}", HEADER: "key-7 10.1.2.3"}
+    assert TestClient(app).get("/v1/models", headers=headers).status_code == 204
+    assert seen[0].credential == ("key-7" if replica else "key-1")
+    assert (seen[0].address == "10.1.2.3") is replica
+
+
+def test_passes_tell_a_client_what_its_own_requests_fed(lm):
+    engine, told = Engine(lm), {"a": [], "b": []}
+    tickets = [
+        engine.submit(
+            Ask("The fox", cache_salt=salt, max_tokens=9, method="plain", ignore_eos=True),
+            passes=told[salt],
+        )
+        for salt in ("a", "b")
+    ]
+    engine.run(tickets)
+    for done in told.values():
+        assert any(p.of > p.salted_of and p.queries > p.salted_queries for p in done)
+        assert all(p.salted_of == p.positions and p.salted_queries == 1 for p in done)
+        shown = steps.passes(done, 0.0, lm.names, lm.network)
+        assert all(p["of"] == p["positions"] and p["queries"] == 1 for p in shown)
+
+
+def test_keys_are_shared_evenly_among_salts():
+    """Of texts by `reuse_key`: who holds most of them makes room for another one."""
+
+    class Cache:
+        def own(self):
+            pass
+
+    now = [0.0]
+    texts = Texts(lambda: now[0])
+    for at in range(KEYS_KEPT):
+        now[0] += 1.0
+        texts.put(f"k{at}", (1,), Cache(), None, "a")
+    texts.put("more", (1,), Cache(), None, "a")
+    assert texts.take("more", "a") is None, "a key that is in use keeps its text"
+    for at in range(KEYS_KEPT):
+        texts.put(f"k{at}", (2,), Cache(), None, "b")
+    held = Counter(s for s in "ab" for at in range(KEYS_KEPT) if texts.take(f"k{at}", s))
+    assert held == {"a": KEYS_KEPT // 2, "b": KEYS_KEPT // 2}
+    assert texts.take("k0", "b").text == (2,) and texts.take("k0", "a") is None
+    texts.forget("k0", "b")
+    assert texts.take("k0", "b") is None and texts.take(f"k{KEYS_KEPT - 1}", "a")
+
+
+def test_memories_are_bounded():
+    memories = Memories()
+    first = memories.of("", "stand")
+    assert memories.of("", "stand") is first and memories.of("", "ppd") is not first
+    assert memories.of("x", "stand") is not first
+    for at in range(MEMORIES):
+        memories.of(str(at), "stand")
+    assert memories.of("", "stand") is not first
