@@ -2,33 +2,45 @@
 
 import pytest
 
+from polydec import Regex
 from polydec.core.types import Exactness
+from polydec.drafters.forced import Forced
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
 from polydec.methods import registry
+from polydec.shapers.constrained import Constrained
 from polydec.testing.check_decoder import check_decoder, check_law
-from polydec.testing.check_drafter import check_drafter, check_policy
+from polydec.testing.check_drafter import check_drafter
+from polydec.testing.check_policy import check_policy
 from polydec.testing.check_target import check_shaped, check_target
 from polydec.testing.check_tree import check_tree
 from polydec.testing.check_verifier import check_verifier
 from polydec.testing.examples import SHAPERS, bend, decoder, example
 from polydec.testing.toy import toy
 from polydec.trees.static import Static
+from verifiers_reference import RULES, example_verifier
 
 # they have contracts of their own: test_search.py, test_rollouts.py, tests/families/test_particles.py
 OTHERS = {"search", "rollouts", "routing", "constraint"}
 
 
+NEVER = {"trust": {"rejected": "it accepts whatever was drafted"}}
+"""Of verifiers, what they never do, and why."""
+
+
 @pytest.mark.parametrize("name", registry.mechanisms("verifiers"))
 def test_verifier(name):
     laws = 2 if name == "k_seq" else 1  # of k-SEQ's known bugs one does not show in the first laws
-    check_verifier(example(registry.mechanisms("verifiers")[name]), laws=laws)
+    verifier = example_verifier(name)
+    rule = RULES[name](verifier) if name in RULES else None
+    assert rule or verifier.exactness is Exactness.LAW, "a rule says what an approximate one takes"
+    check_verifier(verifier, laws=laws, rule=rule, reasons=NEVER.get(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.mechanisms("verifiers"))
 def test_verifier_over_more_laws(name):
-    check_verifier(example(registry.mechanisms("verifiers")[name]), laws=4)
+    check_verifier(example(registry.mechanisms("verifiers")[name]), laws=4, reasons=NEVER.get(name))
 
 
 @pytest.mark.parametrize("name", registry.mechanisms("trees"))
@@ -40,9 +52,29 @@ def test_independent_siblings():
     check_tree(Static((2, 1), replace=True))
 
 
-@pytest.mark.parametrize("name", registry.mechanisms("drafters"))
+NOT_SEEN = {
+    "nothing": dict.fromkeys(
+        ("drafted", "accepted", "rejected", "proposing", "distinct", "learned"),
+        "it proposes nothing",
+    ),
+    "forced": {"rejected": "what must come is never rejected"},
+    "self_speculative": {"learned": "its layers read the target's own cache"},
+}
+"""Of drafters, what they never do, and why."""
+VOCAB = toy(1).vocab
+LANGUAGE = Regex("(babababb|bbabbabb|aabaabaa|babbabaa)(aab|bba){40}").language(VOCAB, VOCAB.eos)
+"""A language of which some tokens follow from those before, over the letters of a toy."""
+
+
+@pytest.mark.parametrize("name", [n for n in registry.mechanisms("drafters") if n != "forced"])
 def test_drafter(name):
-    check_drafter(example(registry.mechanisms("drafters")[name]))
+    check_drafter(example(registry.mechanisms("drafters")[name]), reasons=NOT_SEEN.get(name))
+
+
+def test_drafter_of_what_must_come():
+    check_drafter(
+        Forced(VOCAB, LANGUAGE), shapers=(Constrained(LANGUAGE),), reasons=NOT_SEEN["forced"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,9 +91,16 @@ def test_drafter_options(drafter):
     check_drafter(drafter)
 
 
+STILL = {
+    "fixed": {"moved": "it gives the same budget for every draft"},
+    "confidence": {"moved": "where a draft stops depends on its draws alone"},
+}
+"""Policies whose budget does not move, and why."""
+
+
 @pytest.mark.parametrize("name", registry.mechanisms("policies"))
 def test_policy(name):
-    check_policy(example(registry.mechanisms("policies")[name]))
+    check_policy(example(registry.mechanisms("policies")[name]), reasons=STILL.get(name))
 
 
 @pytest.mark.parametrize(

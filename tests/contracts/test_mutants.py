@@ -27,7 +27,8 @@ from polydec.testing.check_decoder import (
     check_law,
     check_replay,
 )
-from polydec.testing.check_drafter import check_drafter, check_policy
+from polydec.testing.check_drafter import check_drafter
+from polydec.testing.check_policy import check_policy
 from polydec.testing.check_target import check_shaped, check_target
 from polydec.testing.check_tree import check_tree
 from polydec.testing.check_verifier import check_verifier

@@ -2,8 +2,9 @@
 
 from polydec.testing.check_acceptance import check_acceptance, check_best_tree
 from polydec.testing.check_decoder import check_decoder, check_law
-from polydec.testing.check_drafter import check_drafter, check_policy
+from polydec.testing.check_drafter import check_drafter
 from polydec.testing.check_informed import check_informed
+from polydec.testing.check_policy import check_policy
 from polydec.testing.check_preemption import check_preemption, run_on_hold
 from polydec.testing.check_target import check_shaped, check_target
 from polydec.testing.check_tree import check_tree

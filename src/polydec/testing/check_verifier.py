@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from polydec.core.decoder import answer_one
-from polydec.core.protocols import Scores
+from polydec.core.protocols import Scores, Target
 from polydec.core.request import Request
+from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Exactness, Want
+from polydec.core.types import Draft, Draw, Exactness, Reads, Want
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.protocols import Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
-from polydec.testing.enumerate import NoiseSize, distance, law_of, target_law
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.testing.enumerate import NoiseSize, distance, executions, law_of, target_law
 from polydec.testing.examples import Siblings
+from polydec.testing.exercised import ExercisedCollector, ExercisedCounts, require_exercised
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import Table, toy
 
@@ -39,14 +45,29 @@ CANDIDATES: dict[str, tuple[tuple[Draw, int, int], ...]] = {
 """Sources of siblings: (how, seed of the law, how many)."""
 
 
-def check_verifier(verifier: Verifier, *, laws: int = 2, tolerance: float = 1e-9) -> None:
+Outcomes = Sequence[tuple[int | None, int, float]]
+"""Of a node: for each outcome the child that is accepted (None: none is), the token, and how likely that is."""
+
+
+def check_verifier(
+    verifier: Verifier,
+    *,
+    laws: int = 2,
+    tolerance: float = 1e-9,
+    rule: Callable[[Draft, Scores, int], Outcomes] | None = None,
+    reasons: Mapping[str, str] | None = None,
+) -> ExercisedCounts:
     """Raise AssertionError unless the verifier keeps its promise: of LAW, that the output law, enumerated, is the
     target's for every kind of candidate and mixture of kinds; of LAW and ARGMAX, that a certain row is followed unread;
-    of all, that what it accepts is a path without probes and that nothing it was given is written to.
+    of all, that what it accepts is a path without probes and that nothing it was given is written to; and that it was seen to
+    accept and to reject.
 
     laws: random laws for each of the eleven kinds of candidates; every second one has four tokens where they can be
-    enumerated.
+    enumerated. rule: (draft, scores, node) -> what may follow the node by the published rule: the chances of all paths are
+    then those that it gives; the scores hold states and rows before shaping. reasons: by the name of a count (ExercisedCounts),
+    why it is 0. Returns the counts.
     """
+    watch = ExercisedCollector()
     if verifier.exactness is Exactness.LAW:
         sizes = (3, 4) if _enumerable(verifier, 4) else (3,)
         for n, (name, sources) in enumerate(CANDIDATES.items()):
@@ -80,9 +101,13 @@ def check_verifier(verifier: Verifier, *, laws: int = 2, tolerance: float = 1e-9
             2,
             tolerance,
         )
-    _path(verifier)
+    _path(verifier, watch)
+    if rule is not None:
+        _chosen(verifier, rule, tolerance)
+    require_exercised(watch.counts, type(verifier).__name__, reasons=reasons)
     if verifier.exactness is not Exactness.APPROXIMATE:
         _certain(verifier)
+    return watch.counts
 
 
 def _enumerable(verifier: Verifier, size: int) -> bool:
@@ -116,28 +141,56 @@ def _law(
     )
 
 
-def _path(verifier: Verifier) -> None:
+def _drafted(seed: int, size: int, target: Target, rng: Any) -> tuple[Draft, Scores]:
+    """A random draft of two levels beside a probe, and its scores: its sources are those of every kind in turn."""
+    sources = list(CANDIDATES.values())[seed % len(CANDIDATES)]
+    guess = Siblings(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
+
+    async def round_() -> tuple[Draft, Scores]:
+        draft = await guess.propose(1, 2, Fixed(8, 64).start(), rng)
+        want = Want(base=Reads.ROW, hidden=True)
+        return draft, await target.open((0, 1)).score(draft, want)
+
+    return run([round_()])[0]
+
+
+def _chosen(
+    verifier: Verifier, rule: Callable[[Draft, Scores, int], Outcomes], tolerance: float
+) -> None:
+    """The chance of every verdict, enumerated, is that of the rule."""
+    for seed in range(2 * len(CANDIDATES)):
+        bare = toy(seed, 3, eos=-1)
+        target = bare if seed < len(CANDIDATES) else Shaped(bare, Greedy())
+        draft, scores = _drafted(seed, 3, target, Rng.of(seed))
+        got, want = defaultdict[Any, float](float), defaultdict[Any, float](float)
+        for verdict, p in executions(lambda rng, d=draft, s=scores: verifier.verify(d, s, rng, 2)):
+            got[verdict.path, verdict.bonus] += p
+        reached: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+        for path, p in reached:
+            for child, token, chance in rule(draft, scores, path[-1] if path else 0):
+                if child is None:
+                    want[path, token] += p * chance
+                else:
+                    reached.append(((*path, child), p * chance))
+        off = max(abs(got[key] - want[key]) for key in {*got, *want})
+        assert off < tolerance, (
+            f"draft {seed}: the chance of a path is off the published rule's by {off:.2e}"
+        )
+
+
+def _path(verifier: Verifier, watch: ExercisedCollector) -> None:
     """Random drafts with real randomness: the verdict is a path, and its inputs are as they were."""
     for seed in range(40):
-        size = 3 + seed % 2
-        target, sources = toy(seed, size, eos=-1), list(CANDIDATES.values())[seed % len(CANDIDATES)]
-        rng, budget = StrictRng.of(seed), Fixed(8, 64).start()
-        guess = Siblings(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
-
-        async def round_(
-            guess: Any = guess, target: Any = target, budget: Any = budget, rng: Any = rng
-        ) -> Any:
-            draft = await guess.propose(1, 2, budget, rng)
-            return draft, await target.open((0, 1)).score(draft, Want())
-
-        draft, scores = run([round_()])[0]
+        size, rng = 3 + seed % 2, StrictRng.of(seed)
+        draft, scores = _drafted(seed, size, toy(seed, size, eos=-1), rng)
         before = [law_V.clone() for law_V in draft.law if law_V is not None]
         rows = [scores.row(i).clone() for i in range(len(draft))]
         verdict = verifier.verify(draft, scores, rng, 2)  # type: ignore[arg-type]
+        watch.see(draft, verdict)
         above = 0
         for i in verdict.path:
             assert draft.parent[i] == above, f"path {verdict.path} leaves the tree at node {i}"
-            assert not draft.probe[i], f"probe node {i} was accepted"
+            assert i not in draft.probes, f"probe node {i} was accepted"
             above = i
         assert 0 <= verdict.bonus < size, f"bonus {verdict.bonus} is not a token"
         again = verifier.verify(draft, scores, StrictRng(rng._rng), 2)  # type: ignore[arg-type]

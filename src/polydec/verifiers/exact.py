@@ -68,7 +68,8 @@ def _down(
         if q_V is not None and not float(q_V.sum()) > 0.0:
             q_V = None  # the last of its law: a point mass, as a certain one is
         p, q = float(p_V[token]), 1.0 if q_V is None else float(q_V[token])
-        chance = min(1.0, p / (lenience * q)) if q > 0.0 else 1.0
+        share = 1.0 if law_V is None else lenience  # what is certain was drawn from no law
+        chance = min(1.0, p / (share * q)) if q > 0.0 else 1.0
         if p > 0.0 and here.at("accept", k).bernoulli(chance):
             return child, token
         if q_V is None:
