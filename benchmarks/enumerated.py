@@ -1,6 +1,7 @@
 """Every method that promises a law, enumerated on toys: `python benchmarks/enumerated.py > docs/verify-enumerated.csv`.
 
-A row a method: random laws, ways in which draws fell, the largest total variation, and seconds of a core.
+A row a method: random laws, ways in which draws fell, the largest total variation, tokens that were drafted, accepted and
+rejected in all of them, and seconds of a core.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ import time
 from polydec.bench.enumerated import enumerated
 from polydec.core.types import Exactness
 from polydec.methods import registry
+from polydec.testing.exercised import DRAFT_KINDS
 
 
 def main() -> None:
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(("method", "laws", "ways", "variation", "seconds", "left_out_because"))
+    out.writerow(
+        ("method", "laws", "ways", "variation", *DRAFT_KINDS, "seconds", "left_out_because")
+    )
     for name, module in registry.recipes().items():
         if module.CARD.guarantee is not Exactness.LAW:
             continue
         began = time.process_time()
         found = enumerated(name, {}, module.CARD.family)
         took = time.process_time() - began
-        out.writerow(
-            (name, found.laws, found.ways, f"{found.apart:.1e}", f"{took:.1f}", found.unknown)
-        )
+        tokens = [getattr(found.exercised, kind) for kind in DRAFT_KINDS]
+        figures = found.laws, found.ways, f"{found.apart:.1e}", *tokens, f"{took:.1f}"
+        out.writerow((name, *figures, found.unknown))
         sys.stdout.flush()
 
 

@@ -46,4 +46,32 @@ def test_what_cannot_be_enumerated_says_why(monkeypatch):
     assert "layers" in enumerated("layerskip", {"layers": 40}).unknown
     monkeypatch.setattr(room, "MOST", 3)
     found = enumerated("draft-model", {})
-    assert found.verdict == "keeps it" and "over 3 ways" in found.unknown
+    assert "over 3 ways" in found.unknown
+    assert enumerated("layerskip", {"layers": 40}).verdict == "not shown"
+
+
+@pytest.mark.parametrize(
+    "method", ["copyspec", "jump-forward", "lookahead", "mtp", "prompt-lookup", "token-recycling"]
+)
+def test_methods_draft_and_hit_and_miss_where_they_are_enumerated(monkeypatch, method):
+    monkeypatch.setattr(room, "LAWS", 2)
+    found = enumerated(method, {})
+    counts = found.exercised
+    assert found.verdict == "keeps it" and not found.missing and not found.why
+    assert counts.drafted >= counts.accepted + counts.rejected > counts.accepted > 0
+    assert found.to_json()["exercised"]["accepted"] == counts.accepted
+
+
+def test_where_nothing_is_drafted_nothing_is_shown(monkeypatch):
+    monkeypatch.setattr(room, "LAWS", 2)
+    found = enumerated("draft-model", {"depth": 0})
+    assert found.laws and found.verdict == "not shown" and not found.place
+    assert found.missing == ("drafted", "accepted", "rejected")
+    assert "enumerated laws nothing was drafted" in found.why
+    plain = enumerated("plain", {})
+    assert plain.verdict == "keeps it" and not plain.exercised.drafted
+
+
+def test_where_no_law_is_enumerated_nothing_is_shown():
+    found = enumerated("layerskip", {"layers": 40})
+    assert not found.laws and found.why.startswith("no law was enumerated: ")

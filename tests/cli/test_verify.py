@@ -1,6 +1,7 @@
 """polydec verify: what each promise is held to, the certificate, and its repetition."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -29,7 +30,9 @@ def test_a_sampled_certificate_and_its_repetition(verify, tmp_path):
     drawn = ("--temperature", "0.9", "--samples", "6", "--max-tokens", "6")
     code, out, _ = verify("--method", "draft-model", *drawn, "--certificate", str(at))
     assert code == 0 and "verdict: keeps it" in out and "would have caught" in out
-    assert "random toy laws" in out
+    assert "random toy laws" in out and re.search(
+        r"\d+ laws enumerated, \d+ tokens drafted, \d+ accepted, \d+ rejected", out
+    )
     said = json.loads(at.read_text())
     assert said["certificate"] == 1 and said["promise"] == "law" and said["seeds"] == [0, 1, 2, 3]
     assert {t["name"] for t in said["law"]["tests"]} >= {
@@ -44,6 +47,7 @@ def test_a_sampled_certificate_and_its_repetition(verify, tmp_path):
     )
     exact = said["enumeration"]
     assert exact["laws"] >= 8 and exact["apart"] < 1e-9 and exact["ways"] > 100
+    assert exact["exercised"]["accepted"] > 0 and exact["exercised"]["rejected"] > 0
     assert said["versions"]["torch"] and [r["prompt"] for r in said["asked"]] == [
         "Once upon a time",
         "The old man went",
@@ -52,6 +56,23 @@ def test_a_sampled_certificate_and_its_repetition(verify, tmp_path):
     again = json.loads(out)
     assert code == 0 and again["repeats"]["same_verdict"] and again["repeats"]["same_texts"]
     assert again["law"]["digest"] == said["law"]["digest"]
+
+
+def test_a_promise_is_not_called_kept_where_nothing_was_drafted(verify):
+    silent = ("--method", "draft-model", "--set", "depth=0", "--max-tokens", "4", "--limit", "1")
+    code, out, _ = verify(*silent)
+    assert code == 0 and "verdict: not shown (nothing was drafted in these texts)" in out
+    assert "tokens: 0 drafted, 0 accepted, 0 rejected" in out and "keeps it" not in out
+    code, out, _ = verify(*silent, "--temperature", "0.9", "--samples", "4", "--json")
+    said = json.loads(out)
+    assert code == 0 and said["verdict"] == "not shown"
+    assert "nothing was drafted" in said["place"]
+    assert said["enumeration"]["verdict"] == "not shown" and said["enumeration"]["missing"]
+    code, out, _ = verify("--method", "plain", "--max-tokens", "4", "--limit", "1")
+    assert code == 0 and "verdict: keeps it" in out
+    code, out, _ = verify("--method", "draft-model", "--max-tokens", "8", "--json")
+    counts = json.loads(out)["exercised"]
+    assert code == 0 and counts["drafted"] >= counts["accepted"] + counts["rejected"] > 0
 
 
 @pytest.mark.parametrize(
@@ -92,7 +113,7 @@ def test_what_repeat_and_samples_go_with(verify, tmp_path):
 
 def test_a_constraint_comes_back_from_its_certificate(verify, tmp_path):
     at, grammar = tmp_path / "c.json", tmp_path / "g.lark"
-    grammar.write_text('start: ("the" | "fox" | " ")~3\n')
+    grammar.write_text('start: ("the" | "fox" | " ")~12\n')
     code, out, _ = verify(
         "--method",
         "prompt-lookup",
@@ -110,7 +131,7 @@ def test_a_constraint_comes_back_from_its_certificate(verify, tmp_path):
 
 
 def test_a_constraint_is_judged_and_its_law_computed_again(verify):
-    code, out, _ = verify("--method", "prompt-lookup", "--regex", "(the|fox| ){3}", "--json")
+    code, out, _ = verify("--method", "prompt-lookup", "--regex", "(the|fox| ){12}", "--json")
     said = json.loads(out)
     assert code == 0 and said["verdict"] == "keeps it" and said["counts"]["equal"] == 2
     held = said["constraint"]

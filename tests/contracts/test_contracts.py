@@ -68,7 +68,13 @@ def test_policy(name):
     "name", [n for n in registry.of_family("ar") if registry.get(n).CARD.kind not in OTHERS]
 )
 def test_recipe(name):
-    check_decoder(lambda target, draft: decoder(name, target, draft), laws=8, length=2)
+    check_decoder(
+        lambda target, draft: decoder(name, target, draft),
+        laws=8,
+        length=2,
+        longer=1,
+        unexercised=registry.get(name).CARD.unexercised,
+    )
 
 
 @pytest.mark.slow
@@ -77,7 +83,12 @@ def test_recipe(name):
     "name", [n for n in registry.of_family("ar") if registry.get(n).CARD.guarantee is Exactness.LAW]
 )
 def test_recipe_over_all_laws(name, shaping):
-    check_law(lambda target, draft: decoder(name, target, draft), laws=12, shapings=[shaping])
+    check_law(
+        lambda target, draft: decoder(name, target, draft),
+        laws=12,
+        shapings=[shaping],
+        unexercised=registry.get(name).CARD.unexercised,
+    )
 
 
 @pytest.mark.parametrize("tree", [True, False], ids=["tree mask", "path by path"])

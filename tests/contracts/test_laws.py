@@ -41,6 +41,9 @@ PLAIN = ("chain", "tree without replacement", "coupled tree")
 """Drafters whose cells are enumerated without shapers too: a plain law is a shaped one whose shapers do nothing."""
 
 
+SILENT = dict.fromkeys(("drafted", "accepted", "rejected"), "its drafter proposes nothing")
+
+
 def law(shaping, drafter, verifier, laws, length):
     make, policy = DRAFTERS[drafter]
     check_law(
@@ -48,6 +51,7 @@ def law(shaping, drafter, verifier, laws, length):
         laws=laws,
         length=length,
         shapings=[shaping],
+        unexercised=SILENT if drafter == "none" else {},
     )
 
 

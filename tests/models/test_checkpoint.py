@@ -165,8 +165,8 @@ def test_only_the_embeddings_are_borrowed():
 @pytest.mark.parametrize(
     "generation, config, want",
     [
-        ({"eos_token_id": [3, 4]}, {"eos_token_id": 2}, {3, 4}),
-        ({}, {"eos_token_id": 5}, {5}),
+        ({"eos_token_id": [3, 4]}, {"eos_token_id": 2}, {2, 3, 4}),
+        ({}, {"eos_token_id": 5}, {2, 5}),
         ({}, {"eos_token_id": None}, {2}),
     ],
 )

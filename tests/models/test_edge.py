@@ -246,7 +246,7 @@ def test_generation_configs(llama, fields):
 
 
 @pytest.mark.parametrize(
-    "template", [3, ["x"], [{"name": "default"}], [{"name": 3, "template": "x"}], {"a": "b"}]
+    "template", [3, ["x"], [{"name": "default"}], [{"name": 3, "template": "x"}], {"a": 3}]
 )
 def test_chat_templates_of_the_wrong_kind(llama, template):
     change(llama, "tokenizer_config.json", chat_template=template)

@@ -383,6 +383,48 @@ def test_damaged_directories_are_refused_in_a_sentence(tmp_path, change, message
     assert message in str(error.value)
 
 
+STARTS = [
+    ({}, None),
+    ({"bos_token_id": 7}, None),
+    ({"decoder_start_token_id": 5}, None),
+    ({"decoder_start_token_id": 5, "bos_token_id": 7, "forced_bos_token_id": 6}, None),
+    ({}, {"bos_token_id": 3}),
+    ({"decoder_start_token_id": 5}, {"decoder_start_token_id": 4}),
+    ({"decoder_start_token_id": 5}, {"bos_token_id": 3}),
+    ({"forced_bos_token_id": 6}, {"decoder_start_token_id": 4}),
+    ({}, {"decoder_start_token_id": 4, "forced_bos_token_id": 11}),
+    ({}, {"pad_token_id": 8}),
+]
+
+
+@pytest.mark.parametrize("family", ["t5", "bart", "marian"])
+def test_answers_begin_as_in_transformers(family, tmp_path):
+    """Nothing begins with padding because nobody said what else."""
+    model = FAMILIES[family][0]()
+    model.save_pretrained(tmp_path)
+    at, beside = tmp_path / "config.json", tmp_path / "generation_config.json"
+    said = json.loads(at.read_text())
+    names = ("decoder_start_token_id", "bos_token_id", "forced_bos_token_id")
+    bare, refused = {k: v for k, v in said.items() if k not in names}, 0
+    for config, generation in STARTS:
+        at.write_text(json.dumps(bare | config))
+        beside.unlink(missing_ok=True)
+        if generation is not None:
+            beside.write_text(json.dumps(generation))
+        try:
+            source = torch.tensor([[10, 11, END]])
+            answer = type(model).from_pretrained(tmp_path).generate(source, max_new_tokens=2)
+        except ValueError:
+            refused += 1
+            with pytest.raises(PolydecError, match="decoder_start_token_id is missing"):
+                seq2seq.read(bare | config, generation or {})
+            continue
+        start = seq2seq.read(bare | config, generation or {}).start
+        assert answer[0].tolist()[: len(start)] == list(start)
+        assert len(start) == 1 + ("forced_bos_token_id" in (generation or config))
+    assert refused == 2
+
+
 def test_passes_are_measured_without_a_source(lm, measured_costs):
     found = profile.measure(lm, seconds=0.05)
     assert found.costs.share(1) > 0.0

@@ -383,3 +383,33 @@ def test_pieces():
     assert len(text.pieces) == text.size
     assert b"".join(text.pieces[i] for i in text.encode(said, special=False)).decode() == said
     assert all(text.pieces[i] is None for i in text.eos)
+
+
+def pushed(text, tokens, **options):
+    """What a writer writes of tokens, its pieces apart, and whether a stop string ended it."""
+    writer = text.writer(**options)()
+    pieces = [writer.push(x) for x in tokens]
+    return [*pieces, writer.end()], writer.stopped
+
+
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_a_stop_string_counts_behind_the_first_tokens(cut):
+    """It ends the text where its last character comes behind them, wherever it began; tokens of a character each."""
+    text = KINDS["byte-level"]()
+    said = "xaabxaab"
+    tokens = [x for c in said for x in text.encode(c, special=False)]
+    assert len(tokens) == len(said)
+    stops = ["aab", "ab"]
+    pieces, stopped = pushed(text, tokens, stop=stops, min_tokens=cut)
+    ends = (n for n in range(cut + 1, 9) if said[:n].endswith(tuple(stops)))
+    end = next(ends, None)
+    assert stopped == (end is not None)
+    assert "".join(pieces) == (said if end is None else said[: end - 3])
+    later = text.writer(["aab"], min_tokens=cut)()
+    for x in tokens[:4]:
+        later.push(x)
+    twin = later.fork()
+    for x in tokens[4:]:
+        later.push(x)
+        twin.push(x)
+    assert twin.stopped == later.stopped == (cut < 8)

@@ -1,5 +1,7 @@
 """Two clients with keys: neither sees, changes or shuts out what is the other's, by figures or by texts."""
 
+from collections import Counter
+
 import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
@@ -8,6 +10,11 @@ pytest.importorskip("httpx", reason="polydec[serve] is not installed")
 from house import served
 from starlette.testclient import TestClient
 
+from polydec import Ask, Engine
+from polydec.models.reuse import KEYS as KEYS_KEPT
+from polydec.models.reuse import Texts
+from polydec.request.engine import MEMORIES, Memories
+from polydec.serve import steps
 from polydec.serve.clients import HEADER, client_of
 from polydec.serve.gate import Gate
 from polydec.serve.metrics import Metrics
@@ -122,3 +129,53 @@ def test_only_a_front_says_whose_request_it_is(replica):
     assert TestClient(app).get("/v1/models", headers=headers).status_code == 204
     assert seen[0].credential == ("key-7" if replica else "key-1")
     assert (seen[0].address == "10.1.2.3") is replica
+
+
+def test_passes_tell_a_client_what_its_own_requests_fed(lm):
+    engine, told = Engine(lm), {"a": [], "b": []}
+    tickets = [
+        engine.submit(
+            Ask("The fox", cache_salt=salt, max_tokens=9, method="plain", ignore_eos=True),
+            passes=told[salt],
+        )
+        for salt in ("a", "b")
+    ]
+    engine.run(tickets)
+    for done in told.values():
+        assert any(p.of > p.salted_of and p.queries > p.salted_queries for p in done)
+        assert all(p.salted_of == p.positions and p.salted_queries == 1 for p in done)
+        shown = steps.passes(done, 0.0, lm.names, lm.network)
+        assert all(p["of"] == p["positions"] and p["queries"] == 1 for p in shown)
+
+
+def test_keys_are_shared_evenly_among_salts():
+    """Of texts by `reuse_key`: who holds most of them makes room for another one."""
+
+    class Cache:
+        def own(self):
+            pass
+
+    now = [0.0]
+    texts = Texts(lambda: now[0])
+    for at in range(KEYS_KEPT):
+        now[0] += 1.0
+        texts.put(f"k{at}", (1,), Cache(), None, "a")
+    texts.put("more", (1,), Cache(), None, "a")
+    assert texts.take("more", "a") is None, "a key that is in use keeps its text"
+    for at in range(KEYS_KEPT):
+        texts.put(f"k{at}", (2,), Cache(), None, "b")
+    held = Counter(s for s in "ab" for at in range(KEYS_KEPT) if texts.take(f"k{at}", s))
+    assert held == {"a": KEYS_KEPT // 2, "b": KEYS_KEPT // 2}
+    assert texts.take("k0", "b").text == (2,) and texts.take("k0", "a") is None
+    texts.forget("k0", "b")
+    assert texts.take("k0", "b") is None and texts.take(f"k{KEYS_KEPT - 1}", "a")
+
+
+def test_memories_are_bounded():
+    memories = Memories()
+    first = memories.of("", "stand")
+    assert memories.of("", "stand") is first and memories.of("", "ppd") is not first
+    assert memories.of("x", "stand") is not first
+    for at in range(MEMORIES):
+        memories.of(str(at), "stand")
+    assert memories.of("", "stand") is not first

@@ -328,10 +328,10 @@ def test_the_field_polydec_tells_of_steps(lm, http, method):
                 : len(new)
             ] == new
     ran = [p for c in found for p in c["passes"]]
-    assert {p["model"] for p in ran} <= {"zoo:tiny", "zoo:tiny-draft"} and all(
+    assert {p["model"] for p in ran} <= {"tiny", "tiny (draft)"} and all(
         p["positions"] <= p["of"] for p in ran
     )
-    assert all(p["target"] == (p["model"] == "zoo:tiny") for p in ran)
+    assert all(p["target"] == (p["model"] == "tiny") for p in ran)
     parts = [{"steps": [], "passes": []} for _ in texts]
     for event in stream(http, body):
         for name, some in (event.get("polydec", {}) if event["choices"] else {}).items():

@@ -13,6 +13,7 @@ import pytest
 import polydec
 from polydec.cli.main import main
 from polydec.serve import batch as rows
+from polydec.serve.json_text import json_line
 
 CHAT = [{"role": "user", "content": "Tell me of a fox."}]
 
@@ -313,3 +314,55 @@ def test_poisonous_lines_cost_a_row_each(run, tmp_path, good, bad):
         error = rows_of[f"b{i}"]["body"]["error"]
         assert rows_of[f"b{i}"]["status_code"] == 400 and "\n" not in error["message"]
         assert error["param"] in POISON[i % len(POISON)]
+
+
+NO_NUMBERS = {
+    "nan": ('"temperature": NaN', "NaN is no number"),
+    "large": ('"temperature": 1e999', "larger than any number"),
+    "minus": ('"logit_bias": {"5": -Infinity}', "no number of JSON"),
+    "whole": (f'"temperature": {"9" * 400}', "temperature is 9"),
+    "seed": (f'"seed": {"9" * 400}', "seed is 9"),
+    "twice": ('"max_tokens": 2, "max_tokens": 3', "field 'max_tokens' is given twice"),
+    "inside": ('"options": {"depth": 1, "depth": 2}', "field 'depth' is given twice"),
+    "half": ('"stop": ["\\ud800"]', "stop holds half a character"),
+    "name": ('"\\udfff": 1', "is unknown"),
+}
+
+
+def test_a_bad_body_is_one_row_here_as_on_a_server(run, tmp_path):
+    head = '"method": "POST", "url": "/v1/completions", "body": {"prompt": "x", '
+    lines = [
+        f'{{"custom_id": "{name}", {head}{field}}}}}' for name, (field, _) in NO_NUMBERS.items()
+    ]
+    lines += ['{"custom_id": "a", "custom_id": "b", "url": 1}', f'{{"url": {"9" * 5000}}}', "[1]"]
+    given = write(tmp_path / "in.jsonl", [*lines, GOOD[6]])
+    for _ in range(2):  # it goes on from its own output
+        said = run(given, tmp_path / "out.jsonl")
+        assert f"{len(lines) + 1} of {len(lines) + 1} rows" in said
+    out = read(tmp_path / "out.jsonl")
+    for at, (name, (_, says)) in enumerate(NO_NUMBERS.items(), 1):
+        assert out[at]["custom_id"] == name and out[at]["response"]["status_code"] == 400
+        assert says in out[at]["response"]["body"]["error"]["message"]
+    assert out[len(lines) + 1]["response"]["status_code"] == 200
+
+
+def test_what_nobody_expected_is_one_line_s_error(lm, monkeypatch):
+    lines = rows.lines_of("\n".join(json.dumps(x) for x in (GOOD[1], GOOD[6], GOOD[5])), "")
+    for broken in ("read_object", "fitted", "own", "whole"):
+        out, tally = list[dict](), rows.Tally(rows=3)
+        with monkeypatch.context() as patch:
+
+            def fail(*args, **more):
+                raise OverflowError("of a kind that nobody thought of")
+
+            if broken == "whole":
+                patch.setattr("polydec.serve.reply.Reply.whole", fail)
+            elif broken != "own":
+                patch.setattr(f"polydec.serve.batch.{broken}", fail)
+            own = fail if broken == "own" else lambda line: polydec.Ask("The fox", max_tokens=2)
+            batch = rows.Batch(lm, "zoo:tiny", method="plain", seed=0, own=own)
+            batch.answer(lines, [], out.append, tally)
+        assert sorted(row["line"] for row in out) == [1, 2, 3]
+        failed = [row for row in out if "failed inside the engine" in json_line(row)]
+        assert len(failed) == tally.wrong == (1 if broken == "own" else 2)
+        assert not batch.engine._running and not batch.engine._waiting

@@ -56,6 +56,22 @@ def test_names_for_the_template(lm, template):
     assert read(lm, {"chat_template_kwargs": {}}).template == {}
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+def test_control_tokens_may_be_text(lm, path):
+    given = {"/v1/completions": {"prompt": "x"}, "/v1/responses": {"input": "x"}}.get(path, {})
+    assert read(lm, {"sanitize_control_tokens": True, **given}, path).sanitize_control_tokens
+    assert not read(lm, given, path).sanitize_control_tokens
+    with pytest.raises(Exception, match="sanitize_control_tokens is 1: it must be true or false"):
+        read(lm, {"sanitize_control_tokens": 1, **given}, path)
+
+
+def test_parts_of_a_content_stay_parts(lm):
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    ask = read(lm, {"messages": [{"role": "user", "content": parts}]})
+    assert ask.prompt[0]["content"] == parts
+    assert lm.ids(ask.prompt) == lm.ids([{"role": "user", "content": "ab"}])
+
+
 def test_efforts(lm, template):
     for effort, thinks in (("none", False), ("minimal", True), ("high", True)):
         for body in ({"reasoning_effort": effort}, {"reasoning": {"effort": effort}}):

@@ -194,7 +194,7 @@ def test_the_time_line_by_keyboard(page):
     send(page, "Once upon a time there was a fox. The fox", "draft-model")
     steps = page.ask("document.querySelectorAll('.reply .step').length")
     lanes = page.ask("[...document.querySelectorAll('.line svg > text')].map(t => t.textContent)")
-    assert lanes[:2] == ["zoo:tiny", "zoo:tiny-draft"]
+    assert lanes[:2] == ["zoo:tiny", "zoo:tiny (draft)"]
     assert page.ask("document.querySelectorAll('.line rect.target').length") >= steps
     assert page.ask("document.querySelectorAll('.line rect.other').length") > 0
     assert "ms" in page.ask("document.querySelector('.line rect title').textContent")

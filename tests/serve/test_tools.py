@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion
 
 import micro
 import polydec
+from polydec.constraints.tool_calls import Form
 from polydec.serve.tools import OPEN, Call, Reader, joined, read_calls
 from polydec.text import tool_prompt
 from polydec.text.tokenizer import Text
@@ -58,6 +59,61 @@ BROKEN = [
     '<tool_call>{"name": "look", "arguments": {"at": "<tool_call>',
     '<tool_call>{"name": "look", "arguments": {at}}</tool_call>.',
 ]
+JSON_CALLS = '[{"name": "look", "arguments": {"at": 1}}, {"name": "go", "parameters": {"x": "é"}}]'
+CUT = {
+    f"Well. {CALL}": ("Well.", '{"name": "look", "arguments": '),
+    CALL: ("", '{"name": "look", "arguments": '),
+    CALL.replace("arguments", "parameters"): ("", '{"name": "look", "parameters": '),
+    JSON_CALLS: ("", '[{"name": "look", "arguments": '),
+    JSON_CALLS[1:40]: ("", '{"name": "look", "arguments": '),
+}
+"""Texts that call: what they say before, and what stands before the arguments of the first call."""
+FORMS = (None, Form(), Form(tags=False), Form(tags=False, key="parameters"))
+PLAIN = (
+    "a < b and <b>bold</b>",
+    '{"answer": [1, 2], "name": "look"',
+    '{"name": "loom", "arguments": {"a": 1',
+    '[1, {"name": "look", "arguments": {',
+    '<tool_call>{"name": "other", "arguments": {"a": 1',
+    "<tool_call> is a tag",
+    '{"names": ["look"]',
+)
+"""Texts that call nothing, wherever they are cut behind their first characters."""
+
+
+@pytest.mark.parametrize("text", CUT, ids=lambda t: t[:30])
+def test_a_call_that_is_cut_leaves_no_part_of_itself_in_the_text(text):
+    known, (words, head) = frozenset({"look", "go"}), CUT[text]
+    begun = text.index(head) + len(head)
+    cuts = range(len(words) + 1, len(text))
+    for form in FORMS:
+        if form is not None and form.tags == ("<tool_call>" not in text):
+            continue  # an answer that is bound to the other form
+        if form is not None and not form.tags and words:
+            continue
+        calls = 0
+        for stop in cuts:
+            said, found, whole = read_calls(text[:stop], known, form, True)
+            assert said.strip() == words, (text[:stop], form)
+            assert all(call.name in known for call in found)
+            assert bool(found) == (stop >= begun + 1), (text[:stop], form, found)
+            calls += len(found)
+            reader = Reader(known, form)
+            parts = [reader.feed(x) for x in (text[: stop // 2], text[stop // 2 : stop])]
+            parts.append(reader.end(True))
+            assert "".join(x for x, _ in parts) == said
+            assert joined([p for _, more in parts for p in more]) == found
+            assert reader.whole == whole
+        assert calls > 5
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_a_text_that_calls_nothing_is_told_where_it_is_cut(text):
+    known = frozenset({"look", "go"})
+    assert read_calls(text, known, None, True) == (text, [], True)
+    assert read_calls("a < b", known, None, True) == ("a < b", [], True)
+
+
 TOOLS = [
     {
         "type": "function",

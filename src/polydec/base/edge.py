@@ -151,6 +151,12 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
         raise RequestError(sentence(f"{what}: {error}")) from None
 
 
+def decoded_text(content: bytes) -> str:
+    """The text of a file's UTF-8, without the byte order mark that some programs write before it. Raises UnicodeDecodeError
+    where it is no UTF-8."""
+    return content.decode("utf-8-sig")
+
+
 class Readable(Protocol):
     """An open file of bytes."""
 
@@ -171,6 +177,29 @@ def read_at_most(file: Readable, most: int) -> bytes:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises RequestError with one sentence where it is none."""
     return parse_object(read_bytes(path), f"file {str(path)!r}")
+
+
+def path_text(value: object, what: str) -> str:
+    """A name or a path as a text.
+
+    Args:
+        value: A text, or what stands for a path (`os.PathLike`).
+        what: What messages call it.
+
+    Returns:
+        The text of it.
+
+    Raises:
+        RequestError: Where it is something else, with one sentence.
+    """
+    path = value.__fspath__() if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str):
+        raise RequestError(
+            sentence(
+                f"{what} is {_spoken(value)}, of the type {type(value).__name__}: it must be a text or a path"
+            )
+        )
+    return path
 
 
 def whole_text(text: str, what: str) -> str:

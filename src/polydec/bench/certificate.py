@@ -15,8 +15,9 @@ from polydec.request import machine
 VERSION = 1
 """Of the layout of certificates."""
 
-VERDICTS = ("keeps it", "near-tie", "fault", "measured")
-"""Keeps its promise; departs where rounding may decide; departs; or promises nothing and was measured."""
+VERDICTS = ("keeps it", "not shown", "near-tie", "fault", "measured")
+"""Keeps its promise; nothing speaks against it, and nothing that would show it was exercised; departs where rounding may
+decide; departs; or promises nothing and was measured."""
 
 
 def digest(value: object) -> str:

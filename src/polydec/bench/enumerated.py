@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from itertools import islice
 from typing import Any
 
 from polydec.base.errors import PolydecError
@@ -12,21 +13,37 @@ from polydec.core.decoder import Decoder, answer_one
 from polydec.core.law import probs, without
 from polydec.core.request import Request
 from polydec.core.scheduler import run
+from polydec.core.trace import Observer, ignore
 from polydec.core.types import Draft, Draw
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
 from polydec.methods import registry
 from polydec.methods.kit import Kit
 from polydec.policies.fixed import Fixed
-from polydec.testing.enumerate import DrawnTwice, Law, NoiseSize, distance, executions, target_law
-from polydec.testing.examples import SHAPERS, artefacts, bend, decoder, pairs
+from polydec.testing.enumerate import (
+    DrawnTwice,
+    Law,
+    NoiseSize,
+    TooManyWays,
+    counted_law,
+    distance,
+    executions,
+)
+from polydec.testing.examples import artefacts, decoder
+from polydec.testing.exercised import (
+    DRAFT_KINDS,
+    ExercisedCollector,
+    ExercisedCounts,
+    missing_kinds,
+)
 from polydec.testing.toy_canvas import Chain, ToyDenoiser
+from polydec.testing.toy_laws import FURTHER_LAWS, ToyLaw, toy_laws
 from polydec.verifiers.match import Match
 
 LAWS = 8
 """Random laws that are enumerated at least, bare and under sampling rules: of twelve those of four tokens may be left out."""
-LENGTH, LONGER = 2, 3
-"""Tokens of an answer; and of the first two laws, which cost the most: there a pass accepts two drafts."""
+LENGTH = 2
+"""Tokens of an answer. The first two laws, which cost the most, have a token more: there a pass accepts two drafts."""
 TOLERANCE = 1e-9
 """Total variation that rounding may leave."""
 MOST = 2_000
@@ -34,23 +51,40 @@ MOST = 2_000
 RULES = {"plain": "without rules", "shaped": "under penalties, a temperature and top-p"}
 """Which of the examples' shapings are enumerated, in words."""
 PROMPT = (0, 1, 0)
+CANVAS = 3
+"""Tokens of a canvas."""
 
 
 @dataclass(frozen=True)
 class Enumerated:
     """laws: random laws whose every draw was followed; ways: in how many ways these fell, together; apart: the largest total
     variation between what a method writes and the law; place: of the first law that is off; unknown: why nothing could be
-    enumerated, "" where it was."""
+    enumerated, "" where it was; exercised: what happened in all of this; missing: what never did ("drafted", "accepted",
+    "rejected", of a canvas "edited") and should have, so that nothing is shown by the rest."""
 
-    laws: int
-    ways: int
-    apart: float
+    laws: int = 0
+    ways: int = 0
+    apart: float = 0.0
     place: str = ""
     unknown: str = ""
+    exercised: ExercisedCounts = field(default_factory=ExercisedCounts)
+    missing: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
-        return "fault" if self.place else "keeps it"
+        if self.place:
+            return "fault"
+        return "keeps it" if self.laws and not self.missing else "not shown"
+
+    @property
+    def why(self) -> str:
+        """Why nothing is shown, "" where something is."""
+        if self.verdict != "not shown":
+            return ""
+        if not self.laws:
+            return f"no law was enumerated: {self.unknown}"
+        never = self.missing[:1] if "drafted" in self.missing else self.missing
+        return f"in {self.laws} enumerated laws nothing was {' and nothing was '.join(never)}"
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
@@ -67,81 +101,113 @@ class Toy:
     law: Law
 
 
-class TooMany(Exception):
-    """More ways than are followed."""
+Growing = Iterator[Toy]
+"""One law in answers of growing length: the next one is for methods that have drafted nothing in those before."""
+
+
+@dataclass(frozen=True)
+class ToyFamily:
+    """What enumerations of a family run over. groups: of a method and its options the laws, one after the other; the next
+    group follows where the ones before it have not brought about all that is wanted; wanted: counts that must not be 0; grows:
+    the count that ends the growing of an answer."""
+
+    groups: Sequence[Callable[[str, Mapping[str, Any]], Iterator[Growing]]]
+    wanted: tuple[str, ...]
+    grows: str
 
 
 def enumerated(method: str, options: Mapping[str, Any], family: str = "ar") -> Enumerated:
     """Of a method that promises a law, with these options: its output over random laws of three or four tokens."""
-    laws, ways, furthest = set[int](), 0, 0.0
+    toys, reasons = FAMILIES[family], registry.get(method).CARD.unexercised
+    found, numbers = Enumerated(missing=toys.wanted), set[int]()
     try:
-        for toy in TOYS[family](method, options):
-            try:
-                law, count = _law(toy)
-            except (NoiseSize, TooMany):  # noise can be enumerated over three tokens only
-                continue
-            except DrawnTwice as error:
-                what = f"randomness: {toy.called}: {error}"
-                return Enumerated(len(laws), ways, furthest, what)
-            laws, ways = laws | {toy.number}, ways + count
-            off = distance(law, toy.law)
-            furthest = max(furthest, off)
-            if off > TOLERANCE:
-                return Enumerated(len(laws), ways, furthest, f"{_part(toy)}: {_where(toy, law)}")
+        for group in toys.groups:
+            for growing in group(method, options):
+                some = islice(growing, 1) if toys.grows in reasons else growing
+                found = _grown(found, some, toys.grows, numbers)
+                if found.place:
+                    return found
+            missing = missing_kinds(found.exercised, toys.wanted, reasons)
+            found = replace(found, missing=missing)
+            if not missing:
+                break
     except PolydecError as error:
-        return Enumerated(len(laws), ways, furthest, unknown=str(error))
-    few = f"its draws fall in over {MOST} ways" if len(laws) < LAWS else ""
-    return Enumerated(len(laws), ways, furthest, unknown=few)
+        return replace(found, unknown=str(error))
+    few = f"its draws fall in over {MOST} ways" if len(numbers) < LAWS else ""
+    return replace(found, unknown=few)
 
 
-def _texts(method: str, options: Mapping[str, Any]) -> list[Toy]:
+def _grown(found: Enumerated, growing: Growing, grows: str, numbers: set[int]) -> Enumerated:
+    """What is found with one law more, in answers that grow until there is something of what is wanted first."""
+    for toy in growing:
+        collector = ExercisedCollector()
+        try:
+            law, ways = _law(toy, on=collector)
+        except (NoiseSize, TooManyWays):  # noise can be enumerated over three tokens only
+            return found
+        except DrawnTwice as error:
+            return replace(found, place=f"randomness: {toy.called}: {error}")
+        numbers.add(toy.number)
+        off = distance(law, toy.law)
+        exercised = found.exercised + collector.counts + ExercisedCounts(laws=1)
+        found = replace(
+            found,
+            laws=len(numbers),
+            ways=found.ways + ways,
+            apart=max(found.apart, off),
+            exercised=exercised,
+            place=f"{_part(toy)}: {_where(toy, law)}" if off > TOLERANCE else "",
+        )
+        if found.place or getattr(collector.counts, grows):
+            return found
+    return found
+
+
+def _usual_texts(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
     """Toys that continue a text, with a draft that resembles them in every second one."""
-    out = list[Toy]()
-    for i, (target, draft) in enumerate(pairs(LAWS + LAWS // 2), 1):
-        length = LONGER if i <= 2 else LENGTH
-        for name, rule in RULES.items():
-            shapers = SHAPERS[name]
-            made = decoder(method, bend(target, shapers), bend(draft, shapers), options)
-            law = target_law(target, PROMPT, length, shapers)
-            called = f"toy law {i}, {rule}"
-            out.append(Toy(i, called, made, Request(PROMPT, max_tokens=length), law))
-    return out
+    laws = toy_laws(LAWS + LAWS // 2, LENGTH, tuple(RULES), longer=2)
+    return _texts(laws, method, options)
 
 
-def _canvases(method: str, options: Mapping[str, Any]) -> list[Toy]:
+def _texts(laws: Iterable[ToyLaw], method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
+    for one in laws:
+        made = decoder(method, one.target, one.draft, options)
+        yield (
+            Toy(one.number, one.called, made, one.request(length), one.law(length))
+            for length in one.lengths
+        )
+
+
+def _further_texts(
+    laws: Callable[[Sequence[str]], Iterable[ToyLaw]],
+) -> Callable[[str, Mapping[str, Any]], Iterator[Growing]]:
+    return lambda method, options: _texts(laws(tuple(RULES)), method, options)
+
+
+def _canvases(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
     """Toys that fill a canvas, whose conditionals agree; in every second one a token ends the answer."""
-    out = list[Toy]()
     for seed in range(LAWS):
         chain, eos = Chain(seed), 2 if seed % 2 else -1
         denoiser: Any = ToyDenoiser(chain, eos)
         kit = Kit(denoiser, None, artefacts(denoiser.vocab))
         made, _ = registry.build(method, kit, options)
-        length = LONGER
-        law = chain.joint(PROMPT, length, denoiser.vocab.eos)
+        law = chain.joint(PROMPT, CANVAS, denoiser.vocab.eos)
         called = f"toy law {seed + 1}"
-        out.append(Toy(seed, called, made, Request(PROMPT, max_tokens=length), law))
-    return out
+        yield iter([Toy(seed, called, made, Request(PROMPT, max_tokens=CANVAS), law)])
 
 
-TOYS: Mapping[str, Callable[[str, Mapping[str, Any]], list[Toy]]] = {
-    "ar": _texts,
-    "diffusion": _canvases,
+FAMILIES = {
+    "ar": ToyFamily(
+        (_usual_texts, *(_further_texts(laws) for laws in FURTHER_LAWS)), DRAFT_KINDS, "drafted"
+    ),
+    "diffusion": ToyFamily((_canvases,), ("edited",), "edited"),
 }
 """Toys by family of models."""
 
 
-def _law(toy: Toy, made: Decoder | None = None) -> tuple[Law, int]:
+def _law(toy: Toy, made: Decoder | None = None, on: Observer = ignore) -> tuple[Law, int]:
     """The law of the answers, and in how many ways the draws fell."""
-    law: Law = defaultdict(float)
-    ways = 0
-    for result, p in executions(
-        lambda rng: run([answer_one(made or toy.decoder, toy.request, rng)])[0]
-    ):
-        ways += 1
-        if ways > MOST:
-            raise TooMany
-        law[result.token_ids] += p
-    return dict(law), ways
+    return counted_law(lambda rng: answer_one(made or toy.decoder, toy.request, rng, on), MOST)
 
 
 def _where(toy: Toy, law: Law) -> str:

@@ -57,7 +57,9 @@ def chat(
 
     while not talk.over:
         try:
-            line = ask_line()
+            line = ask_line().removeprefix(
+                "\ufeff"
+            )  # the byte order mark of a file that is piped in
         except (EOFError, KeyboardInterrupt):
             break
         except ValueError as error:  # bytes that are no UTF-8

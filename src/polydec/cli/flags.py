@@ -86,6 +86,7 @@ class Flags:
     reuse_key: str = _asked("reuse_key", MODEL)
     cache_salt: str = _asked("cache_salt", MODEL)
     raw: bool = _asked("raw", MODEL)
+    sanitize_control_tokens: bool = _asked("sanitize_control_tokens", MODEL)
     source: str | None = _asked("source", MODEL, type=str | None)
     source_file: Annotated[
         Path | None, Option(help="read the source from this file", rich_help_panel=MODEL)

@@ -50,7 +50,7 @@ def generate(
     sourced = flags.written_from is not None
     alone = sourced and prompt is None and prompt_file is None
     text = "" if alone else asked(prompt, prompt_file)
-    if not alone and not text.strip():
+    if not alone and not text:
         raise RequestError("prompt is empty: give a text of at least one character")
     if shots is not None and exemplars is None:
         raise RequestError(
@@ -123,7 +123,8 @@ def asked(prompt: str | None, file: Path | None) -> str:
     text = prompts.standard_input()
     if not text:
         raise RequestError("prompt is missing: nothing came on standard input")
-    return text.removesuffix("\n")
+    line_end = "\r\n" if text.endswith("\r\n") else "\n"
+    return text.removesuffix(line_end) or text  # what ends the line of a shell is no part of it
 
 
 def trace(path: Path) -> TextIO:

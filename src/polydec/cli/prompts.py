@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from polydec.base.edge import (
     LARGEST_TEXT,
     check,
+    decoded_text,
     parse_object,
     read_at_most,
     sentence,
@@ -53,7 +54,9 @@ def standard_input() -> str:
     """All of standard input. Raises RequestError where it is closed, no UTF-8 or without end."""
     try:
         raw = getattr(sys.stdin, "buffer", None)
-        return sys.stdin.read() if raw is None else read_at_most(raw, LARGEST_TEXT).decode("utf-8")
+        if raw is None:
+            return sys.stdin.read().removeprefix("\ufeff")
+        return decoded_text(read_at_most(raw, LARGEST_TEXT))
     except (OSError, ValueError, AttributeError) as error:
         raise RequestError(
             sentence(f"prompt is missing: standard input cannot be read ({error})")

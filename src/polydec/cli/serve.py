@@ -102,6 +102,7 @@ class ServeFlags:
     max_body: int = _limited("body")
     max_prompt: int = _limited("prompt")
     max_output: int = _limited("output")
+    max_entries: int = _limited("entries")
     max_seconds: float = _limited("seconds")
     max_wait: float = _limited("wait")
     max_cache: float = _limited("cache")

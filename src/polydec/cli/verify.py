@@ -88,7 +88,8 @@ def verify(
     """Certify that a method keeps its promise. At temperature 0: its text is plain decoding's, token for token. Above it: what
     it draws follows the model's law, by tests that say what they would have caught. An approximate method's distance from that
     law is measured; a search's scores and ledger are computed again; of a constraint every answer and the masked law; of a
-    masked-diffusion model the laws of a kept cache. Exit code 1 where a fault is found."""
+    masked-diffusion model the laws of a kept cache. Exit code 1 where a fault is found. Where no law was enumerated, or nothing
+    was drafted, the verdict says that nothing is shown."""
     if repeat is not None:
         others = (data, prompt_tokens, limit, samples)
         if any(x is not None for x in others):
@@ -243,14 +244,14 @@ def lawful(tested: Findings, exact: Enumerated) -> Done:
     """What a promised law is held to: its draws here, and all draws on toys."""
     return Done(
         _worse(tested.verdict, exact.verdict),
-        "; ".join(p for p in (tested.place, exact.place) if p),
+        "; ".join(p for p in (tested.place, exact.place or exact.why) if p),
         {"law": tested.to_json(), "enumeration": exact.to_json()},
         [*_enumerated(exact), *_findings(tested)],
     )
 
 
 def _worse(first: str, other: str) -> str:
-    order = ("measured", "keeps it", "near-tie", "fault")
+    order = ("measured", "keeps it", "not shown", "near-tie", "fault")
     return max(first, other, key=order.index)
 
 
@@ -284,21 +285,34 @@ def greedy(
 def _compared(
     lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], compared: Sequence[Comparison]
 ) -> Done:
+    from polydec.testing.exercised import DRAFT_KINDS
+
     counts = {v: sum(c.verdict == v for c in compared) for v in ("equal", "near-tie", "fault")}
     verdict = next((v for v in ("fault", "near-tie") if counts[v]), "keeps it")
     worst = [(i, c) for i, c in enumerate(compared, 1) if c.verdict == verdict]
     place = "" if verdict == "keeps it" else f"prompt {worst[0][0]}, token {worst[0][1].at}"
     if place and worst[0][1].place:
         place += f", {worst[0][1].place}"
+    exercised = {name: sum(getattr(c, name) for c in compared) for name in DRAFT_KINDS}
+    if verdict == "keeps it" and not exercised["drafted"] and _drafts(flags.method, lm):
+        verdict, place = "not shown", "nothing was drafted in these texts"
     counted = ", ".join(f"{n} {v}" for v, n in counts.items())
+    counted += "; tokens: " + ", ".join(f"{n} {name}" for name, n in exercised.items())
     content = {
         "counts": counts,
+        "exercised": exercised,
         "prompts": [
             {"prompt": r.key[:80], "verdict": c.verdict, **vars(c)} for r, c in zip(rows, compared)
         ],
     }
     lines = [f"{flags.method} on {printable(lm.name)} ({lm.checkpoint.kernel}): {counted}"]
     return Done(verdict, place, content, lines)
+
+
+def _drafts(method: str, lm: api.LM) -> bool:
+    """Whether a method is one that drafts."""
+    card = registry.get(registry.of_model(method, family_of(lm.checkpoint.lm))).CARD
+    return card.kind == "draft-and-verify" and not card.unexercised.get("drafted")
 
 
 def filled(
@@ -489,14 +503,20 @@ def _drift(row: prompts.Row, d: Drift) -> str:
     )
 
 
-def _enumerated(laws: Enumerated) -> list[str]:
+def _enumerated(found: Enumerated) -> list[str]:
     """What an enumeration came to."""
-    if laws.unknown:
-        return [f"not enumerated on toys: {laws.unknown}"]
-    return [
-        f"enumerated on {laws.laws} random toy laws: all {laws.ways} ways for draws to fall; total variation at most "
-        f"{laws.apart:.1e}"
+    if not found.laws:
+        return [f"not enumerated on toys: {found.unknown}"]
+    lines = [
+        f"enumerated on {found.laws} random toy laws: all {found.ways} ways for draws to fall; total variation at most "
+        f"{found.apart:.1e}",
+        f"{found.laws} laws enumerated, {found.exercised.tokens}",
     ]
+    if found.unknown:
+        lines.append(f"not all of them: {found.unknown}")
+    if found.missing:
+        lines.append(f"this shows little: {found.why}")
+    return lines
 
 
 def _findings(findings: Findings) -> list[str]:

@@ -31,7 +31,8 @@ class Usage:
 @dataclass(frozen=True)
 class Pass:
     """One pass that a request took part in. start: by `time.perf_counter`; positions: fed for this request; of: fed in all;
-    queries: how many were answered together."""
+    queries: how many were answered together; salted_of, salted_queries: of these, those of requests with its cache_salt, which
+    is all that a client of a server may know."""
 
     model: Model
     start: float
@@ -39,6 +40,8 @@ class Pass:
     positions: int
     of: int
     queries: int
+    salted_of: int
+    salted_queries: int
 
 
 class Task:
@@ -324,7 +327,7 @@ class Scheduler:
         size = sum([f.size for _, f in group])
         each = seconds / size
         later: Group = []
-        watched: dict[int, tuple[list[Pass], int]] = {}
+        watched: dict[int, tuple[list[Pass], int, str]] = {}
         for (task, f), answer in zip(group, answers):
             use = task.usage.get(model)
             if use is None:
@@ -334,16 +337,18 @@ class Scheduler:
             use.positions += f.size
             use.seconds += each * f.size
             if task.passes is not None:
-                watched[id(task.passes)] = (
-                    task.passes,
-                    f.size + watched.get(id(task.passes), (None, 0))[1],
-                )
+                before = watched.get(id(task.passes))
+                size_before = 0 if before is None else before[1]
+                watched[id(task.passes)] = task.passes, f.size + size_before, task.cache_salt
             if f.rest is None:
                 self._ready.append((task, answer, None))
             else:  # the rest of a prompt goes on where it was: in front
                 later.append((task, f.rest))
-        for passes, mine in watched.values():
-            passes.append(Pass(model, start, seconds, mine, size, len(group)))
+        for passes, mine, salt in watched.values():
+            sizes = [f.size for task, f in group if task.cache_salt == salt]
+            passes.append(
+                Pass(model, start, seconds, mine, size, len(group), sum(sizes), len(sizes))
+            )
         self._put_back(model, later)
 
     def _resume(self, task: Task, value: Any, error: BaseException | None) -> None:

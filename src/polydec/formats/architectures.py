@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.formats import fields, mxfp4
-from polydec.formats.rope import Rope
+from polydec.formats.rope import LAYER_KINDS, Rope
 
 Windows = tuple[int | None, ...]
 
@@ -114,8 +114,9 @@ ACTS = {
 @dataclass(frozen=True)
 class Family:
     """windows: from a config, of each layer; ropes: from a config and a head's width, the rotary embeddings and of each layer
-    which of them; theta, act, tied, head: what a config that does not say it means (the base of turns; the activation;
-    whether the head's matrix is the embedding table; a head's width); more: further fields of Config; fused: whether files
+    which of them; theta, act, tied, head, eps: what a config that does not say it means (the base of turns; the activation;
+    whether the head's matrix is the embedding table; a head's width; what norms add to a mean square); more: further fields of
+    Config; fused: whether files
     join q, k, v and gate, up."""
 
     windows: Callable[[Mapping[str, Any]], Windows]
@@ -129,6 +130,7 @@ class Family:
     head: int | None = None
     more: Callable[[Mapping[str, Any], int], dict[str, Any]] | None = None
     fused: bool = False
+    eps: float = 1e-6
 
 
 # ---------- windows
@@ -149,14 +151,18 @@ def _qwen3_moe_windows(c: Mapping[str, Any]) -> Windows:
 
 
 def _smollm3(c: Mapping[str, Any]) -> Windows:
-    width = c.get("sliding_window") if c.get("use_sliding_window") else None
     if c.get("layer_types") is not None:
-        return _by_type(c["layer_types"], width)
+        return _by_type(c["layer_types"], c.get("sliding_window"))
+    width = c.get("sliding_window") if c.get("use_sliding_window") else None
     return tuple(None if k is not None else width for k in _turned(c))
 
 
 def _mistral(c: Mapping[str, Any]) -> Windows:
-    return (c.get("sliding_window", 4096),) * c["num_hidden_layers"]
+    """All layers, unless the config lists those that have one."""
+    width = c.get("sliding_window", 4096)
+    if c.get("layer_types") is not None:
+        return _by_type(c["layer_types"], width)
+    return (width,) * c["num_hidden_layers"]
 
 
 def _qwen(c: Mapping[str, Any]) -> Windows:
@@ -186,6 +192,11 @@ def _every(c: Mapping[str, Any], n: int) -> Windows:
 
 
 def _by_type(types: Any, width: int | None) -> Windows:
+    if width is None and "sliding_attention" in types:
+        raise FileError(
+            "layer_types has 'sliding_attention' and there is no window: sliding_window must be a number, and "
+            "use_sliding_window true where there is one"
+        )
     return tuple(width if t == "sliding_attention" else None for t in types)
 
 
@@ -231,22 +242,26 @@ def _skipping(
 def _by_window(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
-    """Layers with a window have a base of their own, and no scaling."""
-    by_kind = c.get("rope_parameters") or {}
-    if "full_attention" in by_kind or "sliding_attention" in by_kind:
-        whole, local = (
-            {**c, "rope_parameters": by_kind.get(f"{k}_attention"), "rope_scaling": None}
-            for k in ("full", "sliding")
+    """Layers with a window have turns of their own. `rope_scaling` is of the others, beside their part of `rope_parameters`."""
+    by_kind, scaling = c.get("rope_parameters") or {}, c.get("rope_scaling") or {}
+    if by_kind and not any(kind in by_kind for kind in LAYER_KINDS):
+        raise FileError(
+            f"rope_parameters has no {' and no '.join(LAYER_KINDS)}: the layers of this family turn in two ways"
         )
-        ropes = Rope.of(whole, head, theta), Rope.of({**local, "rope_theta": None}, head)
-    else:
-        plain = {
-            **c,
-            "rope_parameters": None,
-            "rope_scaling": None,
-            "rope_theta": c.get("rope_local_base_freq"),
-        }
-        ropes = Rope.of(c, head, theta), Rope.of(plain, head)
+    full = {**(by_kind.get("full_attention") or {}), **scaling}
+    if "type" in scaling and "rope_type" not in full:
+        raise FileError(
+            "rope_scaling has a type and no rope_type: only rope_type is read in this family"
+        )
+    sides = {"rope_scaling": None, "original_max_position_embeddings": None}
+    whole = {**c, **sides, "rope_parameters": full}
+    local = {
+        **c,
+        **sides,
+        "rope_parameters": by_kind.get("sliding_attention"),
+        "rope_theta": c.get("rope_local_base_freq"),
+    }
+    ropes = Rope.of(whole, head, theta), Rope.of(local, head)
     return ropes, tuple(0 if w is None else 1 for w in _gemma3(c))
 
 
@@ -379,13 +394,15 @@ FAMILIES: Mapping[str, Family] = {
         head=256,
         more=_gemma_capped,
     ),
-    "phi3": Family(_one_width, _phi3, fused=True),
+    "phi3": Family(_one_width, _phi3, fused=True, eps=1e-5),
     "smollm3": Family(_smollm3, _skipping, 2e6, tied=True),
-    "olmo2": Family(_none, _one_rope, norms=_AFTER, more=_olmo2),
+    "olmo2": Family(_none, _one_rope, norms=_AFTER, more=_olmo2, eps=1e-5),
     "granite": Family(_none, _one_rope, more=_granite),
-    "mixtral": Family(_one_width, _one_rope, 1e6, more=_mixtral, fused=True),
+    "mixtral": Family(_one_width, _one_rope, 1e6, more=_mixtral, fused=True, eps=1e-5),
     "qwen3_moe": Family(_qwen3_moe_windows, _one_rope, more=_qwen3_moe, fused=True),
-    "gpt_oss": Family(_gemma2, _yarn, 150000.0, act="clamped", head=64, more=_gpt_oss, fused=True),
+    "gpt_oss": Family(
+        _gemma2, _yarn, 150000.0, act="clamped", head=64, more=_gpt_oss, fused=True, eps=1e-5
+    ),
 }
 
 
@@ -465,7 +482,7 @@ def read(
         kv_heads,
         head,
         c["intermediate_size"],
-        c.get("rms_norm_eps", 1e-6),
+        c.get("rms_norm_eps", family.eps),
         windows,
         causal,
         c.get("tie_word_embeddings", family.tied),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from polydec.base.edge import LONGEST, check, printable, read_json, sentence
+from polydec.base.edge import LONGEST, check, path_text, printable, read_json, sentence
 from polydec.base.errors import FileError
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "check",
     "first_line",
     "own_code",
+    "path_text",
     "printable",
     "read_json",
     "reading",

@@ -141,10 +141,35 @@ class NamedTemplate(Strict):
     template: str
 
 
+class AddedTokenFields(Strict):
+    """A token beside a vocabulary, and how it is found in a text."""
+
+    content: Annotated[str, Field(min_length=1, max_length=1 << 16)]
+    single_word: Flag = None
+    lstrip: Flag = None
+    rstrip: Flag = None
+    normalized: Flag = None
+    special: Flag = None
+
+
+_Token = Annotated[str, Field(min_length=1, max_length=1 << 16)] | AddedTokenFields
+_TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+
+
 class TokenizerConfig(Strict):
-    """tokenizer_config.json and chat_template.json."""
+    """tokenizer_config.json, with special_tokens_map.json, and chat_template.json."""
 
     chat_template: str | list[NamedTemplate] | dict[str, str] | None = None
+    added_tokens_decoder: dict[_TokenId, AddedTokenFields] | None = None
+    extra_special_tokens: list[_Token] | dict[str, _Token] | None = None
+    additional_special_tokens: list[_Token] | None = None
+    split_special_tokens: Flag = None
+
+
+class AddedTokens(Strict):
+    """added_tokens.json: tokens with their ids."""
+
+    tokens: dict[str, Id]
 
 
 class GGUFText(Strict):

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 
+LAYER_KINDS = ("full_attention", "sliding_attention")
+"""What kinds of layers are called."""
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -25,13 +28,17 @@ class Rope:
 
     @staticmethod
     def of(config: Mapping[str, Any], head: int, theta: float = 10000.0) -> Rope:
-        """From the dict of a config.json: `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling`; theta: the
-        base where it names none.
+        """From the dict of a config.json: `rope_scaling` or, where it says nothing, `rope_parameters`, and `rope_theta`; theta:
+        the base where none of them names one. As transformers 5 has it: of two, `rope_parameters` is not read at all.
 
         Raises FileError for a kind that is not one of KINDS, and for one whose parameters are missing.
         """
-        options = dict(config.get("rope_parameters") or {})
-        options = {**(config.get("rope_scaling") or {}), **options}
+        name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+        options = dict(config.get(name) or {})
+        if of_layers := [kind for kind in LAYER_KINDS if kind in options]:
+            raise FileError(
+                f"{name} has {of_layers[0]}: this model turns all layers alike, so it must hold what is right for all of them"
+            )
         kind = options.get("rope_type") or options.get("type") or "default"
         if kind not in KINDS:
             raise FileError(f"rope_type is {kind!r}: it must be one of {', '.join(KINDS)}")
@@ -39,6 +46,7 @@ class Rope:
         part = options.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
         if config.get("original_max_position_embeddings"):
             options["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+        options.setdefault("original_max_position_embeddings", config["max_position_embeddings"])
         needed = KINDS[kind].needs
         missing = [k for k in needed if options.get(k) is None]
         if missing:

@@ -161,16 +161,21 @@ def _whole(config: Mapping[str, Any], name: str, default: int | None = None) -> 
 
 
 def _start(config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int) -> tuple[int, ...]:
-    """The decoder's first tokens."""
-    both = {**config, **{k: v for k, v in generation.items() if v is not None}}
-    first = both.get("decoder_start_token_id")
-    tokens = [both.get("pad_token_id") if first is None else first, both.get("forced_bos_token_id")]
-    start = tuple(x for x in tokens if x is not None)
-    if not start or any(type(x) is not int or not 0 <= x < vocab for x in start):
+    """The decoder's first tokens, all of them of one file: generation_config.json where that says how answers begin, else
+    config.json. What begins a decoder's text is BOS where it has no name of its own, and never padding by itself."""
+    firsts = ("decoder_start_token_id", "bos_token_id")
+    said = generation if any(generation.get(name) is not None for name in firsts) else config
+    name = next((name for name in firsts if said.get(name) is not None), None)
+    if name is None:
         raise FileError(
-            f"decoder_start_token_id is {str(first)[:40]}: it must be a token, 0 to {vocab - 1}"
+            "decoder_start_token_id is missing, and so is bos_token_id: one of them must say what an answer begins with"
         )
-    return start
+    tokens = {name: said[name], "forced_bos_token_id": said.get("forced_bos_token_id")}
+    start = {name: token for name, token in tokens.items() if token is not None}
+    for name, token in start.items():
+        if type(token) is not int or not 0 <= token < vocab:
+            raise FileError(f"{name} is {str(token)[:40]}: it must be a token, 0 to {vocab - 1}")
+    return tuple(start.values())
 
 
 def _barred(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -62,9 +63,10 @@ def type_of(kind: str) -> Any:
     )
 
 
-def read(name: str) -> Any:
+def read(name: str | PathLike[str]) -> Any:
     """The artefact in a directory (or `zoo:NAME`). Raises FileError with one sentence where there is none, or none of a known
     kind."""
+    name = edge.path_text(name, "trained")
     where = Path(zoo.resolve(name)) if name.startswith("zoo:") else edge.at_home(name)
     if not (where / artefact.CONFIG).is_file():
         raise FileError(

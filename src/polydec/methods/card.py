@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from polydec.core.types import Exactness
 from polydec.methods.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Need
@@ -19,7 +20,9 @@ class Card:
     family: "ar", "diffusion", "insertion" or "any"; guarantee: what it promises, None where that cannot be said; needs: what a
     kit must hold, checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it equals, and
     when; parent: the method that it must beat, at home: the workload where; published: what its paper (or somebody else's
-    measurement that is named) reports, with model and setting, "" where no figure is known.
+    measurement that is named) reports, with model and setting, "" where no figure is known; unexercised: of a method that never
+    drafts, or whose drafts are never accepted or never rejected, by that word ("drafted", "accepted", "rejected") one sentence
+    that says why: an enumeration of its law fails where such a thing never happens and no reason is given.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Card:
     needs: tuple[Need, ...] = ()
     needs_training: bool = False
     published: str = ""
+    unexercised: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def needs_draft(self) -> bool:

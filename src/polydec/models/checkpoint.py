@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -110,7 +111,7 @@ def whole(point: Checkpoint | Deferred) -> Checkpoint:
 
 
 def load(
-    name: str,
+    name: str | PathLike[str],
     *,
     dtype: str = "auto",
     device: str = "cpu",
@@ -134,6 +135,7 @@ def load(
     threads = check("threads", threads, Threads)
     if threads is not None:
         torch.set_num_threads(threads)
+    name = edge.path_text(name, "model")
     source = open_source(name, opened)
     with edge.reading(f"{name} cannot be loaded"):
         if denoiser.is_masked(source.config):
@@ -166,7 +168,7 @@ def load(
 
 
 def load_draft(
-    name: str,
+    name: str | PathLike[str],
     *,
     dtype: str = "auto",
     device: str = "cpu",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from polydec.base.heard import warn
 from polydec.formats import adapters, edge, fields, sentences, zoo
 from polydec.formats.gguf import GGUF
 from polydec.formats.tensor_files import Borrowing, open_weights
+from polydec.text.added_tokens import merged_settings
 from polydec.text.gguf_text import generation_defaults, read_text
 from polydec.text.template import MOST, Template
 from polydec.text.tokenizer import Text, named_templates
@@ -46,12 +48,12 @@ class Source:
     generation: dict[str, Any]
 
 
-def open_source(name: str, opened: dict[Path, Source] | None = None) -> Source:
+def open_source(name: str | PathLike[str], opened: dict[Path, Source] | None = None) -> Source:
     """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
     comes from there, and the embedding table where there is none here (a draft model shares its target's). A directory with an
     adapter_config.json names the checkpoint whose weights it changes. opened: by their paths, GGUF files that somebody has
     opened; those that are opened here are put into it."""
-    return _open(name, BASES, {} if opened is None else opened)
+    return _open(edge.path_text(name, "model"), BASES, {} if opened is None else opened)
 
 
 def _open(name: str, bases: int, opened: dict[Path, Source]) -> Source:
@@ -177,8 +179,8 @@ def _open_text(
     path: Path, config: Mapping[str, Any], generation: Mapping[str, Any], stored: int
 ) -> tuple[Text, str]:
     """The tokenizer of a directory and its fingerprint. stored: bytes of its weights."""
-    settings = _json(path / "special_tokens_map.json", {}) | _json(
-        path / "tokenizer_config.json", {}
+    settings = merged_settings(
+        _json(path / "tokenizer_config.json", {}), _json(path / "special_tokens_map.json", {})
     )
     edge.check(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
     template = _chat_templates(path)
@@ -186,7 +188,7 @@ def _open_text(
     eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
     if (path / "tokenizer.json").is_file():
         text = Text.from_tokenizer_json(
-            path / "tokenizer.json", settings, eos=eos, template=template
+            path / "tokenizer.json", settings, added=_added(path), eos=eos, template=template
         )
     elif (path / "source.spm").is_file():
         from polydec.text.marian_text import marian_tokenizer
@@ -230,7 +232,21 @@ def _open_text(
         tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Text(tokenizer, eos=eos), ""
+    text.eos |= _own_end(text, _text_config(config).get("vocab_size"))
     return text, text.fingerprint
+
+
+def _own_end(text: Text, size: int | None) -> frozenset[int]:
+    """The token that the tokenizer itself calls the end of a text, where the model, of so many tokens, knows it."""
+    name = text.names.get("eos_token")
+    end = None if name is None else text.tokenizer.token_to_id(name)
+    return frozenset(() if end is None or (size is not None and end >= size) else (end,))
+
+
+def _added(path: Path) -> dict[str, int]:
+    """Tokens with their ids, of an added_tokens.json."""
+    at = path / "added_tokens.json"
+    return edge.check(fields.AddedTokens, {"tokens": _json(at, {})}, str(at)).tokens
 
 
 def _chat_templates(path: Path) -> dict[str, str] | None:
@@ -242,8 +258,7 @@ def _chat_templates(path: Path) -> dict[str, str] | None:
     if (at := path / "chat_template.jinja").is_file():
         found = {"default": at, **found}
     if found:
-        with edge.reading(str(path)):
-            return {name: _template_text(at) for name, at in found.items()}
+        return {name: _template_text(at) for name, at in found.items()}
     if (at := path / "chat_template.json").is_file():
         content = edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()
         return named_templates(content["chat_template"])
@@ -251,7 +266,8 @@ def _chat_templates(path: Path) -> dict[str, str] | None:
 
 
 def _template_text(at: Path) -> str:
-    return read_bytes(at, MOST).decode("utf-8")
+    with edge.reading(str(at)):
+        return read_bytes(at, MOST).decode("utf-8")
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -261,7 +277,7 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def save(
-    path: str | Path,
+    path: str | PathLike[str],
     config: Mapping[str, Any],
     weights: Mapping[str, Tensor],
     text: Text | None,
@@ -274,7 +290,7 @@ def save(
         raise FileError(
             "text is None: a checkpoint without a tokenizer needs config['polydec_base'], whose tokenizer it uses"
         )
-    where = Path(path)
+    where = Path(edge.path_text(path, "path"))
     where.mkdir(parents=True, exist_ok=True)
 
     def put(name: str, write: Any) -> None:

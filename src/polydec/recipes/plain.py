@@ -17,6 +17,9 @@ CARD = Card(
     source="the definition of an autoregressive law",
     reduces_to="itself",
     aliases=("autoregressive", "greedy", "sampling", "vanilla"),
+    unexercised=dict.fromkeys(
+        ("drafted", "accepted", "rejected"), "plain decoding writes each token by itself"
+    ),
 )
 
 

@@ -135,13 +135,20 @@ def steering(
             raise RequestError(
                 f"prompt has no examples to leave out for steering {name}: give a second one (negative_prompt)"
             )
-    if isinstance(second, str) and not second.strip():
+    if isinstance(second, str) and not second:
         other = model.empty(raw=raw) or ids[-1:]
     else:
         other = (
             None
             if second is None
-            else model.ids(second, raw=raw, who="negative_prompt", template=ask.template, most=most)
+            else model.ids(
+                second,
+                raw=raw,
+                who="negative_prompt",
+                template=ask.template,
+                most=most,
+                sanitize_control_tokens=ask.sanitize_control_tokens,
+            )
         )
     return Steering(steer.get(name).CARD, options, other)
 
@@ -225,6 +232,7 @@ def plan(
             raw=values["raw"],
             tools=ask.tools,
             template=values["template"],
+            sanitize_control_tokens=values["sanitize_control_tokens"],
         )
     if values["units"] != "tokens":
         model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
@@ -255,7 +263,12 @@ def plan(
         )
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
     alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
-    writer = point.text.writer(values["stop"], values["include_stop"], after=() if alone else ids)
+    writer = point.text.writer(
+        values["stop"],
+        values["include_stop"],
+        after=() if alone else ids,
+        min_tokens=sampling.min_tokens,
+    )
     eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
     language = (
         None
@@ -337,7 +350,13 @@ def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
     if chat and not own.checkpoint.text.has_chat:
         return None
     try:
-        return own.ids(ask.prompt, raw=not chat, tools=ask.tools, template=ask.template)
+        return own.ids(
+            ask.prompt,
+            raw=not chat,
+            tools=ask.tools,
+            template=ask.template,
+            sanitize_control_tokens=ask.sanitize_control_tokens,
+        )
     except PolydecError:  # its template refuses what the first one shows
         return None
 

@@ -51,7 +51,7 @@ def read(path: Path) -> list[Exemplar]:
     """The solved problems of a JSON-lines file, at least one: `question`, `solution` and `answer`, or `question` and an
     `answer` that is a solution and ends in "#### 42". Raises RequestError with one sentence for anything else."""
     out = list[Exemplar]()
-    for i, line in enumerate(read_bytes(path).decode("utf-8", "replace").split("\n"), 1):
+    for i, line in enumerate(read_bytes(path).decode("utf-8-sig", "replace").split("\n"), 1):
         if line.strip():
             what = f"line {i} of {str(path)!r}"
             row = check(_Line, parse_object(line, what), what)

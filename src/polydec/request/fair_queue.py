@@ -31,17 +31,28 @@ class FairQueue(Generic[T]):
     def first(self, running: Counter[str]) -> tuple[str, T]:
         """Whose turn it is, and what waits there; running: answers by client. There must be one."""
         with self._lock:
-            client = min(self._lines, key=lambda name: (running[name], self._lines[name][0][0]))
+            client = self._next(running)
             return client, self._lines[client][0][1]
 
     def take(self, client: str) -> T:
         """The first one of this client, which waits no more."""
         with self._lock:
-            line = self._lines[client]
-            _, item = line.popleft()
-            if not line:
-                del self._lines[client]
-            return item
+            return self._taken(client)
+
+    def pop(self, running: Counter[str]) -> T | None:
+        """What `first` and `take` give, for whoever is not alone in taking; None where nothing waits."""
+        with self._lock:
+            return self._taken(self._next(running)) if self._lines else None
+
+    def _next(self, running: Counter[str]) -> str:
+        return min(self._lines, key=lambda name: (running[name], self._lines[name][0][0]))
+
+    def _taken(self, client: str) -> T:
+        line = self._lines[client]
+        _, item = line.popleft()
+        if not line:
+            del self._lines[client]
+        return item
 
 
 def fits(client: str, count: int, running: Counter[str], most: int) -> bool:

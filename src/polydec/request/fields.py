@@ -137,6 +137,10 @@ class Ask:
         "what an encoder-decoder model writes from, in any form that a text has; the prompt then begins the answer",
     ] = None
     raw: Annotated[bool, "no chat template"] = False
+    sanitize_control_tokens: Annotated[
+        bool,
+        "control tokens in what users write are plain text, and only the chat template's own are tokens",
+    ] = False
     infill: Annotated[
         str | Sequence[int | None] | None,
         As(object),
@@ -211,6 +215,7 @@ class Fields(TypedDict, total=False):
     covers: int
     source: str | bytes | Sequence[int] | None
     raw: bool
+    sanitize_control_tokens: bool
     infill: str | Sequence[int | None] | None
     order: str
     constraint: Constraint | None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -109,6 +109,18 @@ class LM:
                     "(XDG_CACHE_HOME names another place)"
                 )
         return measured.costs
+
+    def called(self, name: str) -> LM:
+        """The same model under another name, which is what all messages and figures say: a server's clients need not know where
+        its files lie. Its draft model is named after it."""
+        draft, small = self.draft, f"{name} (draft)"
+        if isinstance(draft, Deferred):
+            draft = Deferred(small, partial(_renamed, draft, small))
+        elif draft is not None:
+            draft = replace(draft, name=small)
+        renamed = replace(self, checkpoint=replace(self.checkpoint, name=name), draft=draft)
+        renamed.__dict__["costs"] = self.costs  # their profile has the old name
+        return renamed
 
     def kit(self) -> Kit:
         """What recipes are given, with the bare models and the costs of a machine that nobody measured."""
@@ -232,11 +244,17 @@ class LM:
                 ) from None
         if isinstance(source, str):
             source = whole_text(source, who)
-        ids = self.ids(source, raw=True, who=who, most=most)
+        sanitized = ask.sanitize_control_tokens
+        ids = self.ids(source, raw=True, who=who, most=most, sanitize_control_tokens=sanitized)
         if ask.source is not None and ask.prompt:
             prompt = ask.prompt
             if isinstance(prompt, str):
-                begins = text.encode(whole_text(prompt, "prompt"), special=False)
+                said = whole_text(prompt, "prompt")
+                begins = (
+                    text.encode_sanitized(text.control_tokens.marked(said), special=False)
+                    if sanitized
+                    else text.encode(said, special=False)
+                )
             else:
                 begins = self.ids(prompt, raw=True)
         salt = ask.cache_salt
@@ -317,28 +335,36 @@ class LM:
         tools: Sequence[Mapping[str, Any]] = (),
         template: Mapping[str, Any] | None = None,
         most: int | None = None,
+        sanitize_control_tokens: bool = False,
     ) -> tuple[int, ...]:
         """Token ids of a prompt, which messages call `who`.
 
         raw: without the chat template; tools: what that shows beside messages; template: further names that it is told; most:
-        tokens that there is room for, far beyond which a text is not even encoded. Raises RequestError where the prompt is
-        empty, or holds something else than a prompt does, or the tools cannot be shown.
+        tokens that there is room for, far beyond which a text is not even encoded; sanitize_control_tokens: control tokens in
+        all of these are plain text. Raises RequestError where the prompt is empty, or holds something else than a prompt does,
+        or the tools cannot be shown.
         """
         values = template or {}
+        sanitized = sanitize_control_tokens
+        if sanitized:
+            prompt, tools, values = map(
+                self.checkpoint.text.control_tokens.marked, (prompt, tools, values)
+            )
         if tools:
-            return self._encoded(self._with_tools(prompt, tools, values), who, most)
+            shown = self._with_tools(prompt, tools, values)
+            return self._encoded(shown, who, most, sanitized=sanitized)
         if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):  # pyright: ignore
             raise RequestError(
                 f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages"
             )
-        if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+        if not prompt:
             raise RequestError(f"{who} is empty: give a text of at least one character")
         text = self.checkpoint.text
         if isinstance(prompt, str):
             if raw or not text.has_chat:
-                return self._encoded(prompt, who, most, special=True)
+                return self._encoded(prompt, who, most, special=True, sanitized=sanitized)
             shown = text.render([{"role": "user", "content": prompt}], **values)
-            return self._encoded(shown, who, most)
+            return self._encoded(shown, who, most, sanitized=sanitized)
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
                 raise RequestError(f"{self.name} has no chat template: give the {who} as text")
@@ -346,19 +372,27 @@ class LM:
             called = any(m["role"] == "tool" or m.get("tool_calls") for m in messages)
             if called and not text.shows_tools:
                 messages = tool_prompt.as_texts(messages)
-            return self._encoded(text.render(messages, **values), who, most)
+            shown = text.render(messages, **values)
+            return self._encoded(shown, who, most, sanitized=sanitized)
         if most is not None and len(prompt) > most:
             raise RequestError(f"{who} has {len(prompt)} tokens: there is room for {most}")
         return self._checked(prompt, who)
 
     def _encoded(
-        self, text: str, who: str, most: int | None, *, special: bool = False
+        self,
+        text: str,
+        who: str,
+        most: int | None,
+        *,
+        special: bool = False,
+        sanitized: bool = False,
     ) -> tuple[int, ...]:
         if most is not None and self.checkpoint.text.beyond(text, most):
             raise RequestError(
                 f"{who} has {len(text)} characters, which are more than {most} tokens: there is room for those"
             )
-        return self.checkpoint.text.encode(text, special)
+        encode = self.checkpoint.text.encode_sanitized if sanitized else self.checkpoint.text.encode
+        return encode(text, special)
 
     def _with_tools(
         self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], values: Mapping[str, Any]
@@ -427,6 +461,15 @@ class LM:
             if not 0 <= ids[-1] < size:
                 raise RequestError(f"{who} has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
         return tuple(ids)
+
+
+def _renamed(draft: Deferred, name: str) -> Checkpoint:
+    """A draft model under another name, loaded now. Raises RequestError where it cannot be, which says no other name."""
+    try:
+        return replace(whole(draft), name=name)
+    except PolydecError as why:
+        warn(f"{draft.name} could not be loaded: {why}")
+        raise RequestError(f"{name} could not be loaded: take a method without a draft") from None
 
 
 def _given(point: Checkpoint, source: tuple[int, ...], cache_salt: str) -> Checkpoint:

@@ -6,9 +6,12 @@ Annotations are values here, not text (no `from __future__`), as they are read.
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import cache
+from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
+from polydec.base.edge import path_text
+from polydec.base.errors import RequestError
 from polydec.base.options import As, Option, option
 from polydec.models.options import CacheDtype, Compute, Device, Dtype, Quantize, Threads, Workers
 
@@ -17,10 +20,13 @@ if TYPE_CHECKING:
 
 
 def load(
-    name: Annotated[str, "Hub id, directory, GGUF file or zoo:NAME"] = "zoo:smollm2",
+    name: Annotated[
+        str | PathLike[str], As(str), "Hub id, directory, GGUF file or zoo:NAME"
+    ] = "zoo:smollm2",
     *,
     draft: Annotated[
-        str | None,
+        str | PathLike[str] | None,
+        As(str | None),
         "draft model: a name like the model's, `default` (its own embedded one, if any) or `none`",
     ] = "default",
     dtype: Dtype = "auto",
@@ -31,11 +37,12 @@ def load(
     compute: Compute = None,
     cache_dtype: CacheDtype = None,
     ngrams: Annotated[
-        str | None,
+        str | PathLike[str] | None,
+        As(str | None),
         "n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
     ] = "default",
     trained: Annotated[
-        Sequence[str],
+        str | PathLike[str] | Sequence[str | PathLike[str]],
         As(tuple[str, ...]),
         "what else was trained for the model, such as a stop head: a directory or zoo:NAME",
     ] = (),
@@ -45,7 +52,8 @@ def load(
     draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
     likewise: a table that `polydec train ngrams` made of the model's text. trained: directories (or zoo:NAME) of whatever else
     was trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
-    here. workers: 2 for a model and a draft that run at the same time on half of the threads each.
+    here. All of these may be paths (`os.PathLike`). workers: 2 for a model and a draft that run at the same time on half of the
+    threads each.
     Raises RequestError with one sentence where something cannot be had or was made for another model.
     """
     settings = {
@@ -59,9 +67,19 @@ def load(
     }
     known = declared()
     checked = {key: known[key].convert(value) for key, value in settings.items()}
+    names = {
+        key: None if value is None else path_text(value, key)
+        for key, value in {"draft": draft, "ngrams": ngrams}.items()
+    }
+    several = [trained] if isinstance(trained, (str, PathLike)) else trained
+    if not isinstance(several, Sequence) or isinstance(several, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise RequestError(
+            f"trained is of the type {type(trained).__name__}: it must be a name, a path or a list of those"
+        )
+    paths = [path_text(path, f"trained[{at}]") for at, path in enumerate(several)]
     from polydec.request.loaded import assembled
 
-    return assembled(name, draft=draft, ngrams=ngrams, trained=trained, **checked)
+    return assembled(path_text(name, "name"), trained=paths, **names, **checked)
 
 
 @cache

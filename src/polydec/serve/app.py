@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from polydec.api import LM
 from polydec.base.edge import whole_text
@@ -22,6 +21,7 @@ from polydec.base.errors import PolydecError
 from polydec.base.options import shown
 from polydec.methods import registry
 from polydec.request.embedding import vectors
+from polydec.serve.answering import WRITERS, respond, unless_left, written
 from polydec.serve.application import IGNORED, application
 from polydec.serve.arrival import read_bytes
 from polydec.serve.body import Body, Wanted, read_body
@@ -38,7 +38,7 @@ from polydec.serve.models import Models
 from polydec.serve.settings import Limits, Settings
 from polydec.serve.shapes import read_messages
 from polydec.serve.traced import Trace
-from polydec.serve.worker import LEFT, Answers, Worker
+from polydec.serve.worker import Worker
 from polydec.shapers.sampling import fields as sampling_fields
 
 READERS = 16
@@ -76,6 +76,7 @@ def create_app(
     limits, metrics = limits or Limits(), Metrics()
     models = Models(loaders, limits, metrics, trace)
     readers = ThreadPoolExecutor(READERS, "read")
+    writers = ThreadPoolExecutor(WRITERS, "write")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -84,6 +85,7 @@ def create_app(
         for task in tasks:
             task.cancel()
         readers.shutdown(wait=False, cancel_futures=True)
+        writers.shutdown(wait=False, cancel_futures=True)
         await models.close()
 
     app = application(
@@ -115,16 +117,19 @@ def create_app(
             return body, worker, shape.read(body, worker.model, method, seed)
 
         body, worker, wanted = await reading(read, request, lenient)
+        headers = _told(body.ignored)
         try:
             answers = await worker.start(
                 wanted.asks, steps=wanted.steps, client=client_of(request.scope)
             )
         except PolydecError as error:
             raise refused(error, body.fields) from None
-        reply = endpoint.answer(
-            shape, wanted, worker.model, worker.name, secrets.token_hex(12), int(time.time())
-        )
-        return await _respond(request, reply, wanted, answers, _told(body.ignored))
+
+        def answer() -> Answer:
+            name = secrets.token_hex(12)
+            return endpoint.answer(shape, wanted, worker.model, worker.name, name, int(time.time()))
+
+        return await respond(request, writers, answer, wanted, answers, headers)
 
     @app.post(
         "/v1/chat/completions",
@@ -162,9 +167,8 @@ def create_app(
 
         worker, asked = await reading(read, request)
         work = worker.read(vectors(worker.model, asked.texts, asked.how), client_of(request.scope))
-        rows = await _unless_left(request, work)
-        told = await asyncio.to_thread(asked.answer, worker.name, rows)
-        return JSONResponse(told)
+        rows = await unless_left(request, work)
+        return await written(writers, lambda: asked.answer(worker.name, rows), {})
 
     def card(name: str) -> dict[str, Any]:
         known = models.workers.get(name)
@@ -210,13 +214,14 @@ def create_app(
     @app.get(
         "/methods", summary="every method, its options, and why a model cannot be decoded by it"
     )
-    async def methods(model: str | None = None) -> dict[str, Any]:
+    async def methods(model: str | None = None) -> Response:
         kit = models.find(model).model.kit()
-        return {
-            "object": "list",
-            "default": method,
-            "data": [_described(n, kit) for n in sorted(registry.recipes())],
-        }
+
+        def listed() -> dict[str, Any]:
+            data = [_described(n, kit) for n in sorted(registry.recipes())]
+            return {"object": "list", "default": method, "data": data}
+
+        return await written(writers, listed, {})
 
     @app.get("/sampling", summary="a JSON schema of the sampling fields")
     async def sampling(model: str | None = None) -> dict[str, Any]:
@@ -301,80 +306,6 @@ def _told(ignored: Sequence[str]) -> dict[str, str]:
     names = [quote(name[:60], safe=" !#$&'()*+-./:<=>?@[]^_`{|}~") for name in ignored[:32]]
     more = [f"and {len(ignored) - 32} more"] if len(ignored) > 32 else []
     return {IGNORED: ", ".join(names + more)}
-
-
-async def _respond(
-    request: Request, reply: Answer, wanted: Wanted, answers: Answers, headers: Mapping[str, str]
-) -> Response:
-    """The answer, whole or as a stream. A client that leaves ends its request."""
-    leaving = asyncio.create_task(_left(request, answers))
-    if wanted.stream:
-        return StreamingResponse(
-            _events(reply, answers, leaving),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
-        )
-    try:
-        async for news in answers.news():
-            reply.take(news)
-        return JSONResponse(reply.whole(answers.completions), headers=dict(headers))
-    finally:
-        leaving.cancel()
-        answers.cancel(LEFT)
-
-
-async def _events(
-    reply: Answer, answers: Answers, leaving: asyncio.Task[None]
-) -> AsyncIterator[str]:
-    """Server-sent events. What fails under way is told as an event with an error."""
-    try:
-        for chunk in reply.opening():
-            yield _event(chunk)
-        async for news in answers.news():
-            for chunk in reply.chunks(news):
-                yield _event(chunk)
-        for chunk in reply.closing(answers.completions):
-            yield _event(chunk)
-        if reply.last:
-            yield reply.last
-    except Refusal as refusal:
-        yield _event(reply.failed(refusal))
-    finally:
-        leaving.cancel()
-        answers.cancel(LEFT)
-
-
-async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives. A client that leaves ends it."""
-    going = asyncio.ensure_future(work)
-
-    async def leave() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        going.cancel()
-
-    leaving = asyncio.create_task(leave())
-    try:
-        return await going
-    except asyncio.CancelledError:
-        if leaving.done():
-            raise Refusal("the client has left", status=499, code="left") from None
-        raise
-    finally:
-        leaving.cancel()
-        going.cancel()
-
-
-async def _left(request: Request, answers: Answers) -> None:
-    """Cancel the request when its client goes away."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    answers.cancel(LEFT)
-
-
-def _event(data: dict[str, Any]) -> str:
-    named = f"event: {data['type']}\n" if "type" in data else ""
-    return f"{named}data: {json.dumps(data, separators=(',', ':'), allow_nan=False)}\n\n"
 
 
 def _described(name: str, kit: Any) -> dict[str, Any]:

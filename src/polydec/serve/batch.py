@@ -8,9 +8,9 @@ again. Rows come in the order in which answers end.
 from __future__ import annotations
 
 import hashlib
-import json
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,13 +22,16 @@ from polydec.base.edge import parse_object, read_bytes
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import shown
 from polydec.request.batching import Batching
-from polydec.serve.body import Body, read_body
+from polydec.serve.body import Body, read_object
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import Refusal, refused
+from polydec.serve.json_text import json_line
 from polydec.serve.limits import fitted
 from polydec.serve.settings import Limits
 
-LIMITS = Limits(output=1 << 17)
+log = logging.getLogger("polydec.batch")
+
+LIMITS = Limits(output=1 << 17, entries=1 << 22)
 """Of a line: nobody else waits for it."""
 
 BEGIN = b'{"line": '
@@ -185,11 +188,11 @@ class Batch:
                 continue
             try:
                 answers = [ticket.completion() for ticket in work.tickets]
-            except Exception as error:  # a request's own: the others go on
-                self._write(work.failed(error), write, tally, wrong=True)
-            else:
+                row, wrong = work.row(answers), False
                 tally.tokens += sum(a.usage["completion_tokens"] for a in answers)
-                self._write(work.row(answers), write, tally, wrong=False)
+            except Exception as error:  # a request's own: the others go on
+                row, wrong = work.failed(error), True
+            self._write(row, write, tally, wrong=wrong)
 
     @staticmethod
     def _write(row: Row, write: Callable[[Row], None], tally: Tally, *, wrong: bool) -> None:
@@ -216,11 +219,11 @@ class Batch:
 
     def _prompt(self, line: Line, twice: int | None) -> Work:
         def failed(error: Exception) -> Row:
-            return {**line.head, "error": str(Refusal(error))}
+            return {**line.head, "error": str(_told(error, ()))}
 
         try:
             tickets = self._submit([self.own(line)], line.at)
-        except PolydecError as error:
+        except Exception as error:
             raise _Bad(failed(error)) from None
         return Work(tickets, lambda answers: {**line.head, **answers[0].to_json()}, failed)
 
@@ -233,7 +236,7 @@ class Batch:
         return None if first == line.at else first
 
     def _request(self, line: Line, twice: int | None) -> Work:
-        fields = parse_object(line.text, "the line", finite=True)
+        fields = parse_object(line.text, "the line")
         name = fields.get("custom_id")
         head = {
             **line.head,
@@ -248,12 +251,11 @@ class Batch:
                 "error": None,
             }
 
+        sent = frozenset[str]()
+
         def failed(error: Exception) -> Row:
-            if isinstance(error, PolydecError):
-                error = refused(error, ())
-            if not isinstance(error, Refusal):
-                error = Refusal("the request failed inside the engine", status=500, code="internal")
-            return answered(error.status, error.to_json())
+            refusal = _told(error, sent)
+            return answered(refusal.status, refusal.to_json())
 
         why = _wrong(fields, twice)
         if why is not None:
@@ -264,21 +266,18 @@ class Batch:
                     "error": {"code": "invalid_line", "message": str(Refusal(why))},
                 }
             )
-        endpoint, sent = ENDPOINTS[fields["url"]], frozenset(fields["body"])
+        endpoint = ENDPOINTS[fields["url"]]
         shape = endpoint.reads()
         try:
-            body = read_body(json.dumps(fields["body"]).encode())
+            body = Body(read_object(line.text, "the line", holds="body")["body"])
+            sent = body.fields
             self._check_model(body)
             wanted = shape.read(body, self.model, self.method, self.seed)
             if wanted.stream:
                 raise Refusal("stream is true: a row has the whole answer", param="stream")
-            tickets = self._submit(
-                (fitted(self.model, ask, LIMITS) for ask in wanted.asks), line.at
-            )
-        except Refusal as error:
+            tickets = self._submit(fitted(self.model, wanted.asks, LIMITS), line.at)
+        except Exception as error:
             raise _Bad(failed(error)) from None
-        except PolydecError as error:
-            raise _Bad(failed(refused(error, sent))) from None
         reply = endpoint.answer(
             shape,
             replace(wanted, details=False),
@@ -299,6 +298,16 @@ class Batch:
                 param="model",
                 code="model_not_found",
             )
+
+
+def _told(error: Exception, sent: Collection[str]) -> Refusal:
+    """What a row says of an error; sent: fields of the request. What nobody expected is one line's as well."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, PolydecError):
+        return refused(error, sent)
+    log.error("a line failed", exc_info=error)
+    return Refusal("the request failed inside the engine", status=500, code="internal")
 
 
 class _Bad(Exception):
@@ -365,7 +374,7 @@ def writer(file: BinaryIO) -> Callable[[Row], None]:
     """Writes each row at once, in one piece; the file must be open without a buffer."""
 
     def write(row: Row) -> None:
-        text = memoryview(json.dumps(row, allow_nan=False).encode() + b"\n")
+        text = memoryview(json_line(row).encode() + b"\n")
         while text:
             text = text[file.write(text) :]
 

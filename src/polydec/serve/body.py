@@ -62,6 +62,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "stop",
                 "stop_token_ids",
                 "ignore_eos",
+                "sanitize_control_tokens",
                 "order",
                 "finish",
                 "steer",
@@ -198,6 +199,13 @@ def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = Fals
     RequestError where it is no object, Refusal where a field stands in it twice, or it holds more than may be read."""
     if limits is not None:
         _count(text, limits.body)
+    return Body(read_object(text, "the body"), limits, lenient=lenient)
+
+
+def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]:
+    """The object in a JSON text that a client sent, `what` it is to messages; holds: the member that holds a request's fields,
+    "" where the object itself does. Raises RequestError where it is none, or holds a
+    number that no answer could tell back, Refusal where a field stands twice in an object, or a text has half a character."""
     twice = list[str]()
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -207,10 +215,53 @@ def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = Fals
             twice.extend([name for name, _ in items if name in seen or seen.add(name)][:1])
         return out
 
-    data = parse_object(text, "the body", pairs, finite=True)
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    data = parse_object(raw, what, pairs, finite=True)
     if twice:
         raise Refusal(f"field {shown(twice[0])} is given twice: give it once", param=twice[0][:100])
-    return Body(data, limits, lenient=lenient)
+    if _HALF.search(raw):
+        inner = data.get(holds)
+        if isinstance(inner, Mapping):
+            _check_characters(inner)
+        _check_characters(data)
+    return data
+
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""How half a character may come: UTF-8 has no form for one."""
+
+
+def _check_characters(data: Mapping[str, Any]) -> None:
+    """Raise Refusal where a text in these fields, or the name of one, holds half a character."""
+    for name, value in data.items():
+        if not is_whole(name):
+            raise Refusal(
+                f"field {shown(name)} is unknown: its name holds half a character, so no field has it",
+                param=name[:100],
+                code="unknown_field",
+            )
+        if not is_whole(value):
+            raise Refusal(
+                f"{name} holds half a character: it must be whole Unicode text", param=name
+            )
+
+
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether no text in a JSON value, or name of a member, holds half a character."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str) and _LONE.search(item):
+            return False
+        if isinstance(item, Mapping):
+            left += item.keys()
+            left += item.values()
+        elif isinstance(item, list):
+            left += item
+    return True
 
 
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)

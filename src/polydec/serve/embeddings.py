@@ -17,10 +17,14 @@ from polydec.request.embedding import Prepared, prepared, settled
 from polydec.request.reading import Reading, declared
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
+from polydec.serve.json_text import LazyRows
 from polydec.serve.limits import Limits
 
 MOST = 2048
 """Texts of a request, as OpenAI has it."""
+
+NUMBERS, PACKED_NUMBERS = 4, 16
+"""Numbers of vectors that take as much room in a response as a log-probability; in base64."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,14 @@ class Embeddings:
         """OpenAI's object; rows: the vectors."""
         vectors = rows[:, : self.dimensions]
         vectors = normalize(vectors, dim=-1) if self.how.normalised and self.dimensions else vectors
-        written = [_packed(row) for row in vectors] if self.packed else vectors.tolist()
+
+        def row(at: int) -> dict[str, Any]:
+            vector = _packed(vectors[at]) if self.packed else vectors[at].tolist()
+            return {"object": "embedding", "index": at, "embedding": vector}
+
         return {
             "object": "list",
-            "data": [
-                {"object": "embedding", "index": at, "embedding": vector}
-                for at, vector in enumerate(written)
-            ],
+            "data": LazyRows(row, range(len(vectors))),
             "model": model,
             "usage": {"prompt_tokens": self.tokens, "total_tokens": self.tokens},
         }
@@ -67,10 +72,16 @@ def read(body: Body, model: LM, limits: Limits) -> Embeddings:
         raise Refusal(
             f"encoding_format is {shown(form)}: it must be float or base64", param="encoding_format"
         )
-    how = settled(model, Reading(**fields))
-    return Embeddings(
-        prepared(model, _texts(texts), how, limits.prompt), how, dimensions, form == "base64"
-    )
+    how, given = settled(model, Reading(**fields)), _texts(texts)
+    width, packed = dimensions or _width(model), form == "base64"
+    most = limits.entries * (PACKED_NUMBERS if packed else NUMBERS)
+    if len(given) * width > most:
+        raise Refusal(
+            f"input has {len(given)} texts, and {width} numbers each: this server lists at most {most} in a response: give "
+            f"fewer texts, or ask for fewer dimensions{'' if packed else ' or for base64'}",
+            param="input",
+        )
+    return Embeddings(prepared(model, given, how, limits.prompt), how, dimensions, packed)
 
 
 def _width(model: LM) -> int:

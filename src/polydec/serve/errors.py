@@ -19,6 +19,8 @@ CALLED = {"message": "messages", "option": "options"}
 OTHERS = {
     "prompt": ("messages", "input"),
     "max_tokens": ("max_completion_tokens", "max_output_tokens"),
+    "logprobs": ("top_logprobs", "include"),
+    "prompt_logprobs": ("logprobs",),
 }
 """Fields that have several names."""
 

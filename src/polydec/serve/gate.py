@@ -112,7 +112,9 @@ def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
     """Keys from a file (one a line, # begins a remark) and from the environment. Raises RequestError where the file has none,
     or one is too short to keep anybody out."""
     lines = (
-        [] if path is None else read_bytes(path, 1 << 20).decode("utf-8", "replace").splitlines()
+        []
+        if path is None
+        else read_bytes(path, 1 << 20).decode("utf-8-sig", "replace").splitlines()
     )
     keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
     if path is not None and not keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from polydec.api import LM, Ask
@@ -11,15 +12,33 @@ from polydec.request.ask import room, steering
 from polydec.serve.settings import Limits
 
 
-def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
-    """A request within the limits. Its max_tokens None: as much as there is room for. Raises RequestError for one that goes
-    beyond them."""
+def fitted(model: LM, asks: Sequence[Ask], limits: Limits) -> list[Ask]:
+    """The prompts of one response within the limits. Their max_tokens None: as much as there is room for. Raises RequestError
+    where one of them, or what all of them list, goes beyond."""
+    out, listed = list[Ask](), 0
+    for ask in asks:
+        fit, listed = _within(model, ask, limits, listed)
+        if listed > limits.entries:
+            raise RequestError(_too_many(asks, limits))
+        out.append(fit)
+    return out
+
+
+def _within(model: LM, ask: Ask, limits: Limits, listed: int) -> tuple[Ask, int]:
+    """A request within the limits, and how many log-probabilities are listed up to its last; listed: those before it."""
     model = model.in_units(ask.units, ask.covers)
     most, source = min(limits.prompt, model.network.context), tuple[int, ...]()
     if hasattr(model.checkpoint.lm, "given"):
         model, source, ids = model.from_source(ask, most)
     else:
-        ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools, template=ask.template, most=most)
+        ids = model.ids(
+            ask.prompt,
+            raw=ask.raw,
+            tools=ask.tools,
+            template=ask.template,
+            most=most,
+            sanitize_control_tokens=ask.sanitize_control_tokens,
+        )
     steered = steering(model, ask, ids, ask.raw, most)
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second), ("source", source)):
@@ -27,11 +46,33 @@ def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
             raise RequestError(
                 f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}"
             )
+    listed += ask.n * len(ids) * _each(ask.prompt_logprobs)
+    each = ask.n * _each(ask.logprobs)  # for each token of the answers
     if ask.max_tokens is None:
         left = room(model, ask.method, ids, steered)[0] - surplus(ask.prompt)
-        return replace(ask, max_tokens=max(1, min(limits.output, left)))
-    if ask.max_tokens > limits.output:
+        most = min(limits.output, left)
+        if each:
+            most = min(most, (limits.entries - listed) // each)
+        ask = replace(ask, max_tokens=max(1, most))
+    elif ask.max_tokens > limits.output:
         raise RequestError(
             f"max_tokens is {ask.max_tokens}: this server writes at most {limits.output}"
         )
-    return ask
+    assert ask.max_tokens is not None
+    return ask, listed + each * ask.max_tokens
+
+
+def _each(alternatives: int | None) -> int:
+    """Log-probabilities that are listed for one token."""
+    return 0 if alternatives is None else 1 + alternatives
+
+
+def _too_many(asks: Sequence[Ask], limits: Limits) -> str:
+    first = asks[0]
+    prompted = _each(first.prompt_logprobs) > _each(first.logprobs)
+    name = "prompt_logprobs" if prompted else "logprobs"
+    value = first.prompt_logprobs if prompted else first.logprobs
+    return (
+        f"{name} is {value}: prompts and answers would list more than {limits.entries} log-probabilities, alternatives "
+        "included, which is what this server lists: ask for fewer alternatives, tokens, answers or prompts"
+    )

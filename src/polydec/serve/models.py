@@ -48,7 +48,7 @@ class Models:
         """Load all, one after the other."""
         for name, loader in self.loaders.items():
             try:
-                model = await asyncio.to_thread(_ready, loader)
+                model = await asyncio.to_thread(_ready, loader, name)
             except Exception as error:
                 self.failed[name] = str(error)
                 if not isinstance(error, (PolydecError, OSError)):
@@ -118,8 +118,8 @@ class Models:
             self._trace.close()
 
 
-def _ready(loader: Callable[[], LM]) -> LM:
-    """A model with what the first request would otherwise wait for."""
-    model = loader()
+def _ready(loader: Callable[[], LM], name: str) -> LM:
+    """A model with what the first request would otherwise wait for, under the name by which clients know it."""
+    model = loader().called(name)
     _ = model.costs, model.checkpoint.text.pieces
     return model

@@ -11,6 +11,7 @@ from polydec.core.request import PromptLogprob, TokenLogprob
 from polydec.core.scheduler import Pass
 from polydec.serve.body import Wanted
 from polydec.serve.errors import Refusal
+from polydec.serve.json_text import LazyRows
 from polydec.serve.shapes import Offsets, Shape, by_id
 from polydec.serve.steps import Step, passes, steps
 from polydec.serve.tools import Part, Reader, read_calls
@@ -49,7 +50,7 @@ class Reply:
         self._pieces: dict[int, list[Piece]] = {}
         self._offsets = [Offsets(len(echo)) for echo in self.echoes]
         self._opened = set[int]()
-        self._rounds: dict[int, dict[str, list[dict[str, Any]]]] = {}
+        self._rounds: dict[int, list[News]] = {}
         self._readers = [Reader(wanted.tools, wanted.form) for _ in self.echoes if wanted.tools]
 
     # ---- as a stream ----
@@ -76,7 +77,7 @@ class Reply:
         if self._readers:
             text, parts = self._readers[news.index].feed(text)
             if news.finish_reason is not None:
-                rest, more = self._readers[news.index].end()
+                rest, more = self._readers[news.index].end(news.finish_reason == "length")
                 text, parts = text + rest, parts + more
         if text or logprobs is not None or self.wanted.details:
             about = {
@@ -135,9 +136,7 @@ class Reply:
     def take(self, news: News) -> None:
         """Keep what the response will need beside the completions."""
         if self.wanted.steps:
-            known = self._rounds.setdefault(news.index, {"steps": [], "passes": []})
-            for name, entries in self._steps(news).items():
-                known[name] += entries
+            self._rounds.setdefault(news.index, []).append(replace(news, pieces=(), notes=()))
         if self.wanted.details and not self.wanted.silent:
             self._pieces.setdefault(news.index, []).extend(news.pieces)
 
@@ -161,8 +160,15 @@ class Reply:
                 "requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)],
             }
         if self.wanted.steps:
-            empty: dict[str, Any] = {"steps": [], "passes": []}
-            out["polydec"] |= {"choices": [self._rounds.get(i, empty) for i in range(len(choices))]}
+            out["polydec"] |= {"choices": [self._all_steps(i) for i in range(len(choices))]}
+        return out
+
+    def _all_steps(self, index: int) -> dict[str, list[dict[str, Any]]]:
+        """What all rounds of an answer did."""
+        out: dict[str, list[dict[str, Any]]] = {"steps": [], "passes": []}
+        for news in self._rounds.get(index, ()):
+            for name, entries in self._steps(news).items():
+                out[name] += entries
         return out
 
     def _steps(self, news: News) -> dict[str, list[dict[str, Any]]]:
@@ -180,7 +186,12 @@ class Reply:
         echo = self.echoes[index]
         text, calls, whole = choice.text, [], True
         if self.wanted.tools:
-            text, calls, whole = read_calls(choice.text, self.wanted.tools, self.wanted.form)
+            text, calls, whole = read_calls(
+                choice.text,
+                self.wanted.tools,
+                self.wanted.form,
+                choice.finish_reason == "length",
+            )
         logprobs = (
             None if choice.logprobs is None else self._logprobs(choice.logprobs, Offsets(len(echo)))
         )
@@ -202,7 +213,9 @@ class Reply:
         k = self._asked[index].logprobs
         if self.wanted.echoes is None or k is None:
             return None
-        return self._logprobs([replace(n, top=n.top[:k]) for n in notes], Offsets())
+        return self._logprobs(
+            [n if len(n.top) <= k else replace(n, top=n.top[:k]) for n in notes], Offsets()
+        )
 
     def _call_name(self, index: int, at: int) -> str:
         """The id of an answer's call."""
@@ -243,9 +256,9 @@ def _reason(finish_reason: str, calls: int, whole: bool) -> str:
     return "tool_calls" if calls and whole and finish_reason == "stop" else finish_reason
 
 
-def pieces(written: Sequence[Piece]) -> list[dict[str, Any]]:
+def pieces(written: Sequence[Piece]) -> LazyRows:
     """Tokens as the field `polydec` lists them."""
-    return [{"text": p.text, "token": p.token, "drafted": p.drafted} for p in written]
+    return LazyRows(lambda p: {"text": p.text, "token": p.token, "drafted": p.drafted}, written)
 
 
 def about(done: Completion, seed: int) -> dict[str, Any]:

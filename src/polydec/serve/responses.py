@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from polydec.api import LM, Ask, Completion
+from polydec.api import LM, Ask, Completion, Piece
 from polydec.base.options import shown
 from polydec.request.fields import ALTERNATIVES
 from polydec.serve.body import Body, Wanted, asking, length
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
+from polydec.serve.json_text import LazyRows
 from polydec.serve.reply import News, about, pieces, spelling, unit
 from polydec.serve.shapes import Chat, Offsets, read_messages
 from polydec.serve.template import template_values
@@ -112,7 +113,7 @@ def _format(body: Body) -> None:
 def read_input(body: Body, value: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
     """A text, or messages whose parts are texts; tools: the request has some, so that there may be calls of them and what they
     gave."""
-    if isinstance(value, str) and value.strip():
+    if isinstance(value, str) and value:
         return read_messages(body, [{"role": "user", "content": value}])
     if not isinstance(value, list) or not value:
         raise Refusal(
@@ -194,8 +195,8 @@ class Response:
             created,
         )
         self._number, self._text = 0, ""
-        self._marks = list[dict[str, Any]]()
-        self._pieces = list[dict[str, Any]]()
+        self._notes = list[Any]()  # log-probabilities of a stream so far
+        self._pieces = list[Piece]()
         self._reader = Reader(wanted.tools, wanted.form) if wanted.tools else None
         self._parts = list[Part]()
         self._order = list[int]()  # what a stream has begun: the numbers of calls, MESSAGE
@@ -213,13 +214,14 @@ class Response:
         """One tick's text."""
         self.take(news)
         text, marks = "".join(p.text for p in news.pieces), self._logprobs(news.notes)
+        self._notes += news.notes
         parts = list[Part]()
         if self._reader is not None:
             text, parts = self._reader.feed(text)
             if news.finish_reason is not None:
-                rest, more = self._reader.end()
+                rest, more = self._reader.end(news.finish_reason == "length")
                 text, parts = text + rest, parts + more
-        self._text, self._marks = self._text + text, [*self._marks, *marks]
+        self._text += text
         if text or marks or self.wanted.details:
             yield from self._begin()
             event = self._event(
@@ -270,12 +272,13 @@ class Response:
         for at, number in enumerate(self._order):
             name = self._message_name if number == MESSAGE else self._call_name("fc", number)
             if number == MESSAGE:
-                part = self._part(self._text, self._marks)
+                marks = self._logprobs(self._notes)
+                part = self._part(self._text, marks)
                 yield self._event(
                     "response.output_text.done",
                     **self._place(),
                     text=self._text,
-                    logprobs=self._marks,
+                    logprobs=marks,
                 )
                 yield self._event("response.content_part.done", **self._place(), part=part)
             else:
@@ -306,7 +309,7 @@ class Response:
     def take(self, news: News) -> None:
         """Keep what the response will need beside the completion."""
         if self.wanted.details:
-            self._pieces += pieces(news.pieces)
+            self._pieces += news.pieces
 
     def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
         """The response."""
@@ -314,7 +317,9 @@ class Response:
         status = "incomplete" if choice.finish_reason == "length" else "completed"
         text, calls, whole = choice.text, list[Call](), True
         if self.wanted.tools:
-            text, calls, whole = read_calls(choice.text, self.wanted.tools, self.wanted.form)
+            text, calls, whole = read_calls(
+                choice.text, self.wanted.tools, self.wanted.form, status == "incomplete"
+            )
         items = {
             MESSAGE: self._message(
                 status, [self._part(text, self._logprobs(choice.logprobs or ()))]
@@ -328,7 +333,7 @@ class Response:
         out = self._object(status, [items[number] for number in order], _usage(answer))
         if self.wanted.details:
             out["polydec"] = {
-                "pieces": [self._pieces],
+                "pieces": [pieces(self._pieces)],
                 "requests": [about(answer, self.wanted.asks[0].seed)],
             }
         return out
@@ -389,15 +394,17 @@ class Response:
         }
 
     @staticmethod
-    def _part(text: str, marks: list[dict[str, Any]]) -> dict[str, Any]:
+    def _part(text: str, marks: Sequence[Any]) -> dict[str, Any]:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": marks}
 
-    def _logprobs(self, notes: Sequence[Any]) -> list[dict[str, Any]]:
+    def _logprobs(self, notes: Sequence[Any]) -> LazyRows:
         marks = Chat().logprobs(spelling(self.model, self.wanted), notes, Offsets())["content"]
-        return [
-            _listed(mark) | {"top_logprobs": [_listed(m) for m in mark["top_logprobs"]]}
-            for mark in marks
-        ]
+        return LazyRows(
+            lambda mark: (
+                _listed(mark) | {"top_logprobs": [_listed(m) for m in mark["top_logprobs"]]}
+            ),
+            marks,
+        )
 
 
 def _listed(mark: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,11 @@ class Limits:
     body: Annotated[int, Within(1024, 1 << 28), "bytes of a request"] = 4 << 20
     prompt: Annotated[int, Within(1, 1 << 24), "tokens of a prompt"] = 1 << 17
     output: Annotated[int, Within(1, 1 << 24), "tokens of an answer"] = 4096
+    entries: Annotated[
+        int,
+        Within(1, 1 << 30),
+        "log-probabilities that a response lists, alternatives included; four numbers of a vector count as one",
+    ] = 1 << 20
     seconds: Annotated[float, Within(0.001, 86400), "of a request, waiting included"] = 600.0
     positions: Annotated[
         int,

@@ -14,6 +14,7 @@ from polydec.serve import vectors
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
+from polydec.serve.json_text import LazyRows
 from polydec.serve.settings import Limits
 from polydec.serve.template import no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
@@ -187,13 +188,10 @@ class Chat:
                 "bytes": None if known is None else list(known),
             }
 
-        return {
-            "content": [
-                {**entry(n.token, n.model_logp), "top_logprobs": [entry(*t) for t in n.top]}
-                for n in notes
-            ],
-            "refusal": None,
-        }
+        def row(n: TokenLogprob) -> dict[str, Any]:
+            return {**entry(n.token, n.model_logp), "top_logprobs": [entry(*t) for t in n.top]}
+
+        return {"content": LazyRows(row, notes), "refusal": None}
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
         return {**response, "prompt_logprobs": prompts[0]}  # a chat has one prompt
@@ -254,16 +252,18 @@ class Completions:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
     def logprobs(self, text: Text, notes: Sequence[Note], offsets: Offsets) -> dict[str, Any]:
+        def likeliest(n: Note) -> dict[str, float] | None:
+            if n.model_logp is None:
+                return None
+            return _by_text(text, [*n.top, (n.token, n.model_logp)])
+
         tokens = [n.token for n in notes]
         return {
             "tokens": [token_text(text, t) for t in tokens],
             "token_logprobs": [
                 None if n.model_logp is None else max(n.model_logp, LOWEST) for n in notes
             ],
-            "top_logprobs": [
-                None if n.model_logp is None else _by_text(text, [*n.top, (n.token, n.model_logp)])
-                for n in notes
-            ],
+            "top_logprobs": LazyRows(likeliest, notes),
             "text_offset": offsets.take([spelled(text, t) for t in tokens]),
         }
 
@@ -290,26 +290,24 @@ def _echo(model: LM, ask: Ask) -> str:
     return model.checkpoint.text.decode(model.ids(ask.prompt))
 
 
-def by_id(text: Text, notes: Sequence[PromptLogprob], k: int) -> list[dict[str, Any] | None]:
+def by_id(text: Text, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
     """vLLM's form of a prompt's log-probabilities: of each token its own and the k likeliest, by their ids."""
-    out = list[dict[str, Any] | None]()
-    for note in notes:
+
+    def row(note: PromptLogprob) -> dict[str, Any] | None:
         if note.model_logp is None:
-            out.append(None)
-            continue
+            return None
         likeliest = {t: (logp, rank) for rank, (t, logp) in enumerate(note.top[:k], 1)}
         known = {note.token: (note.model_logp, note.rank), **likeliest}
-        out.append(
-            {
-                str(t): {
-                    "logprob": max(logp, LOWEST),
-                    "rank": rank,
-                    "decoded_token": token_text(text, t),
-                }
-                for t, (logp, rank) in known.items()
+        return {
+            str(t): {
+                "logprob": max(logp, LOWEST),
+                "rank": rank,
+                "decoded_token": token_text(text, t),
             }
-        )
-    return out
+            for t, (logp, rank) in known.items()
+        }
+
+    return LazyRows(row, notes)
 
 
 def spelled(text: Text, token: int) -> bytes | None:

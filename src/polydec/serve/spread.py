@@ -12,6 +12,7 @@ import ray  # pyright: ignore[reportMissingImports]
 import ray.data  # pyright: ignore[reportMissingImports]
 
 from polydec.serve.batch import Batch, Line, Row, Tally, named
+from polydec.serve.json_text import json_line
 
 
 class Answerer:
@@ -28,7 +29,7 @@ class Answerer:
         self._batch.answer(lines, (), rows.append, tally)
         of = {"wrong": tally.wrong, "tokens": tally.tokens}  # of all of them: told with the first
         return {
-            "row": [json.dumps(row) for row in rows],
+            "row": [json_line(row) for row in rows],
             "tally": [json.dumps(of if not i else {}) for i in range(len(rows))],
         }
 

@@ -86,7 +86,8 @@ def steps(text: Text, done: Sequence[Step], begin: float) -> list[dict[str, Any]
 def passes(
     done: Sequence[Pass], begin: float, names: Mapping[Any, str], target: object
 ) -> list[dict[str, Any]]:
-    """Passes as JSON; names: of models; target: the model that the answer is decoded from, which others draft for."""
+    """Passes as JSON, of which a client learns what its own requests fed. names: of models; target: the model that the answer
+    is decoded from, which others draft for."""
     return [
         {
             "model": names.get(p.model, "?"),
@@ -94,8 +95,8 @@ def passes(
             "start": p.start - begin,
             "seconds": p.seconds,
             "positions": p.positions,
-            "of": p.of,
-            "queries": p.queries,
+            "of": p.salted_of,
+            "queries": p.salted_queries,
         }
         for p in done
     ]

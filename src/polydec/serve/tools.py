@@ -21,7 +21,7 @@ from polydec.base.options import shown
 from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
 from polydec.constraints.protocols import Constraint
 from polydec.constraints.tool_calls import CLOSE, OPEN, Form, Function, ToolCalls
-from polydec.serve.body import Body
+from polydec.serve.body import Body, is_whole
 from polydec.serve.constrained import checked
 from polydec.serve.errors import Refusal
 
@@ -237,6 +237,11 @@ def past_calls(where: str, calls: Any, body: Body) -> list[dict[str, Any]]:
                 f"{where}[{at}].function.arguments is {shown(arguments_sent)}: it must be a JSON object as a text",
                 param="messages",
             )
+        if not is_whole(arguments):  # the text of a field may hold what the field may not
+            raise Refusal(
+                f"{where}[{at}].function.arguments holds half a character: it must be whole Unicode text",
+                param="messages",
+            )
         out.append(
             {
                 "id": str(call.get("id", "")),
@@ -262,6 +267,54 @@ HEAD = re.compile(
 """What stands before the arguments of a call."""
 TAIL = re.compile(r"\s*\}?\s*")
 """What stands between them and the closing tag."""
+
+
+def _partly(atoms: Sequence[str]) -> re.Pattern[str]:
+    """What matches the beginnings of these expressions in a row."""
+    pattern = ""
+    for atom in reversed(atoms):
+        pattern = f"{atom}(?:{pattern})?"
+    return re.compile(pattern)
+
+
+_KEYS = sorted(
+    {key[:size] for key in ("arguments", "parameters") for size in range(1, len(key) + 1)},
+    key=len,
+    reverse=True,
+)
+_LIST = re.compile(r"\s*(?:\[\s*)?")
+_HEAD_BEGUN = _partly(
+    [
+        r"\s*",
+        r"\{\s*",
+        *'"name"',
+        r"\s*",
+        r":\s*",
+        r'"(?P<name>(?:[^"\\]|\\.)*\\?)',
+        r'(?P<end>")\s*',
+        r",\s*",
+        '"',
+        f"(?:{'|'.join(_KEYS)})",
+        r'"\s*',
+        r":\s*",
+    ]
+)
+
+
+def begins_call(text: str, known: frozenset[str]) -> bool:
+    """Whether a text is the beginning of a call of a known tool, or of a list of calls, and may be cut anywhere."""
+    begun = _LIST.match(text)
+    text = text[begun.end() if begun else 0 :]
+    head = HEAD.match(text)
+    if head is not None:
+        return _parsed(head[1]) in known
+    match = _HEAD_BEGUN.fullmatch(text)
+    if match is None:
+        return False
+    if match["end"]:
+        return _parsed(f'"{match["name"]}"') in known
+    begin = f'"{match["name"] or ""}'
+    return any(json.dumps(name, ensure_ascii=False).startswith(begin) for name in known)
 
 
 class Reader:
@@ -300,8 +353,11 @@ class Reader:
         told, self._told = self._told, ("", [])
         return told
 
-    def end(self) -> tuple[str, list[Part]]:
-        """What was held back."""
+    def end(self, cut: bool = False) -> tuple[str, list[Part]]:
+        """What was held back. cut: the answer ended for its length, so that what may have become a call is none of what is
+        said."""
+        if cut and self._state != self._arguments:
+            return self._cut()
         if self._state == self._begin:
             parsed = _parsed(self._held)
             read = [_one(x, self.known) for x in (parsed if isinstance(parsed, list) else [parsed])]
@@ -318,6 +374,32 @@ class Reader:
             self._state = self._text
         text, parts = self.feed("")
         return text + (self._held.lstrip() if self._called else self._held), parts
+
+    def _cut(self) -> tuple[str, list[Part]]:
+        """What was held back of an answer that ends in the middle."""
+        text, parts = "", list[Part]()
+        if self._state == self._begin and _parsed(self._held) is not None:
+            return self.end()
+        if self._state == self._begin and begins_call(self._held, self.known):
+            self._state, self._tags = self._between, False
+            text, parts = self.feed("")
+        inside = self._held.lstrip()
+        if self._state == self._text:
+            marker = bool(inside) and (OPEN.startswith(inside) or inside.startswith(OPEN))
+            said = not marker or not self._may_call(inside.removeprefix(OPEN))
+        else:
+            said = self._state == self._begin
+        if said:
+            text += inside if self._called else self._held
+        self._held = ""
+        return text, parts
+
+    def _may_call(self, inside: str) -> bool:
+        """Whether what stands behind an opening tag, or a part of one, may become a call."""
+        head = HEAD.match(inside)
+        if head is not None:
+            return _parsed(head[1]) in self.known
+        return inside.lstrip()[:1] in ("", "{") or OPEN.startswith(inside)
 
     # ---- states ----
 
@@ -437,12 +519,12 @@ class Value:
 
 
 def read_calls(
-    text: str, known: frozenset[str], form: Form | None = None
+    text: str, known: frozenset[str], form: Form | None = None, cut: bool = False
 ) -> tuple[str, list[Call], bool]:
-    """What a whole text says and calls, and whether the calls are whole."""
+    """What a whole text says and calls, and whether the calls are whole; cut: it ended for its length."""
     reader = Reader(known, form)
     words, parts = reader.feed(text)
-    rest, more = reader.end()
+    rest, more = reader.end(cut)
     return words + rest, joined([*parts, *more]), reader.whole
 
 

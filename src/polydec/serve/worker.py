@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -23,6 +24,7 @@ from polydec.base.errors import PolydecError
 from polydec.core.effects import Coro
 from polydec.core.scheduler import Pass, Task
 from polydec.core.trace import ignore
+from polydec.request.fair_queue import FairQueue
 from polydec.serve.admission import Admission, Load, Pace
 from polydec.serve.clients import Client
 from polydec.serve.errors import Refusal
@@ -147,6 +149,10 @@ class Answers:
             end.completion for end in self.ends if end is not None and end.completion is not None
         ]
 
+    @property
+    def limits(self) -> Limits:
+        return self._worker.limits
+
     def cancel(self, why: str) -> None:
         """End what has not ended."""
         self._worker.cancel(self.jobs, why)
@@ -195,6 +201,7 @@ class Worker:
         self.reading = 0  # coroutines that read, under way
         self._loop = asyncio.get_running_loop()
         self._planner = ThreadPoolExecutor(1, f"plan-{name}")
+        self._unplanned = FairQueue[tuple[list[Job], "Future[None]"]]()
         self._orders = SimpleQueue[Callable[[], None] | None]()
         self._jobs: list[Job] = []  # the engine thread's
         self._going: list[Going] = []  # as well
@@ -215,9 +222,7 @@ class Worker:
         answers = Answers(self, salted, steps, client.account)
         self.admission.begin(client.account, count)
         self.live.update(answers.jobs)
-        planned = asyncio.ensure_future(
-            self._loop.run_in_executor(self._planner, self._plan, answers.jobs)
-        )
+        planned = asyncio.wrap_future(self._to_plan(client.account, answers.jobs))
         planned.add_done_callback(lambda _: self._forget_unplanned(answers))
         try:
             await asyncio.shield(planned)
@@ -250,12 +255,36 @@ class Worker:
             out.append(Load(job.account, job.ask.n, left, bool(written)))
         return out
 
+    def _to_plan(self, account: str, jobs: list[Job]) -> Future[None]:
+        """Have jobs checked, behind those of their account and of others that have fewer answers under way."""
+        planned = Future[None]()
+        self._unplanned.put(account, (jobs, planned))
+        self._planner.submit(self._plan_next)
+        return planned
+
+    def _plan_next(self) -> None:
+        """In the planner's thread."""
+        entry = self._unplanned.pop(Counter(self.admission.under_way))
+        if entry is None or not entry[1].set_running_or_notify_cancel():
+            return
+        jobs, planned = entry
+        del entry
+        try:
+            self._plan(jobs)
+        except BaseException as error:
+            planned.set_exception(error)
+        else:
+            planned.set_result(None)
+        # as in `start`: an error knows this frame
+        del jobs, planned
+
     def _plan(self, jobs: list[Job]) -> None:
         """In the planner's thread. The jobs go to the engine together, or none of them does."""
         try:
-            for job in jobs:
-                if not job.cut:
-                    self._submit(job)
+            going = [job for job in jobs if not job.cut]
+            asks = fitted(self.model, [job.ask for job in going], self.limits)
+            for job, ask in zip(going, asks, strict=True):
+                self._submit(job, ask)
         except BaseException:
             for job in jobs:
                 if job.ticket is not None:
@@ -266,12 +295,12 @@ class Worker:
             if job.ticket is not None:
                 self._orders.put(lambda job=job: self._jobs.append(job))
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: Job, ask: Ask) -> None:
         if self._trace is not None:
             job.watched = self._trace.watch(self.model, job.steps)
         observed = job.watched or job.steps
         job.ticket = self.engine.submit(
-            fitted(self.model, job.ask, self.limits),
+            ask,
             on=observed or ignore,
             passes=None if observed is None else job.passes,
             client=job.account,
@@ -328,6 +357,8 @@ class Worker:
     def close(self) -> None:
         """End the threads; what is under way is dropped."""
         self._planner.shutdown(wait=False, cancel_futures=True)
+        while (entry := self._unplanned.pop(Counter())) is not None:
+            entry[1].cancel()
         self._orders.put(None)
 
     async def closed(self, seconds: float = 10.0) -> None:

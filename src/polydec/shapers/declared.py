@@ -21,7 +21,7 @@ class Declared:
         "no other tokens than these",
     ] = None
     bad_token_ids: Annotated[tuple[int, ...], AtLeast(0), "never any of these tokens"] = ()
-    min_tokens: Annotated[int, AtLeast(0), "no EOS or stop id before so many tokens"] = 0
+    min_tokens: Annotated[int, AtLeast(0), "no EOS, stop id or stop text before so many tokens"] = 0
     logit_bias: Annotated[
         Mapping[int, float] | None,
         Within(-100, 100),

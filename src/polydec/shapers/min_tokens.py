@@ -56,7 +56,9 @@ class MinTokens:
 def make(
     setting: Setting,
     *,
-    min_tokens: Annotated[int, AtLeast(0), "no EOS or stop id before so many tokens"] = 0,
+    min_tokens: Annotated[
+        int, AtLeast(0), "no EOS, stop id or stop text before so many tokens"
+    ] = 0,
 ) -> MinTokens | None:
     return MinTokens(min_tokens, setting.ends) if min_tokens and setting.ends else None
 

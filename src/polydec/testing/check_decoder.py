@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,31 +19,68 @@ from polydec.families.ar.stats import DraftStats
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
-from polydec.testing.enumerate import NoiseSize, distance, law_of, target_law
-from polydec.testing.examples import SHAPERS, bend, pairs
+from polydec.testing.enumerate import NoiseSize, TooManyWays, counted_law, distance
+from polydec.testing.examples import pairs
+from polydec.testing.exercised import (
+    ExercisedCollector,
+    ExercisedCounts,
+    missing_kinds,
+    require_exercised,
+)
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
+from polydec.testing.toy_laws import FURTHER_LAWS, LATER_LENGTHS, ToyLaw, toy_laws
 from polydec.verifiers.match import Match
 
 Make = Callable[[Target, Target], Decoder]
 """(target, draft) -> the decoder to check."""
 
 PROMPT = (0, 1, 0)
+MOST_WAYS = 300
+"""Ways for draws to fall that are followed in an answer that is a token longer than the others: half a second of a core."""
 
 
-def check_decoder(make: Make, *, laws: int = 8, length: int = 3, tolerance: float = 1e-9) -> None:
+def check_decoder(
+    make: Make,
+    *,
+    laws: int = 8,
+    length: int = 3,
+    longer: int = 0,
+    tolerance: float = 1e-9,
+    unexercised: Mapping[str, str] | None = None,
+) -> ExercisedCounts:
     """Raise AssertionError unless what `make` gives keeps its promise and everything that is promised of all decoders:
     the output law (LAW) or the greedy text (ARGMAX), the ends of the answer, replay, single-use randomness, independence
-    of choices, and that a request's answer does not depend on its neighbours."""
-    kind = make(*pairs(1)[0]).exactness
+    of choices, and that a request's answer does not depend on its neighbours.
+
+    Args:
+        make: Makes the decoder of a target and a draft.
+        laws: See `check_law`, like the next ones.
+        length: Tokens of an answer.
+        longer: How many of the laws have an answer that is a token longer.
+        tolerance: Total variation that rounding may leave.
+        unexercised: Why something never happens.
+
+    Returns:
+        What the enumeration exercised; nothing where no law is promised.
+    """
+    kind, counts = make(*pairs(1)[0]).exactness, ExercisedCounts()
     if kind is Exactness.LAW:
-        check_law(make, laws=laws, length=length, tolerance=tolerance)
+        counts = check_law(
+            make,
+            laws=laws,
+            length=length,
+            longer=longer,
+            tolerance=tolerance,
+            unexercised=unexercised,
+        )
     if kind is not Exactness.APPROXIMATE:
         check_greedy(make)
     check_ends(make)
     check_replay(make)
     check_batch(make)
     check_choices(make)
+    return counts
 
 
 def check_law(
@@ -51,29 +88,79 @@ def check_law(
     *,
     laws: int = 8,
     length: int = 3,
+    longer: int = 0,
     tolerance: float = 1e-9,
     shapings: Iterable[str] = ("plain", "shaped", "greedy"),
-) -> None:
-    """The enumerated output law is the target's, under each of these shapings of target and draft. Laws of four tokens are
-    left out where noise is asked for that can be enumerated over three only."""
-    done = 0
-    for target, draft in pairs(laws):
-        for name in shapings:
-            shapers = SHAPERS[name]
-            decoder, request = (
-                make(bend(target, shapers), bend(draft, shapers)),
-                Request(PROMPT, max_tokens=length),
-            )
-            try:
-                got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
-            except NoiseSize:
-                continue
-            off = distance(got, target_law(target, PROMPT, length, shapers))
-            done += 1
-            assert off < tolerance, (
-                f"law of {target.vocab.size} tokens, {name}: the output law is off by {off:.2e}"
-            )
-    assert done, "no law could be enumerated"
+    unexercised: Mapping[str, str] | None = None,
+) -> ExercisedCounts:
+    """The enumerated output law is the target's, and tokens were drafted, accepted and rejected on the way.
+
+    Where the method drafts nothing in an answer, a longer one is enumerated; where it never drafts, hits or misses over the
+    usual laws, further ones follow (`toy_laws.FURTHER_LAWS`). Laws of four tokens are left out where noise is asked for that
+    can be enumerated over three only.
+
+    Args:
+        make: Makes the decoder of a target and a draft, both shaped.
+        laws: Random laws, at least 1.
+        length: Tokens of an answer, at least 1.
+        longer: How many of the laws, from the first, have an answer that is a token longer, unless its draws fall in over
+            MOST_WAYS ways: there a pass may accept one token more.
+        tolerance: Total variation that rounding may leave.
+        shapings: Names of `examples.SHAPERS`, each of which bends target and draft.
+        unexercised: By the name of a count, one sentence that says why it stays 0 ("drafted": a method that never drafts).
+
+    Returns:
+        What was exercised over the whole enumeration.
+
+    Raises:
+        AssertionError: The law is another one, or nothing was drafted, accepted or rejected without a reason.
+    """
+    names, reasons = tuple(shapings), {} if unexercised is None else unexercised
+    later = 0 if "drafted" in reasons else LATER_LENGTHS
+    usual = list(toy_laws(laws, length, names, longer=longer, later=later))
+    first = longer * len(names)
+    counts = _laws(make, usual[:first], tolerance, MOST_WAYS)
+    counts += _laws(make, usual[first:], tolerance, None)
+    for further in FURTHER_LAWS:
+        if missing_kinds(counts, reasons=reasons):
+            counts += _laws(make, further(names), tolerance, None)
+    assert counts.laws, "no law could be enumerated"
+    require_exercised(counts, "the enumeration", reasons=reasons)
+    return counts
+
+
+def _laws(
+    make: Make, toys: Iterable[ToyLaw], tolerance: float, most: int | None
+) -> ExercisedCounts:
+    """What was exercised over these laws, each of which is the target's; most: ways that are followed, None: all."""
+    counts = ExercisedCounts()
+    for one in toys:
+        decoder = make(one.target, one.draft)
+        try:
+            counts += _law(decoder, one, tolerance, most)
+        except NoiseSize:
+            continue
+        except TooManyWays:
+            counts += _law(decoder, one.shorter, tolerance, None)
+    return counts
+
+
+def _law(decoder: Decoder, one: ToyLaw, tolerance: float, most: int | None) -> ExercisedCounts:
+    """What was exercised over a law, in answers that grow until something is drafted."""
+    counts = ExercisedCounts()
+    for length in one.lengths:
+        collector, request = ExercisedCollector(), one.request(length)
+        got, _ = counted_law(
+            lambda rng, r=request, on=collector: answer_one(decoder, r, rng, on), most
+        )
+        off = distance(got, one.law(length))
+        assert off < tolerance, (
+            f"{one.called}, of {one.bare.vocab.size} tokens: the output law is off by {off:.2e}"
+        )
+        counts += collector.counts + ExercisedCounts(laws=1)
+        if collector.counts.drafted:
+            break
+    return counts
 
 
 def _run(

@@ -28,6 +28,10 @@ class NoiseSize(ValueError):
     """Noise was asked for over a number of tokens for which it cannot be enumerated."""
 
 
+class TooManyWays(ValueError):
+    """Draws fall in more ways than are followed."""
+
+
 class Script:
     """One execution's choices; `advance` moves to the next execution that differs from it."""
 
@@ -122,12 +126,32 @@ def executions(make: Callable[[Any], R]) -> Iterator[tuple[R, float]]:
             return
 
 
+def counted_law(make: Callable[[Any], Coro], most: int | None = None) -> tuple[Law, int]:
+    """The law of `make(rng)`'s token ids over all draws, and in how many ways the draws fell.
+
+    Args:
+        make: The coroutine of an answer, by its randomness.
+        most: Ways that are followed, at least 1; None: all.
+
+    Returns:
+        The chance of each text, and the ways.
+
+    Raises:
+        TooManyWays: The draws fall in more ways than `most`.
+    """
+    law: Law = defaultdict(float)
+    ways = 0
+    for result, p in executions(lambda rng: run([make(rng)])[0]):
+        ways += 1
+        if most is not None and ways > most:
+            raise TooManyWays(f"the draws fall in over {most} ways")
+        law[result.token_ids] += p
+    return dict(law), ways
+
+
 def law_of(make: Callable[[Any], Coro]) -> Law:
     """The law of `make(rng)`'s token ids over all draws."""
-    law: Law = defaultdict(float)
-    for result, p in executions(lambda rng: run([make(rng)])[0]):
-        law[result.token_ids] += p
-    return dict(law)
+    return counted_law(make)[0]
 
 
 def target_law(

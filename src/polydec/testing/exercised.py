@@ -12,7 +12,7 @@ from polydec.families.ar.events import Proposed, Verified
 from polydec.families.ar.types import Verdict
 from polydec.families.diffusion.events import Remasked
 
-NONE_HAPPENED = "{} exercised nothing of one kind: 0 {} in {} laws"
+NONE_HAPPENED = "{} does not exercise what it is there for: over {} laws 0 {}"
 REASONED_YET_HAPPENED = "{} counts {} {}, though it declares that there are none: {}"
 
 
@@ -47,13 +47,16 @@ class ExercisedCounts:
         )
 
     @property
-    def sentence(self) -> str:
-        """The counts in words, those that are zero left out behind the first four."""
+    def tokens(self) -> str:
+        """What became of tokens, in words; what never happened is left out behind the first three."""
         more = [f"{n} {name}" for name in ("edited", "pruned", "cut") if (n := getattr(self, name))]
-        first = (
-            f"{self.laws} laws enumerated, {self.drafted} tokens drafted, {self.accepted} accepted"
-        )
-        return ", ".join([first, f"{self.rejected} rejected", *more])
+        first = f"{self.drafted} tokens drafted, {self.accepted} accepted, {self.rejected} rejected"
+        return ", ".join([first, *more])
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return f"{self.laws} laws enumerated, {self.tokens}"
 
 
 @dataclass
@@ -131,10 +134,33 @@ def _child(proposed: Proposed, parent: int, token: int) -> int:
     return next(i for i, pair in enumerate(pairs) if pair == (parent, token))
 
 
+DRAFT_KINDS = ("drafted", "accepted", "rejected")
+"""What an enumeration of draft and verify must have seen."""
+
+
+def missing_kinds(
+    counts: ExercisedCounts,
+    wanted: Iterable[str] = DRAFT_KINDS,
+    reasons: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
+    """Which of these counts are 0 and have no reason to be.
+
+    Args:
+        counts: Of the check so far.
+        wanted: Names of counts that must not be 0.
+        reasons: By the name of a count, one sentence that says why it is 0.
+
+    Returns:
+        Their names, in the order wanted.
+    """
+    known = {} if reasons is None else reasons
+    return tuple(name for name in wanted if not getattr(counts, name) and not known.get(name))
+
+
 def require_exercised(
     counts: ExercisedCounts,
     of: str,
-    wanted: Iterable[str] = ("drafted", "accepted", "rejected"),
+    wanted: Iterable[str] = DRAFT_KINDS,
     reasons: Mapping[str, str] | None = None,
 ) -> None:
     """Raise AssertionError where a check never saw what it is there for.
@@ -148,8 +174,8 @@ def require_exercised(
     Raises:
         AssertionError: A wanted count is 0 without a reason, or one with a reason is not 0.
     """
-    known = {} if reasons is None else reasons
-    for name in wanted:
-        count, why = getattr(counts, name), known.get(name, "")
-        assert count or why, NONE_HAPPENED.format(of, name, counts.laws)
+    missing = missing_kinds(counts, wanted, reasons)
+    assert not missing, NONE_HAPPENED.format(of, counts.laws, " and 0 ".join(missing))
+    for name, why in ({} if reasons is None else reasons).items():
+        count = getattr(counts, name)
         assert not (count and why), REASONED_YET_HAPPENED.format(of, count, name, why)

@@ -22,8 +22,16 @@ def build(
     costs: Costs | None = None,
     memory: dict[str, Any] | None = None,
 ) -> tuple[Decoder, dict[str, Any]]:
-    """The recipe's decoder over these, and all its options with the values they have."""
+    """The recipe's decoder over these, and all its options with the values they have. What shapes the target says which texts
+    are allowed."""
+    shapers = getattr(target, "shapers", ())
+    language = next((s.language for s in shapers if hasattr(s, "language")), None)
     kit = Kit(
-        target, draft, tuple(artefacts), lambda: costs or Costs(), {} if memory is None else memory
+        target,
+        draft,
+        tuple(artefacts),
+        lambda: costs or Costs(),
+        {} if memory is None else memory,
+        language=language,
     )
     return registry.build(name, kit, options)

@@ -3,66 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from tokenizers import (
     AddedToken,
-    Regex,
     Tokenizer,
     decoders,
     normalizers,
-    pre_tokenizers,
     processors,
 )
 from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import PreTokenizer
 
 from polydec.base.errors import FileError
+from polydec.base.heard import warn
 from polydec.formats.edge import check
 from polydec.formats.fields import GGUFText
 from polydec.formats.gguf import GGUF
+from polydec.text import gguf_cuts
 from polydec.text.tokenizer import Text
 
 LONGEST = 512  # characters of a piece that merges are looked for in
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
 
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
-_QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _REST
-_TEKKEN = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-# How text is cut before the merges: the kinds of tokenizer.ggml.pre, as the models' own tokenizers cut it.
-_GPT2_KINDS = {
-    "default",
-    "gpt-2",
-    "gpt2",
-    "phi-2",
-    "olmo",
-    "mpt",
-    "jais",
-    "trillion",
-    "mellum",
-    "granite-docling",
-}
-_DIGIT_KINDS = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
-_SPLIT_KINDS = {
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "dbrx": _LLAMA3,
-    "smaug-bpe": _LLAMA3,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
-    "stablelm2": _QWEN2,
-    "tekken": _TEKKEN,
-}
-# The vocabularies whose whole words win over merges, and which put BOS first unless the file says otherwise.
-_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
 # Names of tokens that end a turn: such a control token ends an answer where the chat template writes it.
 _TURN_ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>"}
 _SAMPLING = {
@@ -91,6 +54,11 @@ def read_text(file: GGUF) -> Text:
     )
     tokens, types = _tokens(file)
     kind, pre = file.field("tokenizer.ggml.model"), file.fields.get("tokenizer.ggml.pre", "default")
+    if kind == "gpt2" and "tokenizer.ggml.pre" not in file.fields:
+        warn(
+            f"{file.path} does not say how text is cut (tokenizer.ggml.pre): it is cut as GPT-2 does, and answers are "
+            "worse where the model was trained otherwise"
+        )
     if kind == "gpt2":
         tokenizer = _byte_level(file, tokens, types, pre)
     elif kind == "llama":
@@ -115,7 +83,9 @@ def read_text(file: GGUF) -> Text:
     )
     names = _names(file, tokens)
     if (
-        file.fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or pre in _WHOLE_WORDS)
+        file.fields.get(
+            "tokenizer.ggml.add_bos_token", kind == "llama" or pre in gguf_cuts.BOS_FIRST
+        )
         and "bos_token" in names
     ):
         bos = names["bos_token"]
@@ -215,34 +185,31 @@ def _byte_level(file: GGUF, tokens: Sequence[str], types: Sequence[int], pre: st
         )
     try:
         tokenizer = Tokenizer(
-            BPE(vocab=_vocab(tokens, types), merges=merges, ignore_merges=pre in _WHOLE_WORDS)
+            BPE(
+                vocab=_vocab(tokens, types),
+                merges=merges,
+                ignore_merges=pre in gguf_cuts.WITHOUT_MERGES,
+            )
         )
     except Exception as e:  # the library raises bare Exceptions
         raise FileError(f"{file.path} has merges that do not fit its tokens ({e})") from None
-    tokenizer.pre_tokenizer = _cut(file, pre)
-    if pre == "qwen2":
+    cut = gguf_cuts.cutter(pre)
+    if cut is None:
+        raise FileError(
+            f"{file.path} cuts text in the way {pre!r:.60} (tokenizer.ggml.pre): {_nearest_names(pre)}"
+        )
+    tokenizer.pre_tokenizer = cut
+    if pre in gguf_cuts.COMPOSED:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def _cut(file: GGUF, pre: str) -> PreTokenizer:
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if pre in _GPT2_KINDS:
-        return words
-    if pre in _DIGIT_KINDS:
-        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
-    if pre in _SPLIT_KINDS:
-        return pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(_SPLIT_KINDS[pre]), behavior="isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-    raise FileError(
-        f"{file.path} cuts text in the way {pre!r} (tokenizer.ggml.pre): served are "
-        f"{', '.join(sorted(_GPT2_KINDS | _DIGIT_KINDS | set(_SPLIT_KINDS)))}"
-    )
+def _nearest_names(pre: str) -> str:
+    """What is known, those first that are written like this one."""
+    near = get_close_matches(pre[:60], gguf_cuts.NAMES, 3, 0.5)
+    others = [name for name in gguf_cuts.NAMES if name not in near]
+    return f"known are {', '.join([*near, *others])}"
 
 
 def _sentencepiece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from codecs import utf_8_decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from os import PathLike
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from polydec.base.errors import RequestError
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.request import Writer
 from polydec.formats.edge import first_line, sentence
 from polydec.text import message_forms
+from polydec.text.added_tokens import add_tokens, named_tokens
+from polydec.text.control_tokens import ControlTokens
 from polydec.text.template import Template
 
 LONG = 1 << 12
@@ -62,25 +65,28 @@ class Text:
 
     @staticmethod
     def from_tokenizer_json(
-        source: str | Path | Mapping[str, Any],
+        source: str | PathLike[str] | Mapping[str, Any],
         config: Mapping[str, Any] | None = None,
         *,
+        added: Mapping[str, int] | None = None,
         eos: Iterable[int] = (),
         template: str | Mapping[str, str] | None = None,
     ) -> Text:
-        """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json. Without `eos` the
-        config's eos_token is the only one; without `template` its chat_template is used.
+        """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json, whose tokens are added;
+        added: the content of an added_tokens.json, likewise, where the config lists none. Without `eos` the config's eos_token
+        is the only one; without `template` its chat_template is used.
         Raises RequestError where it is no tokenizer."""
         try:
             if isinstance(source, Mapping):
                 tokenizer = Tokenizer.from_str(json.dumps(source))
             else:
-                tokenizer = Tokenizer.from_file(str(source))
+                tokenizer = Tokenizer.from_file(os.fspath(source))
         except BaseException as e:  # the library raises bare Exceptions, and panics that are none
             where = "the tokenizer given" if isinstance(source, Mapping) else source
             raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
         if not tokenizer.get_vocab_size():
             raise RequestError("the tokenizer has no tokens")
+        add_tokens(tokenizer, config or {}, added)
         return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
 
     @staticmethod
@@ -91,12 +97,7 @@ class Text:
         eos: Iterable[int] = (),
         template: str | Mapping[str, str] | None = None,
     ) -> Text:
-        names = {
-            role: token.get("content") if isinstance(token, Mapping) else token
-            for role, token in config.items()
-            if role.endswith("_token") and role[:3] != "add"
-        }
-        names = {role: token for role, token in names.items() if isinstance(token, str)}
+        names = named_tokens(config)
         eos = frozenset(eos)
         if not eos and "eos_token" in names:
             end = tokenizer.token_to_id(names["eos_token"])
@@ -122,7 +123,25 @@ class Text:
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
         """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
         as such. Raises RequestError where the tokenizer has nothing for a part of the text."""
-        ids = self._encoded(text, special)
+        return self._within_rows(self._encoded(text, special))
+
+    def encode_sanitized(self, text: str, special: bool = True) -> tuple[int, ...]:
+        """As `encode`, of a text in which `control_tokens` has marked what users wrote: control tokens there are plain text."""
+        try:
+            ids = tuple(self.control_tokens.encode(text, special=special))
+        except PolydecError:
+            raise
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
+            raise _refusal(f"the text {text[:40]!r} cannot be encoded", e) from None
+        return self._within_rows(ids)
+
+    @cached_property
+    def control_tokens(self) -> ControlTokens:
+        """The tokens that may be plain text in what users write."""
+        sources = [t.source for t in self.chat_templates if t is not None]
+        return ControlTokens(self.tokenizer, sources)
+
+    def _within_rows(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         if self.rows is not None and ids and max(ids) >= self.rows:
             raise RequestError(
                 f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens"
@@ -222,14 +241,20 @@ class Text:
         return self.encode(self.render(messages, **values), special=False)
 
     def writer(
-        self, stop: Sequence[str] = (), include_stop: bool = False, *, after: Sequence[int] = ()
+        self,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        *,
+        after: Sequence[int] = (),
+        min_tokens: int = 0,
     ) -> Callable[[], Writer]:
         """Makes writers: their pieces, joined, are decode(all tokens) up to the first stop string (with it where
-        include_stop). A stop string may begin and end inside tokens; what may still become one is held back."""
+        include_stop). A stop string may begin and end inside tokens; what may still become one is held back. One that is
+        complete within the first `min_tokens` tokens, at least 0, is text."""
         for s in stop:
             if not isinstance(s, str) or not s:
                 raise RequestError(f"stop has {s!r}: each must be a text of at least one character")
-        return lambda: StopWriter(self._speller(after), tuple(stop), include_stop)
+        return lambda: StopWriter(self._speller(after), tuple(stop), include_stop, min_tokens)
 
     def _speller(self, after: Sequence[int]) -> Speller:
         if self._rule is None:
@@ -421,23 +446,28 @@ class WindowSpeller:
 
 
 class StopWriter:
-    """Holds back what may become a stop string. Of several, the one complete first ends the text."""
+    """Holds back what may become a stop string. Of several, the one complete first ends the text; none does that is complete
+    within the first `min_tokens` tokens, as in vLLM."""
 
-    def __init__(self, speller: Speller, stop: tuple[str, ...], include_stop: bool) -> None:
+    def __init__(
+        self, speller: Speller, stop: tuple[str, ...], include_stop: bool, min_tokens: int = 0
+    ) -> None:
         self._speller, self._stop, self._include = speller, stop, include_stop
-        self._withheld = ""
+        self._withheld, self._tokens_left = "", min_tokens
         self.stopped = False
 
     def push(self, token: int) -> str:
         if self.stopped:
             return ""
         piece = self._speller.feed(token)
-        return self._take(piece) if self._stop else piece
+        stops_count = self._tokens_left <= 0
+        self._tokens_left -= 1
+        return self._take(piece, stops_count) if self._stop else piece
 
     def end(self) -> str:
         if self.stopped:
             return ""
-        piece = self._take(self._speller.end())
+        piece = self._take(self._speller.end(), self._tokens_left <= 0)
         withheld, self._withheld = self._withheld, ""
         return piece + withheld
 
@@ -446,12 +476,16 @@ class StopWriter:
         twin._speller = self._speller.fork()
         return twin
 
-    def _take(self, piece: str) -> str:
+    def _take(self, piece: str, stops_count: bool) -> str:
         if not self._stop or not piece:
             return piece
-        text = self._withheld + piece
-        stops = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
-        if stops:
+        text, seen = self._withheld + piece, len(self._withheld)
+        stops = [
+            (at + len(s), at)
+            for s in self._stop
+            if (at := text.find(s, max(0, seen - len(s) + 1))) >= 0  # it ends in the piece
+        ]
+        if stops and stops_count:
             stop, start = min(stops)
             self._withheld, self.stopped = "", True
             return text[: stop if self._include else start]

@@ -17,6 +17,7 @@ from pydantic import Field
 from polydec.base.edge import (
     LARGEST_TEXT,
     check,
+    decoded_text,
     parse_object,
     read_at_most,
     read_bytes,
@@ -176,7 +177,7 @@ def whole_file(path: Path) -> str:
         if path.suffix == ".gz":
             with gzip.open(BytesIO(content)) as file:
                 content = read_at_most(file, LARGEST_TEXT)
-        return content.decode("utf-8")
+        return decoded_text(content)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise FileError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
 
@@ -193,7 +194,8 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                 if size > LARGEST:
                     raise FileError(f"it is behind the first {LARGEST:,} bytes")
                 if raw.strip():
-                    yield number, raw.decode("utf-8").rstrip("\r\n")
+                    line = decoded_text(raw) if number == 1 else raw.decode("utf-8")
+                    yield number, line.rstrip("\r\n")
     except (OSError, EOFError, ValueError, zlib.error) as error:
         what = f"line {number} of {str(path)!r}" if number else f"file {str(path)!r}"
         raise FileError(sentence(f"{what} cannot be read: {error}")) from None
