@@ -355,6 +355,22 @@ def test_what_is_no_text_is_followed_byte_by_byte():
         by_bytes(tokens(3, pieces), 2, start=()).fixed((0xC3, END, 0xC3))
 
 
+def test_what_is_no_text_behind_a_mark_is_found_where_it_stands():
+    prompt = (97, 32, 97, END, 97, 32, 97, 0xC3, 32, 97)
+    law = by_bytes(tokens(3, ("a", " ", "é", "é a")), 2, breaks=b" ")
+    assert law.fixed(prompt).left == prompt[5:]
+    for bad in (257, -1):
+        with pytest.raises(PolydecError, match="ids must lie in 0 to 256"):
+            law.fixed((97, bad))
+
+
+def test_what_is_written_before_every_text_is_read_before_its_first_byte():
+    lm = tokens(3)
+    for text in (b"b", b"ba", b"abb"):
+        got = row_of(by_bytes(lm, 2, lead=b"ab"), tuple(text)).row(0)
+        assert torch.equal(got, row_of(by_bytes(lm, 2), tuple(b"ab" + text)).row(0))
+
+
 def test_a_mark_that_a_second_model_has_not_is_written_out():
     lm = tokens(3, ("a", "<", "x", ">"))
     law = ByBytes(
