@@ -219,7 +219,7 @@ def test_both_are_trained_and_used(tmp_path):
     spec = PrmSpec(str(tmp_path / "p"), str(tmp_path / "r"), ("chain",), each=12, steps=6, inner=8)
     (tmp_path / "p").mkdir()
     lm = api.load(str(tmp_path / "r"))
-    for name, held, count in (("text", False, 12), ("held", True, 3)):
+    for name, held, count in (("text", False, 12), ("held", True, 10)):
         with open(tmp_path / "p" / f"{name}.jsonl", "w") as f:
             for i in range(count):
                 problem = make("chain", 1, i, held)

@@ -261,7 +261,7 @@ def test_resumed_run_equals_an_uninterrupted_one(root, tmp_path, monkeypatch):
 def test_state_of_another_run_is_refused(root, tmp_path):
     train_lm(spec(root, tmp_path))
     with pytest.raises(ValueError, match="seed"):
-        train_lm(spec(root, tmp_path, seed=1))
+        train_lm(spec(root, tmp_path, seed=1234))
 
 
 def test_damaged_state_is_named(tmp_path):

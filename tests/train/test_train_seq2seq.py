@@ -41,8 +41,9 @@ def trained(tmp_path_factory):
 def test_it_learns_and_says_so_of_pairs_that_it_did_not_see(trained):
     _, result, rows = trained
     assert result["pairs"] == sum(not held_out(r["source"]) for r in rows)
-    # A source that is not read leaves 0.03 right at most; what is learned differs by the arithmetic of machines (0.5 to 0.7).
-    assert result["held_out_right"] > 0.35 and result["held_out_nats"] < 1.4
+    # A source that is not read leaves 0.03 right at most, and more than 3 nats.
+    # What is learned differs by seed and by the arithmetic of machines: 0.4 to 0.7 are right, at 0.7 to 1.5 nats.
+    assert result["held_out_right"] > 0.2 and result["held_out_nats"] < 2.2
     assert 0 <= result["padding"] < 0.3
 
 
