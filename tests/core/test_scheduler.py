@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from polydec.core.effects import Forward, Pause, gather, race
-from polydec.core.scheduler import Scheduler, run
+from polydec.core.scheduler import PREFIXES, CachedPrefix, Scheduler, run
 
 
 @dataclass(eq=False)
@@ -37,6 +37,18 @@ def test_waiting_passes_are_merged_per_model():
     assert run([ask(a, 1, 2), ask(a, 3), ask(b, 4), ask(a, 5, 6)]) == [4, 6, 8, 12]
     assert a.passes == [[1, 3, 5], [2, 6]]
     assert b.passes == [[4]]
+
+
+def test_a_task_notes_what_was_cached_of_the_first_text_of_a_length():
+    a, b = Doubler(), Doubler()
+    task = Scheduler().submit(ask(a, 1))
+    for model, length, cached in ((a, 9, 4), (a, 9, 9), (b, 9, 2), (a, 7, 0)):
+        task.opened(CachedPrefix(model, length, cached))
+    assert [task.cached_of(a, 9), task.cached_of(b, 9), task.cached_of(a, 7)] == [4, 2, 0]
+    assert task.cached_of(b, 7) == 0 and len(task.prefixes) == 3
+    for length in range(100, 100 + 2 * PREFIXES):
+        task.opened(CachedPrefix(a, length, 1))
+    assert len(task.prefixes) == PREFIXES and task.cached_of(a, 9) == 4
 
 
 def test_cheap_models_run_first_so_that_the_dear_one_fills():
