@@ -49,6 +49,7 @@ def test_a_task_notes_what_was_cached_of_the_first_text_of_a_length():
     for length in range(100, 100 + 2 * PREFIXES):
         task.opened(CachedPrefix(a, length, 1))
     assert len(task.prefixes) == PREFIXES and task.cached_of(a, 9) == 4
+    task.close()
 
 
 def test_cheap_models_run_first_so_that_the_dear_one_fills():
