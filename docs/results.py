@@ -1143,6 +1143,7 @@ UNMEASURED = {
     ("docs/bench.md", "| suite |"): "rules by which answers are judged",
     ("docs/bench.md", "| figure |"): "what figures mean",
     ("docs/verify.md", "| promise |"): "what is checked",
+    ("docs/serve.md", "| field | whose |"): "what becomes of each field, compared with the code",
     ("docs/units.md", "| what | over bytes |"): "settings",
     (
         "docs/claims.md",

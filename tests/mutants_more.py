@@ -210,8 +210,8 @@ MUTANTS = [
     Mutant(
         "one answer fewer than may be is written at a time",
         "request/engine.py",
-        "if self._running and answers + ticket.plan.request.n > self.max_running:",
-        "if self._running and answers + ticket.plan.request.n >= self.max_running:",
+        "not fits(client, request.n, running, self.max_running):",
+        "not fits(client, request.n, running, self.max_running - 1):",
         "tests/engine/test_engine.py::test_as_many_answers_are_written_at_once_as_may_be",
     ),
     Mutant(

@@ -121,8 +121,8 @@ MUTANTS = [
     Mutant(
         "grafts: a key in use makes room",
         "models/reuse.py",
-        "            if now - self._kept[oldest].at < IDLE:\n                return\n",
-        "",
+        "        if now - self._kept[oldest].at >= IDLE:\n            return oldest\n",
+        "        if now - self._kept[oldest].at >= 0.0:\n            return oldest\n",
         GRAFTS + "test_keys_in_use_keep_their_texts",
     ),
     Mutant(

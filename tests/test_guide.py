@@ -75,7 +75,10 @@ def test_they_stand_where_the_house_wants_them(files):
 
 
 def test_the_drafter(files, lm):
-    check_drafter(example(registry.mechanisms("drafters")["echo"]))
+    check_drafter(
+        example(registry.mechanisms("drafters")["echo"]),
+        reasons={"learned": "it remembers nothing"},
+    )
     with pytest.raises(polydec.RequestError, match="most is 0: it must lie in 1 to 64"):
         files["drafters/echo.py"].Echo(0)
     check_decoder(lambda target, draft: decoder("echo", target, draft), laws=2, length=2)

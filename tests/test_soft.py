@@ -182,7 +182,7 @@ def over_http(lm, prompt):
 
     body = Body({"prompt": prompt, "ignore_eos": True, "max_tokens": 24}, Limits())
     asks = ENDPOINTS["/v1/completions"].reads().read(body, lm, "plain", 0).asks
-    return [fitted(lm, a, Limits()) for a in asks]
+    return fitted(lm, asks, Limits())
 
 
 def test_over_http_they_come_as_safetensors(lm):

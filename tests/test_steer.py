@@ -102,7 +102,7 @@ def test_a_plan_says_how_it_is_steered(lm):
         lm.empty(raw=True) or lm.ids(PROMPT, raw=True)[-1:]
     )
     assert (
-        plan(lm, ask(negative_prompt=" ", raw=False)).steering.second
+        plan(lm, ask(negative_prompt="", raw=False)).steering.second
         == lm.empty()
         != lm.empty(raw=True)
     )

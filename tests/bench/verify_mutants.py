@@ -20,8 +20,8 @@ KNOWN = [
     Known(
         "acceptance turned round",
         "verifiers/exact.py",
-        "min(1.0, p / (lenience * q)) if q > 0.0",
-        "min(1.0, lenience * q / max(p, 1e-300)) if q > 0.0",
+        "min(1.0, p / (share * q)) if q > 0.0",
+        "min(1.0, share * q / max(p, 1e-300)) if q > 0.0",
         "enumeration",
         "draft-model",
         "verdict: toy law",

@@ -554,7 +554,6 @@ def test_bad_prompts(polydec, model, tmp_path):
     long.write_text("The grey fox watched the boat. " * 200)
     for args, says in (
         (["", "--model", model], "empty"),
-        (["  ", "--model", model], "empty"),
         (["--model", model], "prompt"),
         (["--prompt-file", str(long), "--model", model], "context"),
         (["--prompt-file", str(tmp_path / "none.txt"), "--model", model], "none.txt"),

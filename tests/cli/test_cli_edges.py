@@ -158,7 +158,7 @@ def test_a_pipe_is_a_prompt(polydec, model):
             )[1]
             == said
         )
-    for text in (b"", b"\n", b"\xff\xfe"):
+    for text in (b"", b"\xff\xfe"):
         assert "prompt" in refused(polydec("generate", *args, says=text))
     assert "both given" in refused(
         polydec("generate", "hi", "--prompt-file", "-", *args, says=b"The")

@@ -112,17 +112,26 @@ def test_the_identity_takes_one_pass():
 
 
 @pytest.mark.parametrize(
-    "drafter",
+    "drafter, reasons",
     [
-        InputGuided(near=True),
-        InputGuided(eager=True),
-        InputGuided(1, -1, True, True, 3),
-        InputGuided(90, 95),
+        (InputGuided(near=True), {}),
+        (InputGuided(eager=True), {}),
+        (
+            InputGuided(1, -1, True, True, 3),
+            {"distinct": "the contract's texts begin alike, which is all that it reads"},
+        ),
+        (
+            InputGuided(90, 95),
+            dict.fromkeys(
+                ("drafted", "accepted", "rejected", "proposing", "distinct", "learned"),
+                "the contract's prompts end before what it reads",
+            ),
+        ),
     ],
     ids=str,
 )
-def test_contract(drafter):
-    check_drafter(drafter)
+def test_contract(drafter, reasons):
+    check_drafter(drafter, reasons=reasons)
 
 
 def test_bad_options():

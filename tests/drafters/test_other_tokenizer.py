@@ -47,17 +47,23 @@ def pair(seed=1):
 
 
 @pytest.mark.parametrize(
-    "drafter",
+    "drafter, reasons",
     [
-        OtherTokenizer(toy(91, 3, cost=0.1), toy(1).vocab),
-        OtherTokenizer(pair()[1], toy(1).vocab, 16),
-        SharedTokens(pair()[1], toy(1).vocab),
-        SharedTokens(spelled(7, ("x", "$"), 1), toy(1).vocab),
+        (OtherTokenizer(toy(91, 3, cost=0.1), toy(1).vocab), {}),
+        (OtherTokenizer(pair()[1], toy(1).vocab, 16), {}),
+        (SharedTokens(pair()[1], toy(1).vocab), {}),
+        (
+            SharedTokens(spelled(7, ("x", "$"), 1), toy(1).vocab),
+            dict.fromkeys(
+                ("drafted", "accepted", "rejected", "proposing", "distinct", "learned"),
+                "the draft has no token of the target's texts",
+            ),
+        ),
     ],
     ids=["text", "text 16", "shared", "nearly nothing shared"],
 )
-def test_contract(drafter):
-    check_drafter(drafter)
+def test_contract(drafter, reasons):
+    check_drafter(drafter, reasons=reasons)
 
 
 @pytest.mark.parametrize("shaping", SHAPERS)

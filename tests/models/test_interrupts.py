@@ -140,7 +140,7 @@ def test_every_pass_may_fail(made, error, late, then):
                 )
         told = [*session.ledger.text, *more]
         session.close()
-        assert lm._kept == [] or lm._kept[0][1].length == len(lm._kept[0][0])
+        assert lm._kept == [] or lm._kept[0][2].length == len(lm._kept[0][1])
         torch.testing.assert_close(
             law(lm, told), law(LM(inner, vocab), told), atol=1e-4, rtol=0.0, msg=f"pass {k}"
         )

@@ -109,10 +109,13 @@ def test_saved_draft_answers_what_training_computes(target, root, tmp_path, widt
         return (await session.score(Draft.chain(ids[-1]), Want())).row(0)
 
     row = run([last()])[0]
+    tokens = made[0].tokens.long()
     student = made[0].eval()
     with torch.no_grad():
+        for weight in student.parameters():
+            weight.copy_(weight.bfloat16().float())  # as the file holds it
         own = student(torch.tensor([ids]))[0, -1].log_softmax(-1)
-    assert torch.allclose(row[student.tokens.long()], own, atol=0.03)  # the file holds bf16
+    assert torch.allclose(row[tokens], own, atol=0.05)  # five seeds: 0.008 to 0.014
     assert int(torch.isfinite(row).sum()) == 100
 
 

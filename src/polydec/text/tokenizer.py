@@ -482,7 +482,6 @@ class StopWriter:
         if self.stopped:
             return ""
         piece = self._speller.feed(token)
-        piece = self._speller.feed(token)
         stops_count = self.count_token()
         return self.take(piece, stops_count) if self._stop else piece
 
