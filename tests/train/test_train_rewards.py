@@ -48,9 +48,10 @@ def test_what_cannot_be_trained_or_saved_is_said(tmp_path, even):
 def test_a_value_network_foretells_and_leads(tmp_path, even):
     """It is nearer to what answers are worth than their mean is, and answers that it chose among are worth more."""
     out = str(tmp_path / "value")
-    spec = ValueSpec(out, even[0].out, tasks=("pick", "keep"), each=20, max_tokens=7, steps=150)
+    spec = ValueSpec(out, even[0].out, tasks=("pick", "keep"), each=60, max_tokens=7, steps=150)
     result = train_value(spec)
-    assert result["error"] < 0.9 * result["spread"]
+    # Five seeds gave 0.3 to 0.5; 20 answers a prompt are too few (0.36 to 0.97).
+    assert result["error"] < 0.8 * result["spread"]
     judge, means = read(even[0].out).judge, []
     for method, options in (
         ("svdd-mc", {"tries": 1}),
