@@ -42,17 +42,24 @@ def settled() -> None:
     gc.freeze()
 
 
-async def giving_back(asked: Callable[[], int]) -> None:
-    """Do so from time to time while requests come. asked: how many have come so far."""
+def _give_back() -> None:
+    gc.collect()
+    give_back()
+
+
+async def giving_back(
+    asked: Callable[[], int], return_memory: Callable[[], None] = _give_back
+) -> None:
+    """Return freed memory to the system from time to time, while requests come.
+
+    Args:
+        asked: how many requests have come so far.
+        return_memory: what does so, in a thread of its own.
+    """
     before = 0
     while True:
         await asyncio.sleep(EVERY)
         now = asked()
         if now != before:
             before = now
-            await asyncio.to_thread(_give_back)
-
-
-def _give_back() -> None:
-    gc.collect()
-    give_back()
+            await asyncio.to_thread(return_memory)
