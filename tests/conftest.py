@@ -2,6 +2,7 @@
 Benchmarks can be imported, as some tests read them. What a toy is given as trained is made once for each vocabulary."""
 
 import os
+import signal
 import sys
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,9 @@ from training_seeds import use_training_seed
 for folder in ("benchmarks", "docs"):
     sys.path.append(str(Path(__file__).parents[1] / folder))
 torch.set_num_threads(1)
+# a shell that starts tests behind `&` lets them and all their programs ignore Ctrl-C, which some of them test
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # the same examples on every run; and a busy machine is no fault (`make fuzz` is what looks for new ones)
 settings.register_profile(
     "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
