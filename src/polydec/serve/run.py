@@ -65,11 +65,16 @@ def say(what: str) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket to serve on. Raises RequestError where it cannot be had."""
+    """The socket to serve on. Raises RequestError where it cannot be had.
+
+    Its connections send small pieces at once (TCP_NODELAY). asyncio sees to that for sockets that it makes itself only; for
+    others the second piece of an answer waits until the client has confirmed the first: 40 ms on Linux.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
-        )
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except (OSError, OverflowError) as error:
         raise RequestError(
             sentence(f"{host} port {port} cannot be served on: {getattr(error, 'strerror', error)}")
