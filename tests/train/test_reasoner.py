@@ -222,7 +222,7 @@ def test_both_are_trained_and_used(tmp_path):
     for name, held, count in (("text", False, 12), ("held", True, 10)):
         with open(tmp_path / "p" / f"{name}.jsonl", "w") as f:
             for i in range(count):
-                problem = make("chain", 1, i, held)
+                problem = make("chain", spec.seed + 1, i, held)
                 said = problem.solution if i % 2 else problem.solution.replace("=", "=1", 1)
                 ids = lm.checkpoint.text.chat([{"role": "user", "content": problem.question}])
                 f.write(
