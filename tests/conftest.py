@@ -22,6 +22,7 @@ from training_seeds import use_training_seed
 
 for folder in ("benchmarks", "docs"):
     sys.path.append(str(Path(__file__).parents[1] / folder))
+pytest_plugins = ("contract_counts",)
 torch.set_num_threads(1)
 # the same examples on every run; and a busy machine is no fault (`make fuzz` is what looks for new ones)
 settings.register_profile(

@@ -29,18 +29,22 @@ NEVER = {"trust": {"rejected": "it accepts whatever was drafted"}}
 
 
 @pytest.mark.parametrize("name", registry.mechanisms("verifiers"))
-def test_verifier(name):
+def test_verifier(record_counts, name):
     laws = 2 if name == "k_seq" else 1  # of k-SEQ's known bugs one does not show in the first laws
     verifier = example_verifier(name)
     rule = RULES[name](verifier) if name in RULES else None
     assert rule or verifier.exactness is Exactness.LAW, "a rule says what an approximate one takes"
-    check_verifier(verifier, laws=laws, rule=rule, reasons=NEVER.get(name))
+    record_counts(check_verifier(verifier, laws=laws, rule=rule, reasons=NEVER.get(name)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.mechanisms("verifiers"))
-def test_verifier_over_more_laws(name):
-    check_verifier(example(registry.mechanisms("verifiers")[name]), laws=4, reasons=NEVER.get(name))
+def test_verifier_over_more_laws(record_counts, name):
+    record_counts(
+        check_verifier(
+            example(registry.mechanisms("verifiers")[name]), laws=4, reasons=NEVER.get(name)
+        )
+    )
 
 
 @pytest.mark.parametrize("name", registry.mechanisms("trees"))
@@ -67,13 +71,17 @@ LANGUAGE = Regex("(babababb|bbabbabb|aabaabaa|babbabaa)(aab|bba){40}").language(
 
 
 @pytest.mark.parametrize("name", [n for n in registry.mechanisms("drafters") if n != "forced"])
-def test_drafter(name):
-    check_drafter(example(registry.mechanisms("drafters")[name]), reasons=NOT_SEEN.get(name))
+def test_drafter(record_counts, name):
+    record_counts(
+        check_drafter(example(registry.mechanisms("drafters")[name]), reasons=NOT_SEEN.get(name))
+    )
 
 
-def test_drafter_of_what_must_come():
-    check_drafter(
-        Forced(VOCAB, LANGUAGE), shapers=(Constrained(LANGUAGE),), reasons=NOT_SEEN["forced"]
+def test_drafter_of_what_must_come(record_counts):
+    record_counts(
+        check_drafter(
+            Forced(VOCAB, LANGUAGE), shapers=(Constrained(LANGUAGE),), reasons=NOT_SEEN["forced"]
+        )
     )
 
 
@@ -87,8 +95,8 @@ def test_drafter_of_what_must_come():
     ],
     ids=str,
 )
-def test_drafter_options(drafter):
-    check_drafter(drafter)
+def test_drafter_options(record_counts, drafter):
+    record_counts(check_drafter(drafter))
 
 
 STILL = {
@@ -99,20 +107,24 @@ STILL = {
 
 
 @pytest.mark.parametrize("name", registry.mechanisms("policies"))
-def test_policy(name):
-    check_policy(example(registry.mechanisms("policies")[name]), reasons=STILL.get(name))
+def test_policy(record_counts, name):
+    record_counts(
+        check_policy(example(registry.mechanisms("policies")[name]), reasons=STILL.get(name))
+    )
 
 
 @pytest.mark.parametrize(
     "name", [n for n in registry.of_family("ar") if registry.get(n).CARD.kind not in OTHERS]
 )
-def test_recipe(name):
-    check_decoder(
-        lambda target, draft: decoder(name, target, draft),
-        laws=8,
-        length=2,
-        longer=1,
-        unexercised=registry.get(name).CARD.unexercised,
+def test_recipe(record_counts, name):
+    record_counts(
+        check_decoder(
+            lambda target, draft: decoder(name, target, draft),
+            laws=8,
+            length=2,
+            longer=1,
+            unexercised=registry.get(name).CARD.unexercised,
+        )
     )
 
 
@@ -121,12 +133,14 @@ def test_recipe(name):
 @pytest.mark.parametrize(
     "name", [n for n in registry.of_family("ar") if registry.get(n).CARD.guarantee is Exactness.LAW]
 )
-def test_recipe_over_all_laws(name, shaping):
-    check_law(
-        lambda target, draft: decoder(name, target, draft),
-        laws=12,
-        shapings=[shaping],
-        unexercised=registry.get(name).CARD.unexercised,
+def test_recipe_over_all_laws(record_counts, name, shaping):
+    record_counts(
+        check_law(
+            lambda target, draft: decoder(name, target, draft),
+            laws=12,
+            shapings=[shaping],
+            unexercised=registry.get(name).CARD.unexercised,
+        )
     )
 
 

@@ -113,8 +113,8 @@ def test_who_knows_the_model_is_never_wrong(make):
 
 
 @pytest.mark.parametrize("make", [GOOD[2], GOOD[3]], ids=["tree", "feature"])
-def test_it_is_a_drafter(make):
-    check_drafter(make(toy(9)))
+def test_it_is_a_drafter(record_counts, make):
+    record_counts(check_drafter(make(toy(9))))
 
 
 class RootState(OracleGuess):

@@ -130,8 +130,8 @@ def test_the_identity_takes_one_pass():
     ],
     ids=str,
 )
-def test_contract(drafter, reasons):
-    check_drafter(drafter, reasons=reasons)
+def test_contract(record_counts, drafter, reasons):
+    record_counts(check_drafter(drafter, reasons=reasons))
 
 
 def test_bad_options():

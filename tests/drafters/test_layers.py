@@ -108,11 +108,15 @@ def test_depth_0_is_plain(name, options):
     )
 
 
-def test_trees_at_an_exit_keep_the_law():
-    check_law(
-        lambda t, d: Speculative(t, SelfSpeculative(Static((2, 1)), (0, 1)), Exact(), Fixed(2, 4)),
-        laws=4,
-        length=2,
+def test_trees_at_an_exit_keep_the_law(record_counts):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(
+                t, SelfSpeculative(Static((2, 1)), (0, 1)), Exact(), Fixed(2, 4)
+            ),
+            laws=4,
+            length=2,
+        )
     )
 
 
@@ -142,9 +146,11 @@ def test_published_layers():
 
 
 @pytest.mark.parametrize("skip", ["0a,1m", "1,2a", "0m,2m"])
-def test_halves_that_do_not_draft_keep_the_law(skip):
-    check_decoder(
-        lambda t, d: recipe("draft-and-verify", t, skip=skip, threshold=0.0, depth=2), laws=3
+def test_halves_that_do_not_draft_keep_the_law(record_counts, skip):
+    record_counts(
+        check_decoder(
+            lambda t, d: recipe("draft-and-verify", t, skip=skip, threshold=0.0, depth=2), laws=3
+        )
     )
     target = Shaped(deep(3), Greedy())
     stats = answer(

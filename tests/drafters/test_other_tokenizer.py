@@ -62,8 +62,8 @@ def pair(seed=1):
     ],
     ids=["text", "text 16", "shared", "nearly nothing shared"],
 )
-def test_contract(drafter, reasons):
-    check_drafter(drafter, reasons=reasons)
+def test_contract(record_counts, drafter, reasons):
+    record_counts(check_drafter(drafter, reasons=reasons))
 
 
 @pytest.mark.parametrize("shaping", SHAPERS)

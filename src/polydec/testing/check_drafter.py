@@ -21,6 +21,7 @@ from polydec.families.ar.walk import prefill
 from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.examples import bend
+from polydec.testing.exercised import counts_sentence
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 from polydec.verifiers.exact import Exact
@@ -54,6 +55,11 @@ class DrafterCounts:
     proposing: int = 0
     distinct: int = 0
     learned: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
 
     def see(self, draft: Draft, verdict: Verdict) -> None:
         """Count one round."""

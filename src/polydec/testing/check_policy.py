@@ -10,6 +10,7 @@ from typing import Any
 from polydec.core.types import Draft
 from polydec.families.ar.protocols import Policy
 from polydec.families.ar.types import Budget, Verdict
+from polydec.testing.exercised import counts_sentence
 
 PHASE = 12
 """Rounds of a history in which drafts fare alike."""
@@ -34,6 +35,11 @@ class PolicyCounts:
     moved: int = 0
     stopping: int = 0
     joined: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
 
 
 def check_policy(policy: Policy[Any], *, reasons: Mapping[str, str] | None = None) -> PolicyCounts:

@@ -74,6 +74,7 @@ def check_verifier(
             for j in range(laws):
                 size = sizes[(n + j) % len(sizes)]
                 _law(
+                    watch,
                     verifier,
                     n + len(CANDIDATES) * j,
                     size,
@@ -84,6 +85,7 @@ def check_verifier(
                 )
         for name in ("one draw", "drawn, then certain"):
             _law(
+                watch,
                 verifier,
                 7,
                 3,
@@ -93,6 +95,7 @@ def check_verifier(
                 tolerance,
             )
         _law(
+            watch,
             verifier,
             8,
             3,
@@ -120,6 +123,7 @@ def _enumerable(verifier: Verifier, size: int) -> bool:
 
 
 def _law(
+    watch: ExercisedCollector,
     verifier: Verifier,
     seed: int,
     size: int,
@@ -128,6 +132,7 @@ def _law(
     length: int,
     tolerance: float,
 ) -> None:
+    watch.counts += ExercisedCounts(laws=1)
     target = toy(seed + 1, size)
     decoder, request = (
         Speculative(target, drafter, verifier, Fixed(8)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 from polydec.core.trace import Edited, Event, Pruned
 from polydec.core.types import Draft
@@ -12,8 +12,31 @@ from polydec.families.ar.events import Proposed, Verified
 from polydec.families.ar.types import Verdict
 from polydec.families.diffusion.events import Remasked
 
-NONE_HAPPENED = "{} does not exercise what it is there for: over {} laws 0 {}"
+NONE_HAPPENED = "{} does not exercise what it is there for: 0 {} (of {})"
 REASONED_YET_HAPPENED = "{} counts {} {}, though it declares that there are none: {}"
+
+
+class ContractCounts(Protocol):
+    """What a contract counted: a dataclass of numbers, 0 or more, that says itself in words."""
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        ...
+
+
+def counts_sentence(counts: Any) -> str:
+    """What a check counted, in words.
+
+    Args:
+        counts: An instance of a dataclass whose fields are numbers.
+
+    Returns:
+        Each number before the name of its field.
+    """
+    return ", ".join(
+        f"{getattr(counts, f.name)} {f.name.replace('_', ' ')}" for f in fields(counts)
+    )
 
 
 @dataclass(frozen=True)
@@ -139,7 +162,7 @@ DRAFT_KINDS = ("drafted", "accepted", "rejected")
 
 
 def missing_kinds(
-    counts: ExercisedCounts,
+    counts: ContractCounts,
     wanted: Iterable[str] = DRAFT_KINDS,
     reasons: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
@@ -157,8 +180,13 @@ def missing_kinds(
     return tuple(name for name in wanted if not getattr(counts, name) and not known.get(name))
 
 
+def _in_words(names: Iterable[str]) -> str:
+    """What never happened, as a sentence goes on behind its first 0."""
+    return " and 0 ".join(name.replace("_", " ") for name in names)
+
+
 def require_exercised(
-    counts: ExercisedCounts,
+    counts: ContractCounts,
     of: str,
     wanted: Iterable[str] = DRAFT_KINDS,
     reasons: Mapping[str, str] | None = None,
@@ -175,7 +203,9 @@ def require_exercised(
         AssertionError: A wanted count is 0 without a reason, or one with a reason is not 0.
     """
     missing = missing_kinds(counts, wanted, reasons)
-    assert not missing, NONE_HAPPENED.format(of, counts.laws, " and 0 ".join(missing))
+    assert not missing, NONE_HAPPENED.format(of, _in_words(missing), counts.sentence)
     for name, why in ({} if reasons is None else reasons).items():
         count = getattr(counts, name)
-        assert not (count and why), REASONED_YET_HAPPENED.format(of, count, name, why)
+        assert not (count and why), REASONED_YET_HAPPENED.format(
+            of, count, name.replace("_", " "), why
+        )
