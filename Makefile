@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast test-native fuzz attack format lint types bench size install docs
+.PHONY: demo test test-fast contracts test-native fuzz attack format lint types bench size install docs
 demo: $(STAMP)
 	@$(BIN)/polydec zoo install smollm2 --quiet
 	@$(BIN)/polydec demo $(if $(PROMPTS),--prompt-file $(PROMPTS),) $(if $(JSON),--json,)
@@ -32,6 +32,10 @@ SLOW := contracts train native serve engine families cli bench test_greedy_equal
 test-fast: $(STAMP)
 	$(PYTEST) $(SPREAD) tests $(SLOW:%=--ignore=tests/%)
 	@echo "left out: $(SLOW)"
+
+# What each contract exercised, a line each: the tests that ask for `record_counts`.
+contracts: $(STAMP)
+	$(PYTEST) $(SPREAD) -m "contract and not slow" --exercised $$(grep -rlw record_counts tests --include="test_*.py")
 
 fuzz: $(STAMP)
 	$(BIN)/python -m polydec.hostile.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)

@@ -23,6 +23,7 @@ from training_seeds import use_training_seed
 
 for folder in ("benchmarks", "docs"):
     sys.path.append(str(Path(__file__).parents[1] / folder))
+pytest_plugins = ("contract_counts",)
 torch.set_num_threads(1)
 # a shell that starts tests behind `&` lets them and all their programs ignore Ctrl-C, which some of them test
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -88,12 +88,13 @@ def masked(path: Path, name: str) -> str:
     return str(path)
 
 
-def trained(folder: Path) -> LM:
-    """A model with a draft and one of everything that can be trained for it, on the torch path with one thread."""
+def trained(folder: Path, draft_seed: int = 1) -> LM:
+    """A model with a draft and one of everything that can be trained for it, on the torch path with one thread. draft_seed: 0
+    for a draft that is the model itself."""
     torch.set_num_threads(1)
     lm = load(
         str(write(folder / "a", hidden=64)),
-        draft=str(write(folder / "b", seed=1, hidden=64)),
+        draft=str(write(folder / "b", seed=draft_seed, hidden=64)),
         dtype="float32",
     )
     width = lm.draft.lm.network.config.width

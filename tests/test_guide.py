@@ -74,14 +74,13 @@ def test_they_stand_where_the_house_wants_them(files):
             house.test_mechanisms(here, stem)
 
 
-def test_the_drafter(files, lm):
-    check_drafter(
-        example(registry.mechanisms("drafters")["echo"]),
-        reasons={"learned": "it remembers nothing"},
-    )
+def test_the_drafter(record_counts, files, lm):
+    record_counts(check_drafter(example(registry.mechanisms("drafters")["echo"])))
     with pytest.raises(polydec.RequestError, match="most is 0: it must lie in 1 to 64"):
         files["drafters/echo.py"].Echo(0)
-    check_decoder(lambda target, draft: decoder("echo", target, draft), laws=2, length=2)
+    record_counts(
+        check_decoder(lambda target, draft: decoder("echo", target, draft), laws=2, length=2)
+    )
     assert [(o.name, o.default) for o in read(files["recipes/echo.py"].build)] == [("depth", 4)]
     asked = {"max_tokens": 16, "options": {"depth": 2}}
     assert polydec.generate(lm, "aaaa", method="echo", **asked).text == (
@@ -127,10 +126,10 @@ def test_the_insertion_method(files):
     check_inserting(lambda inserter: build("in-order", inserter)[0])
 
 
-def test_the_steering(files, lm):
+def test_the_steering(record_counts, files, lm):
     rule = files["contrasts/agree.py"].Agree
-    check_contrast(rule(), neutral=True)
-    check_contrast(rule(0.5), neutral=True)
+    record_counts(check_contrast(rule(), neutral=True))
+    record_counts(check_contrast(rule(0.5), neutral=True))
     asked = {"steer": "agree", "negative_prompt": "Once there was", "max_tokens": 12}
     texts = {
         polydec.generate(lm, "Once upon", method=name, **asked).text for name in ("plain", "auto")

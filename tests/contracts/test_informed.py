@@ -108,13 +108,13 @@ GOOD = [
 
 
 @pytest.mark.parametrize("make", GOOD, ids=["chain", "prompt", "tree", "feature"])
-def test_who_knows_the_model_is_never_wrong(make):
-    check_informed(make)
+def test_who_knows_the_model_is_never_wrong(record_counts, make):
+    record_counts(check_informed(make))
 
 
 @pytest.mark.parametrize("make", [GOOD[2], GOOD[3]], ids=["tree", "feature"])
-def test_it_is_a_drafter(make):
-    check_drafter(make(toy(9)))
+def test_it_is_a_drafter(record_counts, make):
+    record_counts(check_drafter(make(toy(9))))
 
 
 class RootState(OracleGuess):

@@ -46,7 +46,7 @@ SILENT = dict.fromkeys(("drafted", "accepted", "rejected"), "its drafter propose
 
 def law(shaping, drafter, verifier, laws, length):
     make, policy = DRAFTERS[drafter]
-    check_law(
+    return check_law(
         lambda t, d: Speculative(t, make(d), VERIFIERS[verifier], policy),
         laws=laws,
         length=length,
@@ -58,8 +58,8 @@ def law(shaping, drafter, verifier, laws, length):
 @pytest.mark.parametrize(
     "shaping, drafter, verifier", [c for c in CELLS if c[0] == "shaped" or c[1] in PLAIN]
 )
-def test_two_tokens(shaping, drafter, verifier):
-    law(shaping, drafter, verifier, 8, 2)
+def test_two_tokens(record_counts, shaping, drafter, verifier):
+    record_counts(law(shaping, drafter, verifier, 8, 2))
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,19 @@ def test_two_tokens(shaping, drafter, verifier):
         ("plain", "tree without replacement", "exact"),
     ],
 )
-def test_three_tokens(shaping, drafter, verifier):
+def test_three_tokens(record_counts, shaping, drafter, verifier):
     """A few cells only: `-m slow` runs them all."""
-    law(shaping, drafter, verifier, 2, 3)
+    record_counts(law(shaping, drafter, verifier, 2, 3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shaping, drafter, verifier", CELLS)
-def test_all_laws(shaping, drafter, verifier):
-    law(
+def test_all_laws(record_counts, shaping, drafter, verifier):
+    counts = law(
         shaping,
         drafter,
         verifier,
         4 if (drafter, verifier) == ("independent tree", "match") else 8,
         3,
     )
+    record_counts(counts)

@@ -6,9 +6,14 @@ from typing import Any, ClassVar
 import pytest
 
 from polydec.core.types import Exactness
+from polydec.drafters.lookup import Lookup
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
-from polydec.testing.check_decoder import check_law
+from polydec.policies.fixed import Fixed
+from polydec.testing.check_decoder import check_decoder, check_law
 from polydec.testing.examples import decoder
+from polydec.verifiers.exact import Exact
 
 ONCE_SILENT = (
     "aded",
@@ -89,9 +94,28 @@ def test_a_draft_that_says_another_law(name):
 
 def test_a_method_that_never_drafts_says_so():
     with pytest.raises(
-        AssertionError, match=r"over .* laws 0 drafted and 0 accepted and 0 rejected"
+        AssertionError, match=r"0 drafted and 0 accepted and 0 rejected \(of \d+ laws"
     ):
         check_law(lambda target, draft: decoder("plain", target, draft), laws=1, length=2)
+
+
+@dataclass(frozen=True)
+class Unpromised:
+    """An exact verifier that does not say so: no law of it is enumerated."""
+
+    exactness: ClassVar = Exactness.APPROXIMATE
+
+    def verify(self, draft, scores, rng, position):
+        return Exact().verify(draft, scores, rng, position)
+
+
+def test_an_approximate_method_that_never_drafts_says_so():
+    def make(drafter):
+        return lambda target, draft: Speculative(target, drafter, Unpromised(), Fixed(3))
+
+    check_decoder(make(Lookup()))
+    with pytest.raises(AssertionError, match="0 drafted and 0 accepted and 0 rejected"):
+        check_decoder(make(Nothing()))
 
 
 @pytest.mark.parametrize("name", ["prompt-lookup", "token-recycling"])

@@ -91,8 +91,8 @@ def test_adapts_the_lengths_to_what_pays():
     [Copying(adapt=True), Copying(adapt=True, cost=0.0), Copying(1, first=False)],
     ids=str,
 )
-def test_contract(drafter):
-    check_drafter(drafter)
+def test_contract(record_counts, drafter):
+    record_counts(check_drafter(drafter))
 
 
 def test_a_repeated_answer_is_copied_block_by_block():

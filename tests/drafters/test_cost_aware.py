@@ -34,6 +34,7 @@ from polydec.testing.toy import toy
 from polydec.trees.best_first import BestFirst
 from polydec.trees.chain import Chain
 from polydec.verifiers.match import Match
+from reasoned import Reasoned
 
 FREE, DEAR = Costs((1.0, 1.0), 0.0), Costs((1.0, 2.5), 0.1)
 
@@ -50,8 +51,10 @@ DRAWING_MODEL = paid(greedy=False)
 @pytest.mark.parametrize(
     "model", [None, paid(), DRAWING_MODEL], ids=["no model", "greedy model", "drawing model"]
 )
-def test_contract(costs, model):
-    check_drafter(CostAware(Lookup(), model, costs), reasons=unexercised(costs, model))
+def test_contract(record_counts, costs, model):
+    record_counts(
+        check_drafter(Reasoned(CostAware(Lookup(), model, costs), unexercised(costs, model)))
+    )
 
 
 def unexercised(costs, model):
@@ -331,7 +334,7 @@ def trained(seed, first_ms, level_ms):
 
 
 @pytest.mark.parametrize("target", [Shaped(toy(3, 3), Greedy()), toy(3, 3)], ids=["greedy", "law"])
-def test_a_trained_tree_changes_no_text_and_keeps_the_contract(target):
+def test_a_trained_tree_changes_no_text_and_keeps_the_contract(record_counts, target):
     drafter = CostAware(Lookup(), None, Costs((1.0, 1.02, 1.04)), tree=trained(3, 0.05, 0.02))
     request = Request((0, 1, 0, 1, 0), max_tokens=60, ignore_eos=True, seed=5)
     ours, plain = (
@@ -339,7 +342,7 @@ def test_a_trained_tree_changes_no_text_and_keeps_the_contract(target):
         for d in (drafter, Nothing())
     )
     assert ours.token_ids == plain.token_ids and ours.stats.passes < plain.stats.passes
-    check_drafter(drafter)
+    record_counts(check_drafter(drafter))
 
 
 def test_a_trained_tree_is_asked_where_it_is_expected_to_pay():
@@ -387,7 +390,7 @@ def test_a_trained_tree_has_a_price(fields, words):
         trained(3, *fields)
 
 
-def test_where_a_tree_is_asked_the_law_stays_to_the_last_digit():
+def test_where_a_tree_is_asked_the_law_stays_to_the_last_digit(record_counts):
     """Enumerated: the free source names certain tokens, or draws them."""
     costs = Costs((1.0, 1.02, 1.04))
 
@@ -400,8 +403,8 @@ def test_where_a_tree_is_asked_the_law_stays_to_the_last_digit():
 
         return decoder
 
-    check_decoder(make(lambda draft: Lookup()))
-    check_decoder(make(lambda draft: FromModel(draft, Chain())), laws=4)
+    record_counts(check_decoder(make(lambda draft: Lookup())))
+    record_counts(check_decoder(make(lambda draft: FromModel(draft, Chain())), laws=4))
 
 
 @dataclass(frozen=True)

@@ -193,16 +193,18 @@ def test_a_block_is_guessed_in_one_pass_and_seen_as_a_whole():
     assert done.stats.drafted > sum(calls) > 0  # a layer of one state a pass takes a pass a token
 
 
-def test_an_eagle_keeps_the_law():
-    check_law(
-        lambda target, draft: Speculative(
-            target,
-            FromEagle(eagle.examples(target.vocab, 4, 4)[0], BestFirst(2), False),
-            Match(),
-            Fixed(2, 4),
-        ),
-        laws=2,
-        length=2,
+def test_an_eagle_keeps_the_law(record_counts):
+    record_counts(
+        check_law(
+            lambda target, draft: Speculative(
+                target,
+                FromEagle(eagle.examples(target.vocab, 4, 4)[0], BestFirst(2), False),
+                Match(),
+                Fixed(2, 4),
+            ),
+            laws=2,
+            length=2,
+        )
     )
 
 
@@ -256,8 +258,8 @@ def some(vocab, reads):
 
 
 @pytest.mark.parametrize("reads", [False, True], ids=["medusa", "hydra"])
-def test_a_dynamic_tree_grows_on_heads(reads):
-    check_drafter(FromHeads(some(Vocab(3, frozenset()), reads), BestFirst(2)))
+def test_a_dynamic_tree_grows_on_heads(record_counts, reads):
+    record_counts(check_drafter(FromHeads(some(Vocab(3, frozenset()), reads), BestFirst(2))))
 
 
 @pytest.mark.parametrize(
@@ -265,13 +267,15 @@ def test_a_dynamic_tree_grows_on_heads(reads):
     [(Match(), Ranked()), (Exact(), Ranked()), (Exact(), Static((2, 1)))],
     ids=["match", "exact", "drawn"],
 )
-def test_the_law_stays(verifier, tree):
-    check_law(
-        lambda target, draft: Speculative(
-            target, FromHeads(some(target.vocab, True), tree), verifier, Fixed(2, 4)
-        ),
-        laws=2,
-        length=2,
+def test_the_law_stays(record_counts, verifier, tree):
+    record_counts(
+        check_law(
+            lambda target, draft: Speculative(
+                target, FromHeads(some(target.vocab, True), tree), verifier, Fixed(2, 4)
+            ),
+            laws=2,
+            length=2,
+        )
     )
 
 

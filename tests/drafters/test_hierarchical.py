@@ -59,15 +59,17 @@ def propose(drafter, prompt, budget=None, seed=0):
 
 @pytest.mark.parametrize("name", INNER)
 @pytest.mark.parametrize("verifier", [Match(), Exact(), Coupled()], ids=lambda v: type(v).__name__)
-def test_the_chain_has_the_small_models_law(name, verifier):
+def test_the_chain_has_the_small_models_law(record_counts, name, verifier):
     """Under a target that is the small model itself nothing is ever rejected, and the text has its law."""
-    check_law(
-        lambda t, d: Speculative(
-            t, Hierarchical(d, INNER[name], verifier, 2, 4), Exact(), Fixed(2)
-        ),
-        laws=3,
-        length=2,
-        shapings=("plain",),
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(
+                t, Hierarchical(d, INNER[name], verifier, 2, 4), Exact(), Fixed(2)
+            ),
+            laws=3,
+            length=2,
+            shapings=("plain",),
+        )
     )
     small = toy(3, 3, eos=-1)
     for seed in range(4):
@@ -84,23 +86,25 @@ def test_the_chain_has_the_small_models_law(name, verifier):
         assert result.stats.accepted == result.stats.drafted > 0
 
 
-def test_the_law_stays_over_three_tokens_and_with_shapers():
-    check_law(
-        lambda t, d: Speculative(
-            t, Hierarchical(d, Recycling(2, 3), Match(), 2, 3), Exact(), Fixed(3)
-        ),
-        laws=2,
-        length=3,
+def test_the_law_stays_over_three_tokens_and_with_shapers(record_counts):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(
+                t, Hierarchical(d, Recycling(2, 3), Match(), 2, 3), Exact(), Fixed(3)
+            ),
+            laws=2,
+            length=3,
+        )
     )
 
 
-def test_it_may_stop_early():
+def test_it_may_stop_early(record_counts):
     def make(target, draft):
         return Speculative(
             target, Hierarchical(draft, Recycling(2, 3), Match(), 2, 3), Exact(), Confidence(0.5, 4)
         )
 
-    check_decoder(make, laws=2, length=2)
+    record_counts(check_decoder(make, laws=2, length=2))
 
 
 @pytest.mark.parametrize("name", ["lookup", "recycling"])
@@ -256,7 +260,7 @@ def test_specmquant_takes_the_layer_that_was_trained_for_the_draft():
 
 
 @pytest.mark.parametrize("least", [1, 2, 4])
-def test_a_chain_may_end_before_it_is_longest(least):
+def test_a_chain_may_end_before_it_is_longest(record_counts, least):
     """As published: it grows while it is shorter than `least`, and keeps what the last tree gave beyond that."""
     small = greedy(toy(5, 6, eos=-1))
     lengths = set()
@@ -268,13 +272,15 @@ def test_a_chain_may_end_before_it_is_longest(least):
         whole = propose(Hierarchical(small, Lookup(2, 1), Match(), 3, 3), prompt, Budget(8, 8))
         assert chain.token == whole.token[: len(chain)] and least < len(chain) <= least + 4
         lengths.add(len(chain) - 1)
-    check_law(
-        lambda t, d: Speculative(
-            t, Hierarchical(d, Recycling(2, 3), Match(), 2, 3, least), Exact(), Fixed(3)
-        ),
-        laws=2,
-        length=3,
-        shapings=("plain",),
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(
+                t, Hierarchical(d, Recycling(2, 3), Match(), 2, 3, least), Exact(), Fixed(3)
+            ),
+            laws=2,
+            length=3,
+            shapings=("plain",),
+        )
     )
 
 
@@ -320,9 +326,9 @@ def test_greedy_tokens_are_weighed_where_that_is_asked():
     assert graded.token == chain.token and graded.chance == pytest.approx(chain.chance)
 
 
-def test_any_inner_drafter():
-    check_drafter(Hierarchical(toy(91, cost=0.1), INNER["model"], Exact(), 2, 2))
-    check_drafter(Hierarchical(toy(91, cost=0.1), INNER["eagle"], Match(), 2, 2))
+def test_any_inner_drafter(record_counts):
+    record_counts(check_drafter(Hierarchical(toy(91, cost=0.1), INNER["model"], Exact(), 2, 2)))
+    record_counts(check_drafter(Hierarchical(toy(91, cost=0.1), INNER["eagle"], Match(), 2, 2)))
 
 
 class Wrong(Hierarchical):

@@ -32,12 +32,14 @@ from polydec.targets.shaped import Shaped
 from polydec.targets.skipping import Skipping
 from polydec.testing.check_decoder import check_decoder, check_greedy, check_law
 from polydec.testing.check_target import Checker, check_target
+from polydec.testing.exercised import declared_unexercised
 from polydec.testing.kits import build
 from polydec.testing.toy import Table, toy
 from polydec.trees.chain import Chain
 from polydec.trees.static import Static
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
+from reasoned import Reasoned
 
 PROMPT = (0, 1, 0, 2, 1)
 
@@ -108,11 +110,15 @@ def test_depth_0_is_plain(name, options):
     )
 
 
-def test_trees_at_an_exit_keep_the_law():
-    check_law(
-        lambda t, d: Speculative(t, SelfSpeculative(Static((2, 1)), (0, 1)), Exact(), Fixed(2, 4)),
-        laws=4,
-        length=2,
+def test_trees_at_an_exit_keep_the_law(record_counts):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(
+                t, SelfSpeculative(Static((2, 1)), (0, 1)), Exact(), Fixed(2, 4)
+            ),
+            laws=4,
+            length=2,
+        )
     )
 
 
@@ -142,9 +148,11 @@ def test_published_layers():
 
 
 @pytest.mark.parametrize("skip", ["0a,1m", "1,2a", "0m,2m"])
-def test_halves_that_do_not_draft_keep_the_law(skip):
-    check_decoder(
-        lambda t, d: recipe("draft-and-verify", t, skip=skip, threshold=0.0, depth=2), laws=3
+def test_halves_that_do_not_draft_keep_the_law(record_counts, skip):
+    record_counts(
+        check_decoder(
+            lambda t, d: recipe("draft-and-verify", t, skip=skip, threshold=0.0, depth=2), laws=3
+        )
     )
     target = Shaped(deep(3), Greedy())
     stats = answer(
@@ -199,7 +207,7 @@ def test_names_of_halves():
     ],
 )
 @pytest.mark.parametrize("shapers", [(), (Temperature(0.7),)], ids=["plain", "shaped"])
-def test_laws_of_some_layers_are_laws(law, shapers, monkeypatch):
+def test_laws_of_some_layers_are_laws(record_counts, law, shapers, monkeypatch):
     """All that check_target asks, but for the prompt's rows, which all layers see, and keys, which whole passes alone leave."""
 
     async def as_they_are(self):
@@ -207,9 +215,10 @@ def test_laws_of_some_layers_are_laws(law, shapers, monkeypatch):
 
     for name in ("prompt_rows", "memory"):
         monkeypatch.setattr(Checker, name, as_they_are)
-    check_target(
-        law(Shaped(toy(3), *shapers) if shapers else toy(3)), tolerance=1e-12, prefill=False
-    )
+    checked = law(Shaped(toy(3), *shapers) if shapers else toy(3))
+    declared = declared_unexercised(checked)
+    reasons = {**declared, "keys": "whole passes alone leave them"}
+    record_counts(check_target(Reasoned(checked, reasons), tolerance=1e-12, prefill=False))
 
 
 def test_skipping_runs_the_kept_layers_only_after_the_prompt():

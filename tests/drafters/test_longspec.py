@@ -221,16 +221,18 @@ def test_without_the_target_s_entries_it_drafts_with_what_is_there(lm):
 
 
 @pytest.mark.parametrize("tree", [CHAIN, BestFirst(2)], ids=["static", "dynamic"])
-def test_the_law_stays(tree):
-    check_law(
-        lambda target, draft: Speculative(
-            target,
-            FromLongSpec(longspec.examples(target.vocab, 4, 4)[0], tree),
-            Match(),
-            Fixed(2, 4),
-        ),
-        laws=2,
-        length=2,
+def test_the_law_stays(record_counts, tree):
+    record_counts(
+        check_law(
+            lambda target, draft: Speculative(
+                target,
+                FromLongSpec(longspec.examples(target.vocab, 4, 4)[0], tree),
+                Match(),
+                Fixed(2, 4),
+            ),
+            laws=2,
+            length=2,
+        )
     )
 
 

@@ -63,8 +63,8 @@ async def rounds(target, drafter, prompt, count):
     ],
     ids=str,
 )
-def test_contract(drafter):
-    check_drafter(drafter)
+def test_contract(record_counts, drafter):
+    record_counts(check_drafter(drafter))
 
 
 @pytest.mark.parametrize("window, ngram", [(4, 4), (3, 3), (1, 5), (5, 2)])

@@ -225,11 +225,11 @@ GREEDY = Shaped(toy(31, cost=0.1), Greedy())
     ],
     ids=["certain", "after a drawn chain", "a greedy model"],
 )
-def test_contract(drafters):
-    check_drafter(MergedTree(drafters))
+def test_contract(record_counts, drafters):
+    record_counts(check_drafter(MergedTree(drafters)))
 
 
-def test_law_over_a_drawn_tree_and_copies():
+def test_law_over_a_drawn_tree_and_copies(record_counts):
     def make(target, draft):
         return Speculative(
             target,
@@ -238,7 +238,7 @@ def test_law_over_a_drawn_tree_and_copies():
             Fixed(2, 5),
         )
 
-    check_decoder(make, laws=4, length=2)
+    record_counts(check_decoder(make, laws=4, length=2))
 
 
 def uncalibrated(result):

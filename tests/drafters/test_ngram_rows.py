@@ -148,10 +148,12 @@ def test_tree_has_its_shape():
     ],
     ids=["tree", "chain of short rows", "likeliest"],
 )
-def test_contract(how):
-    check_drafter(how)
-    check_decoder(
-        lambda target, draft: Speculative(target, how, Exact(), Fixed(2, 4)), laws=4, length=3
+def test_contract(record_counts, how):
+    record_counts(check_drafter(how))
+    record_counts(
+        check_decoder(
+            lambda target, draft: Speculative(target, how, Exact(), Fixed(2, 4)), laws=4, length=3
+        )
     )
 
 

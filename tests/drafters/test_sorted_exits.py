@@ -206,15 +206,17 @@ def test_one_drafter_serves_two_targets_in_turn():
         ),
     ],
 )
-def test_the_law_where_exits_change_from_token_to_token(tau_1, tau_2, stop, length):
-    check_law(
-        lambda t, d: build("s2d", t, d, {"tau_1": tau_1, "tau_2": tau_2, "stop": stop, "depth": 2})[
-            0
-        ],
-        laws=length,
-        length=length,
+def test_the_law_where_exits_change_from_token_to_token(record_counts, tau_1, tau_2, stop, length):
+    record_counts(
+        check_law(
+            lambda t, d: build(
+                "s2d", t, d, {"tau_1": tau_1, "tau_2": tau_2, "stop": stop, "depth": 2}
+            )[0],
+            laws=length,
+            length=length,
+        )
     )
-    check_drafter(SortedExits(toy(91, cost=0.1), (1, 2, 3), (tau_1, tau_2), stop))
+    record_counts(check_drafter(SortedExits(toy(91, cost=0.1), (1, 2, 3), (tau_1, tau_2), stop)))
 
 
 def test_it_stops_where_the_deepest_exit_is_unsure():

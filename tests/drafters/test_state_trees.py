@@ -118,7 +118,7 @@ def drafter(vocab, rows, made):
     )
 
 
-def test_a_draft_is_the_tree_of_its_state():
+def test_a_draft_is_the_tree_of_its_state(record_counts):
     """As many tokens and probes as the plan of the state has, and a text of the model's law."""
     target = Shaped(toy(5, 6, eos=-1), Greedy())
     made = state_trees.best(RATES[:2], 9)
@@ -147,11 +147,13 @@ def test_a_draft_is_the_tree_of_its_state():
         probe = draft.probe or (False,) * len(draft)
         assert probe.count(False) - 1 == len(made[state].paths)
         assert probe.count(True) == sum(made[state].probes)
-    check_law(
-        lambda t, d: Speculative(t, drafter(t.vocab, 5, made), Match(), Fixed(3, 5)),
-        laws=3,
-        length=3,
-        shapings=("plain",),
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(t, drafter(t.vocab, 5, made), Match(), Fixed(3, 5)),
+            laws=3,
+            length=3,
+            shapings=("plain",),
+        )
     )
 
 

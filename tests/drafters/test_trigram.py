@@ -277,8 +277,8 @@ def test_adaptation_helps_where_a_text_comes_again():
     [Trigram(0), Trigram(8, window=16, longest_first=True), Trigram(4, 1, prompt=False, decay=0.5)],
     ids=["best first", "as published", "decaying"],
 )
-def test_contract(how):
-    check_drafter(how)
+def test_contract(record_counts, how):
+    record_counts(check_drafter(how))
 
 
 class Shares(TrigramGuess):

@@ -39,15 +39,19 @@ def decode(decoder, tokens=60, seed=0, on=None, scheduler=None, **request):
 @pytest.mark.parametrize(
     "gamma, laws", [(1, 1), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in (1, 2, 3))]
 )
-def test_law(verifier, gamma, laws):
-    check_law(lambda target, draft: Pearl(target, draft, verifier, gamma), laws=laws, length=3)
+def test_law(record_counts, verifier, gamma, laws):
+    record_counts(
+        check_law(lambda target, draft: Pearl(target, draft, verifier, gamma), laws=laws, length=3)
+    )
 
 
 @pytest.mark.parametrize(
     "gamma", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
 )
-def test_contract(gamma):
-    check_decoder(lambda target, draft: Pearl(target, draft, Exact(), gamma), laws=2, length=2)
+def test_contract(record_counts, gamma):
+    record_counts(
+        check_decoder(lambda target, draft: Pearl(target, draft, Exact(), gamma), laws=2, length=2)
+    )
 
 
 def test_under_match_it_writes_the_text_of_plain_decoding():

@@ -30,7 +30,7 @@ from polydec.presses._chosen import (
 )
 from polydec.presses._integers import rounded
 from polydec.presses._quantised import Quantised, directions
-from polydec.testing.check_target import check_target
+from polydec.testing.check_press import check_press, check_pressing
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.toy import toy
 from polydec.trees.static import Static
@@ -148,8 +148,25 @@ def target_of_exact():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block", [pytest.param(2, marks=pytest.mark.slow), 8])
-def test_a_pressed_law_is_a_target(kind, block):
-    check_target(law(presses(block)[kind], chunk=4), prompt=TEXT[:11], tolerance=1e-9)
+def test_a_pressed_law_is_a_target(record_counts, kind, block):
+    lm = LM(NET, Vocab(50, frozenset({0})), chunk=9)
+    record_counts(check_press(lm, presses(block)[kind], blocks=1))
+
+
+@pytest.mark.parametrize(
+    "press, counts",
+    [
+        (Window("a", 64, 1), "packed"),
+        (Best("a", 4, 4, 0, Apart()), "dropped and 0 changed"),
+        (Hitters("a", 4, 60), "dropped and 0 changed"),
+        (Quantised("a", 4, 2, 0, outliers=1.0), "rounded and 0 changed"),
+    ],
+    ids=str,
+)
+def test_a_press_that_presses_nothing_is_caught(press, counts, monkeypatch):
+    monkeypatch.setattr("polydec.testing.check_press._text", lambda lm, length, seed: TEXT[:64])
+    with pytest.raises(AssertionError, match=f"is there for: 0 {counts}"):
+        check_pressing(target_of_exact(), press)
 
 
 TINY = network(dtype="float64", vocab_size=3, hidden_size=16, num_attention_heads=2)

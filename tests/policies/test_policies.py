@@ -143,8 +143,12 @@ def test_without_grading_a_certain_draw_counts_as_one():
     "policy", [Additive(2, 1, 3), Confidence(0.3, 3), Confidence(0.6, 3, 6)], ids=str
 )
 @pytest.mark.parametrize("tree", [Chain(), Static((2, 1, 1))], ids=lambda t: type(t).__name__)
-def test_the_law_stays(policy, tree):
-    check_law(lambda t, d: Speculative(t, FromModel(d, tree), Exact(), policy), laws=4, length=2)
+def test_the_law_stays(record_counts, policy, tree):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, tree), Exact(), policy), laws=4, length=2
+        )
+    )
 
 
 @pytest.mark.parametrize(

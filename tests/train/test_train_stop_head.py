@@ -81,13 +81,15 @@ def test_it_reads_the_state_of_the_token_that_was_fed():
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.7, 1.0])
-def test_the_law_stays(threshold):
-    check_law(
-        lambda t, d: Speculative(
-            t, FromModel(d, LearnedStop(head(), threshold)), Exact(), Fixed(3)
-        ),
-        laws=3,
-        length=2,
+def test_the_law_stays(record_counts, threshold):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(
+                t, FromModel(d, LearnedStop(head(), threshold)), Exact(), Fixed(3)
+            ),
+            laws=3,
+            length=2,
+        )
     )
 
 

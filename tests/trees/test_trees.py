@@ -136,14 +136,16 @@ def test_a_wide_beam_holds_every_path():
 
 
 @pytest.mark.parametrize("width, depth", [(2, 2), (3, 2), (2, 3)])
-def test_beams_keep_the_law(width, depth):
-    check_law(
-        lambda t, d: Speculative(
-            t, FromModel(d, StochasticBeam(width)), Exact(), Fixed(depth, width * depth)
-        ),
-        laws=2 if depth == 3 else 4,
-        length=2 if depth == 2 else 3,
-        shapings=("plain", "shaped"),
+def test_beams_keep_the_law(record_counts, width, depth):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(
+                t, FromModel(d, StochasticBeam(width)), Exact(), Fixed(depth, width * depth)
+            ),
+            laws=2 if depth == 3 else 4,
+            length=2 if depth == 2 else 3,
+            shapings=("plain", "shaped"),
+        )
     )
 
 
@@ -244,9 +246,11 @@ def test_a_threshold_bounds_the_tree():
     [GreedyGrowth(0.2), GreedyGrowth(0.01), GreedyGrowth(0.2, floor=0.4, fade=0.6), BestSlot()],
     ids=str,
 )
-def test_growth_keeps_the_law(tree):
-    check_law(
-        lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=4, length=2
+def test_growth_keeps_the_law(record_counts, tree):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=4, length=2
+        )
     )
 
 
@@ -286,12 +290,14 @@ def test_best_first_looks_no_further_than_its_width():
     assert [len(c) for c in draft.children[:3]] == [2, 2, 2] and draft.depth.count(3) == 4
 
 
-def test_best_first_keeps_the_law():
+def test_best_first_keeps_the_law(record_counts):
     for verifier in (Match(), Exact()):
-        check_law(
-            lambda t, d, v=verifier: Speculative(t, FromModel(d, BestFirst(2)), v, Fixed(2, 4)),
-            laws=4,
-            length=3,
+        record_counts(
+            check_law(
+                lambda t, d, v=verifier: Speculative(t, FromModel(d, BestFirst(2)), v, Fixed(2, 4)),
+                laws=4,
+                length=3,
+            )
         )
 
 
@@ -331,12 +337,16 @@ def test_levels_of_width_one_are_the_greedy_chain():
         Widest((2, 65))
 
 
-def test_widest_keeps_the_law():
+def test_widest_keeps_the_law(record_counts):
     for verifier in (Match(), Exact()):
-        check_law(
-            lambda t, d, v=verifier: Speculative(t, FromModel(d, Widest((2, 2))), v, Fixed(2, 4)),
-            laws=4,
-            length=3,
+        record_counts(
+            check_law(
+                lambda t, d, v=verifier: Speculative(
+                    t, FromModel(d, Widest((2, 2))), v, Fixed(2, 4)
+                ),
+                laws=4,
+                length=3,
+            )
         )
 
 
@@ -392,12 +402,14 @@ def test_nucleus_at_the_whole_share_is_the_greedy_chain():
         assert got.token == want.token
 
 
-def test_nucleus_keeps_the_law():
+def test_nucleus_keeps_the_law(record_counts):
     for verifier in (Match(), Exact()):
-        check_law(
-            lambda t, d, v=verifier: Speculative(t, FromModel(d, Nucleus()), v, Fixed(2, 4)),
-            laws=4,
-            length=3,
+        record_counts(
+            check_law(
+                lambda t, d, v=verifier: Speculative(t, FromModel(d, Nucleus()), v, Fixed(2, 4)),
+                laws=4,
+                length=3,
+            )
         )
 
 

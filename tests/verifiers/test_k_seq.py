@@ -257,26 +257,32 @@ def test_a_greedy_draft_gives_one_sequence():
     ],
     ids=str,
 )
-def test_the_law_stays(tree, budget):
-    check_law(lambda t, d: Speculative(t, FromModel(d, tree), KSeq(), budget), laws=3, length=2)
-
-
-@pytest.mark.slow
-def test_the_law_of_four_tokens_stays():
-    check_law(
-        lambda t, d: Speculative(t, FromModel(d, Sequences(3)), KSeq(), Fixed(1, 3)),
-        laws=4,
-        length=2,
+def test_the_law_stays(record_counts, tree, budget):
+    record_counts(
+        check_law(lambda t, d: Speculative(t, FromModel(d, tree), KSeq(), budget), laws=3, length=2)
     )
 
 
 @pytest.mark.slow
-def test_three_tokens_of_two_sequences():
-    check_law(
-        lambda t, d: Speculative(t, FromModel(d, Sequences(2)), KSeq(), Fixed(2, 4)),
-        laws=1,
-        length=3,
-        shapings=["plain"],
+def test_the_law_of_four_tokens_stays(record_counts):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, Sequences(3)), KSeq(), Fixed(1, 3)),
+            laws=4,
+            length=2,
+        )
+    )
+
+
+@pytest.mark.slow
+def test_three_tokens_of_two_sequences(record_counts):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, Sequences(2)), KSeq(), Fixed(2, 4)),
+            laws=1,
+            length=3,
+            shapings=["plain"],
+        )
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, normalize
 
+AS_THEY_WERE = {"rounded": "entries that stay are as they were"}
 POOL = 5  # neighbours whose attention an entry shares (SnapKV)
 
 
@@ -54,6 +55,7 @@ class Window:
     Reduces to: the cache as it is where no text is longer than two blocks.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = AS_THEY_WERE
     called: str
     block: int
     sinks: int
@@ -89,6 +91,7 @@ class Best:
     Reduces to: the cache as it is where all entries of a block are kept.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = AS_THEY_WERE
     called: str
     block: int
     kept: int
@@ -164,6 +167,7 @@ class LastSeen:
     Reduces to: the cache as it is where no text is longer than `kept` and two blocks.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = AS_THEY_WERE
     called: str
     block: int
     kept: int
@@ -194,6 +198,7 @@ class Hitters:
     Reduces to: the cache as it is where no text is longer than `kept` and two blocks.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = AS_THEY_WERE
     called: str
     block: int
     kept: int

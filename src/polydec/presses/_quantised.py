@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import floor
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -60,6 +61,7 @@ class Quantised:
     Reduces to: the cache as it is where outliers are 1 or the rank is full (as many as a block has entries, or a head
     dimensions)."""
 
+    unexercised: ClassVar[Mapping[str, str]] = {"dropped": "every entry stays, in fewer bits"}
     called: str
     block: int
     bits: int

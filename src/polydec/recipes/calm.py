@@ -24,6 +24,9 @@ CARD = Card(
     needs=(LAYERS,),
     aliases=("confidence-exit", "confident adaptive language modeling"),
     arxiv="2207.07061",
+    unexercised=dict.fromkeys(
+        ("drafted", "accepted", "rejected"), "the layers that a token leaves out draft nothing"
+    ),
 )
 
 

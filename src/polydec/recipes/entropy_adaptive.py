@@ -26,6 +26,10 @@ CARD = Card(
     arxiv="2502.06833",
     published="50.4 % right on MATH where the large model has 52.1 %, with that model on 43 % of the tokens "
     "(Llama, up to 11B); 74.3 % of 80.0 % with 25 % (Qwen, up to 14B)",
+    unexercised=dict.fromkeys(
+        ("drafted", "accepted", "rejected"),
+        "each token is written by one of the two models, unverified",
+    ),
 )
 
 

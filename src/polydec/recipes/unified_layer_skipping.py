@@ -23,6 +23,9 @@ CARD = Card(
     home="models tuned with the same pattern, and a fixed speed to reach",
     needs=(LAYERS,),
     arxiv="2404.06954",
+    unexercised=dict.fromkeys(
+        ("drafted", "accepted", "rejected"), "the layers that a token leaves out draft nothing"
+    ),
 )
 
 

@@ -62,9 +62,12 @@ def check_decoder(
         unexercised: Why something never happens.
 
     Returns:
-        What the enumeration exercised; nothing where no law is promised.
+        What the enumeration exercised; where no law is promised, what the answers of `check_ends` did.
     """
-    kind, counts = make(*pairs(1)[0]).exactness, ExercisedCounts()
+    kind = make(*pairs(1)[0]).exactness
+    if kind is not Exactness.APPROXIMATE:
+        check_greedy(make)
+    counts = check_ends(make)
     if kind is Exactness.LAW:
         counts = check_law(
             make,
@@ -74,9 +77,8 @@ def check_decoder(
             tolerance=tolerance,
             unexercised=unexercised,
         )
-    if kind is not Exactness.APPROXIMATE:
-        check_greedy(make)
-    check_ends(make)
+    else:
+        require_exercised(counts, "a check of answers", reasons=unexercised)
     check_replay(make)
     check_batch(make)
     check_choices(make)
@@ -183,9 +185,11 @@ def check_greedy(make: Make) -> None:
         assert got == want, f"greedy text {got} is not that of plain decoding, {want}"
 
 
-def check_ends(make: Make, ledger: bool = True) -> None:
+def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
     """An answer ends at its first EOS or stop id, which it holds, or at max_tokens; nothing follows, inside an accepted
-    run either. With ignore_eos it does not end at EOS. ledger: whether its statistics are those of draft and verify."""
+    run either. With ignore_eos it does not end at EOS. ledger: whether its statistics are those of draft and verify. What was
+    drafted on the way is returned."""
+    collector = ExercisedCollector()
     for seed in range(24):
         size, ids = 3 + seed % 3, frozenset[int]({0} if seed % 5 == 4 else ())
         target, draft = (
@@ -194,7 +198,7 @@ def check_ends(make: Make, ledger: bool = True) -> None:
         )
         for ignore in (False, True):
             request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
-            out = _run(make(target, draft), request)[0]
+            out = _run(make(target, draft), request, on=collector)[0]
             ends = ids | (frozenset() if ignore else target.vocab.eos)
             assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
             stopped = out.token_ids[-1] in ends
@@ -214,6 +218,7 @@ def check_ends(make: Make, ledger: bool = True) -> None:
             assert len(out.token_ids) <= s.passes + s.accepted, (
                 "more tokens than passes and accepted drafts account for"
             )
+    return collector.counts
 
 
 def check_replay(make: Make) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 from polydec.core.trace import Edited, Event, Pruned
 from polydec.core.types import Draft
@@ -12,8 +12,31 @@ from polydec.families.ar.events import Proposed, Verified
 from polydec.families.ar.types import Verdict
 from polydec.families.diffusion.events import Remasked
 
-NONE_HAPPENED = "{} does not exercise what it is there for: over {} laws 0 {}"
+NONE_HAPPENED = "{} does not exercise what it is there for: 0 {} (of {})"
 REASONED_YET_HAPPENED = "{} counts {} {}, though it declares that there are none: {}"
+
+
+class ContractCounts(Protocol):
+    """What a contract counted: a dataclass of numbers, 0 or more, that says itself in words."""
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        ...
+
+
+def counts_sentence(counts: Any) -> str:
+    """What a check counted, in words.
+
+    Args:
+        counts: An instance of a dataclass whose fields are numbers.
+
+    Returns:
+        Each number before the name of its field.
+    """
+    return ", ".join(
+        f"{getattr(counts, f.name)} {f.name.replace('_', ' ')}" for f in fields(counts)
+    )
 
 
 @dataclass(frozen=True)
@@ -139,7 +162,7 @@ DRAFT_KINDS = ("drafted", "accepted", "rejected")
 
 
 def missing_kinds(
-    counts: ExercisedCounts,
+    counts: ContractCounts,
     wanted: Iterable[str] = DRAFT_KINDS,
     reasons: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
@@ -157,8 +180,26 @@ def missing_kinds(
     return tuple(name for name in wanted if not getattr(counts, name) and not known.get(name))
 
 
+def declared_unexercised(checked: object) -> Mapping[str, str]:
+    """What a mechanism says a contract never sees of it.
+
+    Args:
+        checked: A drafter, a tree, a verifier, a policy, a target, a shaper, a contrast or a press.
+
+    Returns:
+        Its `unexercised`, most often an attribute of its class: by the name of a count, one sentence that says why it stays 0.
+        Nothing where it has none.
+    """
+    return getattr(checked, "unexercised", {})
+
+
+def _in_words(names: Iterable[str]) -> str:
+    """What never happened, as a sentence goes on behind its first 0."""
+    return " and 0 ".join(name.replace("_", " ") for name in names)
+
+
 def require_exercised(
-    counts: ExercisedCounts,
+    counts: ContractCounts,
     of: str,
     wanted: Iterable[str] = DRAFT_KINDS,
     reasons: Mapping[str, str] | None = None,
@@ -175,7 +216,28 @@ def require_exercised(
         AssertionError: A wanted count is 0 without a reason, or one with a reason is not 0.
     """
     missing = missing_kinds(counts, wanted, reasons)
-    assert not missing, NONE_HAPPENED.format(of, counts.laws, " and 0 ".join(missing))
+    assert not missing, NONE_HAPPENED.format(of, _in_words(missing), counts.sentence)
     for name, why in ({} if reasons is None else reasons).items():
         count = getattr(counts, name)
-        assert not (count and why), REASONED_YET_HAPPENED.format(of, count, name, why)
+        assert not (count and why), REASONED_YET_HAPPENED.format(
+            of, count, name.replace("_", " "), why
+        )
+
+
+def require_mechanism_exercised(
+    counts: Any, checked: object, wanted: Iterable[str] | None = None
+) -> None:
+    """Raise AssertionError where the contract of a mechanism never saw what it is there for, unless its class says why.
+
+    Args:
+        counts: Of the whole check.
+        checked: The mechanism; what it declares is read from its `unexercised`, which may name counts of other contracts too.
+        wanted: Names of counts that must not be 0; None: all of them.
+
+    Raises:
+        AssertionError: As `require_exercised`.
+    """
+    names = [f.name for f in fields(counts)] if wanted is None else wanted
+    declared = declared_unexercised(checked).items()
+    reasons = {name: why for name, why in declared if hasattr(counts, name)}
+    require_exercised(counts, type(checked).__name__, names, reasons)
