@@ -10,7 +10,7 @@ from polydec import api
 from polydec.train import problems, selfplay
 from polydec.train.data import held_out
 from polydec.train.lm import load_directory
-from polydec.train.prm import PrmSpec, train_prm
+from polydec.train.prm import PrmSpec, learn, train_prm
 from polydec.train.problems import KINDS, flawed, labels, make, right_until, solved
 from polydec.train.reasoner import NOT_LEARNED, ReasonerSpec, Rows, number_tokenizer, train_reasoner
 from polydec.train.solutions import Drawn, right
@@ -237,6 +237,8 @@ def test_both_are_trained_and_used(tmp_path):
                     )
                     + "\n"
                 )
+    with pytest.raises(ValueError, match="none of 1 solutions of the target has a line that ends"):
+        learn(lm.checkpoint, [Drawn(problem, tuple(ids), (7, 8, 9), (True, False, False))])
     figures = train_prm(spec)
     assert figures["held_out"]["steps"] > 6 and 0 < figures["held_out"]["right"] < 1
     lm = api.load(str(tmp_path / "r"), trained=[str(tmp_path / "p")])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from polydec.base.errors import RequestError
 from polydec.learned.kinds import step_reward
 from polydec.learned.kinds.step_reward import StepReward
 from polydec.models.checkpoint import Checkpoint
@@ -110,7 +111,11 @@ def _course(spec: PrmSpec) -> Course:
 
 
 def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
-    """The states behind every line of these solutions, and whether all is right there. What was cut off in a line has none."""
+    """The states behind every line of these solutions, and whether all is right there. What was cut off in a line has none.
+
+    Raises:
+        RequestError: No solution has a line that ends, so there is nothing to learn from or to judge.
+    """
     (line_break,) = point.text.encode("\n", special=False)
     closing, state, right, kind = (
         {line_break, *point.lm.vocab.eos},
@@ -126,6 +131,11 @@ def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
         state += [behind_NH[i] for i in ends]
         right += [d.right[i] for i in ends]
         kind += [d.problem.kind] * len(ends)
+    if not state:
+        raise RequestError(
+            f"none of {len(drawn)} solutions of the target has a line that ends: give more problems (each) or "
+            "a target that solves them"
+        )
     return Lessons(torch.stack(state), torch.tensor(right).float(), tuple(kind))
 
 
