@@ -5,12 +5,14 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 import typer.main
 from hypothesis import HealthCheck, settings
 
+from polydec.cli.main import main as polydec_main
 from polydec.nets import linear
 from polydec.request import profile
 from polydec.testing import examples
@@ -70,6 +72,27 @@ def measured_costs(monkeypatch):
     monkeypatch.setattr(
         profile, "measure", lambda lm, *, seconds: measure(lm, seconds=min(seconds, 0.1))
     )
+
+
+class CommandResult(NamedTuple):
+    """What a command of the command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def polydec_command(monkeypatch, capfd):
+    """The command line in this process: words, whatever they are, become its arguments."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["polydec", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            polydec_main()
+        return CommandResult(int(stop.value.code or 0), *capfd.readouterr())
+
+    return call
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,7 +1,6 @@
 """Texts sorted into classes: transport between sets, prototypes, calibrated words, and every way to ask for them."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch.nn.functional import normalize
 
 import micro
 from polydec import load
-from polydec.cli.main import main
 from polydec.nets.transport import plan
 from polydec.request.classifier import calibrated, of_states, states
 from polydec.request.deciding import PROMPTS, Deciding
@@ -182,14 +180,10 @@ def test_what_cannot_be_is_refused(lm, fields, sentence):
     assert sentence in str(error.value) and len(str(error.value)) <= 300
 
 
-def test_the_command_line(lm, monkeypatch, capsys, tmp_path):
+def test_the_command_line(lm, polydec_command, tmp_path):
     def command(*words):
         flags = ["--model", lm.name, "--dtype", "float32", *words]
-        monkeypatch.setattr(sys, "argv", ["polydec", "classify", *flags])
-        with pytest.raises(SystemExit) as done:
-            main()
-        out = capsys.readouterr()
-        return done.value.code or 0, out.out, out.err
+        return polydec_command("classify", *flags)
 
     file = tmp_path / "examples.jsonl"
     rows = [

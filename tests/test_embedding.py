@@ -161,16 +161,12 @@ def test_models_that_fill_gaps_are_refused():
         embed(load("zoo:diffusion"), TEXTS, Reading())
 
 
-def test_the_command_line(model, monkeypatch, capsys, tmp_path):
+def test_the_command_line(model, polydec_command, tmp_path):
     lm, _ = model
 
     def command(*words):
         flags = ["--model", lm.name, "--dtype", "float32", *words]
-        monkeypatch.setattr(sys, "argv", ["polydec", "embed", *flags])
-        with pytest.raises(SystemExit) as done:
-            main()
-        out = capsys.readouterr()
-        return done.value.code or 0, out.out, out.err
+        return polydec_command("embed", *flags)
 
     code, out, _ = command(*TEXTS, "--pool", "mean")
     rows = [json.loads(line)["embedding"] for line in out.splitlines()]

@@ -5,7 +5,6 @@
 import json
 import resource
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from safetensors.torch import save_file
 from polydec import api
 from polydec.base import files
 from polydec.base.errors import PolydecError, UnwritableError
-from polydec.cli.main import main
 from polydec.learned import artefacts
 from polydec.models import sources
 from polydec.request import profile
@@ -105,17 +103,6 @@ def test_what_a_training_writes(name, tmp_path, small_disk):
     refused(lambda: OUTPUTS[name](tmp_path), tmp_path / name)
 
 
-@pytest.fixture
-def polydec(monkeypatch, capsys):
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["polydec", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return int(stop.value.code or 0), *capsys.readouterr()
-
-    return call
-
-
 def one_sentence(done):
     code, _, err = done
     last = err.rstrip("\n").split("\n")[-1]
@@ -135,23 +122,25 @@ MODEL = ("--model", "zoo:tiny", "--max-tokens", "3")
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_trace(polydec, prompts, tmp_path):
-    said = one_sentence(polydec("generate", "The old river", *MODEL, "--trace", FULL))
+def test_a_trace(polydec_command, prompts, tmp_path):
+    said = one_sentence(polydec_command("generate", "The old river", *MODEL, "--trace", FULL))
     assert "trace '/dev/full'" in said
     out = tmp_path / "out.jsonl"
-    said = one_sentence(polydec("batch", prompts, out, *MODEL, "--trace", FULL))
+    said = one_sentence(polydec_command("batch", prompts, out, *MODEL, "--trace", FULL))
     assert "trace '/dev/full'" in said, "and not the file of rows, which can be written"
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_page(polydec, tmp_path, small_disk, monkeypatch):
-    code, _, err = polydec("generate", "a b", *MODEL, "--trace", tmp_path / "t.jsonl")
+def test_a_page(polydec_command, tmp_path, small_disk, monkeypatch):
+    code, _, err = polydec_command("generate", "a b", *MODEL, "--trace", tmp_path / "t.jsonl")
     assert code == 0, err
     long = tmp_path / ("no" * 200)
-    one_sentence(polydec("trace", "html", tmp_path / "t.jsonl", "--out", long))
+    one_sentence(polydec_command("trace", "html", tmp_path / "t.jsonl", "--out", long))
     monkeypatch.setattr("polydec.cli.trace_page.page", lambda *args: "x" * (1 << 17))
     page = tmp_path / "t.html"
-    assert str(page) in one_sentence(polydec("trace", "html", tmp_path / "t.jsonl", "--out", page))
+    assert str(page) in one_sentence(
+        polydec_command("trace", "html", tmp_path / "t.jsonl", "--out", page)
+    )
     assert not page.exists()
 
 

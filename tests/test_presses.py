@@ -1,7 +1,6 @@
 """Requests over pressed caches: what is checked before anything runs, and that every way says what it is."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,6 @@ import micro
 from polydec import Ask, Engine, Sampling, generate, load
 from polydec.bench import certify
 from polydec.bench.certify import compare
-from polydec.cli.main import main
 from polydec.drafting.costs import Costs
 from polydec.methods import press
 from polydec.native.library import available
@@ -113,23 +111,15 @@ def test_a_network_that_reads_caches_as_they_are_says_so(lm, monkeypatch):
         plan(lm, ask(cache="gear"))
 
 
-def command(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["polydec", *words])
-    with pytest.raises(SystemExit) as done:
-        main()
-    out = capsys.readouterr()
-    return done.value.code or 0, out.out, out.err
-
-
-def test_the_command_line_lists_and_takes_them(lm, monkeypatch, capsys):
-    code, out, _ = command(monkeypatch, capsys, "presses", "--json")
+def test_the_command_line_lists_and_takes_them(lm, polydec_command):
+    code, out, _ = polydec_command("presses", "--json")
     assert not code and {r["name"] for r in json.loads(out)} == set(press.presses())
     asked = ["--model", lm.name, "--draft", "none", "--dtype", "float32", "--method", "plain"]
     small = ["--cache", "window", "--cache-set", "block=16"]
-    code, out, _ = command(monkeypatch, capsys, "generate", *asked, *small, "--json", PROMPT)
+    code, out, _ = polydec_command("generate", *asked, *small, "--json", PROMPT)
     told = json.loads(out)["method"]["cache"]
     assert not code and told == {"name": "window", "options": {"sinks": 4, "block": 16}}
-    code, _, err = command(monkeypatch, capsys, "generate", *asked, "--cache", "gaer", PROMPT)
+    code, _, err = polydec_command("generate", *asked, "--cache", "gaer", PROMPT)
     assert code == 2 and "did you mean gear" in err and "Traceback" not in err
 
 
@@ -148,7 +138,7 @@ def test_requests_over_http_take_them(lm):
         assert plan(lm, read).pressed.options == {"kept": 9, "block": 64}
 
 
-def test_certificates_compare_with_plain_under_the_same_press(lm, monkeypatch, capsys):
+def test_certificates_compare_with_plain_under_the_same_press(lm, monkeypatch, polydec_command):
     given = {"max_tokens": 40, "sampling": Sampling(temperature=0.0), "raw": True}
     more = {"ignore_eos": True, "cache": "window", "cache_options": SMALL}
     assert compare(lm, PROMPT, "prompt-lookup", {}, **given, **more).equal
@@ -166,7 +156,7 @@ def test_certificates_compare_with_plain_under_the_same_press(lm, monkeypatch, c
     assert gaps[None] > 0 and abs(gaps[None] - gaps["window"]) > 1e-3
     asked = ["--model", lm.name, "--draft", "none", "--dtype", "float32", "--json"]
     small = ["--method", "prompt-lookup", "--cache", "h2o", "--cache-set", "block=16"]
-    code, out, _ = command(monkeypatch, capsys, "verify", *asked, *small, "--limit", "1")
+    code, out, _ = polydec_command("verify", *asked, *small, "--limit", "1")
     assert not code and json.loads(out)
 
 

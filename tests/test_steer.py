@@ -1,7 +1,6 @@
 """Steered requests: what is checked before anything runs, and that every method decodes them, in any company."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 import micro
 from polydec import Ask, Engine, generate, load
-from polydec.cli.main import main
 from polydec.contrasts.difference import Difference
 from polydec.contrasts.gated import Gated
 from polydec.core.decoder import answer_one
@@ -201,16 +199,10 @@ def test_examples_are_left_out():
     assert without_examples("Well ...\n... and so on") == "Well ...\n... and so on"
 
 
-def test_the_command_lists_them(capsys, monkeypatch):
-    def said(*words):
-        monkeypatch.setattr(sys, "argv", ["polydec", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, capsys.readouterr()
-
-    code, out = said("steerings", "--json")
-    assert code == 0 and {r["name"] for r in json.loads(out.out)} == set(steer.steerings())
-    code, out = said("steerings", "2409.07394")
-    assert code == 0 and "--steer-set floor=0.0" in out.out and out.out.startswith("adacad:")
-    code, out = said("steerings", "zzz")
-    assert code == 2 and out.err.startswith("polydec: steer is 'zzz'") and out.err.count("\n") == 1
+def test_the_command_lists_them(polydec_command):
+    code, out, _ = polydec_command("steerings", "--json")
+    assert code == 0 and {r["name"] for r in json.loads(out)} == set(steer.steerings())
+    code, out, _ = polydec_command("steerings", "2409.07394")
+    assert code == 0 and "--steer-set floor=0.0" in out and out.startswith("adacad:")
+    code, _, err = polydec_command("steerings", "zzz")
+    assert code == 2 and err.startswith("polydec: steer is 'zzz'") and err.count("\n") == 1

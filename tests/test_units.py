@@ -2,7 +2,6 @@
 counts are of."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 import micro
 from polydec import Ask, Engine, Sampling, generate, load
 from polydec.base.errors import PolydecError
-from polydec.cli.main import main
 from polydec.constraints.regex import Regex
 from polydec.drafting.costs import Costs
 from polydec.models.checkpoint import Checkpoint
@@ -228,11 +226,9 @@ def test_explain_tells_the_units(lm):
     assert "covers is 9 and does nothing here: units is tokens" in idle(lm, ask, plan(lm, ask))
 
 
-def test_from_the_command_line(lm, capsys, monkeypatch):
+def test_from_the_command_line(lm, polydec_command):
     args = [PROMPT, "--model", lm.name, "--draft", "none", "--units", "bytes", "--raw"]
-    monkeypatch.setattr(sys, "argv", ["polydec", "generate", *args, "--max-tokens", "5", "--json"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    out = json.loads(capsys.readouterr().out)
-    assert stop.value.code == 0 and out["unit"] == "byte"
+    done = polydec_command("generate", *args, "--max-tokens", 5, "--json")
+    out = json.loads(done.out)
+    assert done.code == 0 and out["unit"] == "byte"
     assert out["usage"] == {"prompt_tokens": len(PROMPT), "completion_tokens": 5}

@@ -3,14 +3,12 @@
 import csv
 import json
 import re
-import sys
 
 import pytest
 import torch
 
 import micro
 from polydec.bench import measure
-from polydec.cli.main import main
 from polydec.cli.page import Line, figure, ticks
 from polydec.request import machine
 
@@ -29,26 +27,22 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def polydec(monkeypatch, capsys, tmp_path, model):
+def bench_command(polydec_command, tmp_path, model):
     data = tmp_path / "q.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     usual = ("--model", model, "--data", data, "--max-tokens", 4, "--repeat", 1)
 
     def call(*args, usual=usual):
-        monkeypatch.setattr(sys, "argv", ["polydec", "bench", *map(str, (*usual, *args))])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out = capsys.readouterr()
-        return int(stop.value.code or 0), out.out, out.err
+        return polydec_command("bench", *usual, *args)
 
     return call
 
 
-def test_a_matrix_with_its_record_csv_and_page(polydec, tmp_path, monkeypatch):
+def test_a_matrix_with_its_record_csv_and_page(bench_command, tmp_path, monkeypatch):
     files = [tmp_path / name for name in ("runs.jsonl", "table.csv", "report.html")]
     wanted = ("--record", files[0], "--csv", files[1], "--html", files[2], "--json")
     args = ("--methods", "prompt-lookup", "--batch", "1,2", "--temperatures", "0,0.8", *wanted)
-    code, out, err = polydec(*args)
+    code, out, err = bench_command(*args)
     assert code == 0, err
     told = json.loads(out)
     cells = {(r["batch"], r["temperature"]) for r in told["rows"]}
@@ -69,16 +63,16 @@ def test_a_matrix_with_its_record_csv_and_page(polydec, tmp_path, monkeypatch):
     ):
         assert part in page
     monkeypatch.setattr(measure, "run_task", None)  # all of it stands in the record
-    again = json.loads(polydec(*args)[1])
+    again = json.loads(bench_command(*args)[1])
     assert again["rows"] == told["rows"]
-    code, _, err = polydec(*args, "--seed", "5")
+    code, _, err = bench_command(*args, "--seed", "5")
     assert code == 2 and "settings was" in err and "name another file" in err
 
 
-def test_several_models_have_rows_of_their_own(polydec, tmp_path, model):
+def test_several_models_have_rows_of_their_own(bench_command, tmp_path, model):
     other = micro.write(tmp_path / "other", seed=1)
     usual = ("--models", f"{model},{other}", "--max-tokens", 2, "--repeat", 1, "--limit", 1)
-    code, out, err = polydec("--methods", "plain", usual=usual)
+    code, out, err = bench_command("--methods", "plain", usual=usual)
     assert code == 0, err
     assert out.count("question") == 2 and out.startswith("model")
 
@@ -98,9 +92,9 @@ def test_several_models_have_rows_of_their_own(polydec, tmp_path, model):
         (("--suite", "parallelbench", "--models", "a"), "bench --suite does not take"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_decoded(polydec, monkeypatch, args, says):
+def test_what_is_wrong_is_said_before_anything_is_decoded(bench_command, monkeypatch, args, says):
     monkeypatch.setattr(measure, "measure", None)
-    code, out, err = polydec(*args)
+    code, out, err = bench_command(*args)
     assert code == 2 and says in err and not out, err
 
 
@@ -117,10 +111,10 @@ def test_figures_fit_what_they_show():
     assert "Nothing was measured" in figure([], "x", "y")
 
 
-def test_a_report_says_where_its_figures_are_doubtful(polydec, tmp_path, monkeypatch):
+def test_a_report_says_where_its_figures_are_doubtful(bench_command, tmp_path, monkeypatch):
     page, busy = tmp_path / "report.html", iter([5.5, 5.5])
     monkeypatch.setattr(machine, "busy", lambda: next(busy))
-    code, out, err = polydec("--methods", "plain", "--html", page, "--json")
+    code, out, err = bench_command("--methods", "plain", "--html", page, "--json")
     assert code == 0 and "warning: the machine is busy (load 5.5" in err
     assert json.loads(out)["doubts"] == [
         "the machine is busy (load 5.5 of its cores): figures are doubtful"
@@ -128,15 +122,15 @@ def test_a_report_says_where_its_figures_are_doubtful(polydec, tmp_path, monkeyp
     assert "Mind:</b> the machine is busy (load 5.5" in page.read_text()
 
     monkeypatch.setattr(machine, "busy", iter([0.0, 3.0]).__next__)
-    code, out, _ = polydec("--methods", "plain", "--html", page, "--json")
+    code, out, _ = bench_command("--methods", "plain", "--html", page, "--json")
     assert "became busy" in page.read_text() and len(json.loads(out)["doubts"]) == 1
 
     monkeypatch.setattr(machine, "busy", lambda: 0.0)
-    code, out, _ = polydec("--methods", "plain", "--html", page, "--json")
+    code, out, _ = bench_command("--methods", "plain", "--html", page, "--json")
     assert json.loads(out)["doubts"] == [] and "Mind:" not in page.read_text()
 
 
-def test_a_report_of_a_run_that_was_stopped_says_so(polydec, tmp_path, monkeypatch):
+def test_a_report_of_a_run_that_was_stopped_says_so(bench_command, tmp_path, monkeypatch):
     page, ticks = tmp_path / "report.html", []
     whole = measure.measure
 
@@ -151,5 +145,5 @@ def test_a_report_of_a_run_that_was_stopped_says_so(polydec, tmp_path, monkeypat
 
     monkeypatch.setattr(measure, "measure", stopped)
     monkeypatch.setattr(machine, "busy", lambda: 0.0)
-    code, _, _ = polydec("--methods", "prompt-lookup", "--html", page)
+    code, _, _ = bench_command("--methods", "prompt-lookup", "--html", page)
     assert code == 130 and "it was stopped: only what was measured until then" in page.read_text()

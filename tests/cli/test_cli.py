@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import micro
-from polydec.cli.main import main
 from polydec.learned.kinds import stop_head
 
 
@@ -36,20 +35,8 @@ def quick(tmp_path_factory):
         yield
 
 
-@pytest.fixture
-def polydec(monkeypatch, capsys):
-    def call(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["polydec", *args])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out = capsys.readouterr()
-        return int(stop.value.code or 0), out.out, out.err
-
-    return call
-
-
-def test_generate_json(polydec, model):
-    code, out, _ = polydec(
+def test_generate_json(polydec_command, model):
+    code, out, _ = polydec_command(
         "generate",
         "The grey fox",
         "--model",
@@ -82,7 +69,7 @@ def test_generate_json(polydec, model):
     assert answer["metrics"]["positions_fed"] == fed  # plain decoding feeds every token once
 
 
-def test_generate_streams_what_json_says(polydec, model):
+def test_generate_streams_what_json_says(polydec_command, model):
     args = (
         "generate",
         "The grey fox",
@@ -97,14 +84,14 @@ def test_generate_streams_what_json_says(polydec, model):
         "--temperature",
         "1",
     )
-    _, text, err = polydec(*args)
-    _, out, _ = polydec(*args, "--json")
+    _, text, err = polydec_command(*args)
+    _, out, _ = polydec_command(*args, "--json")
     assert text == json.loads(out)["text"] + "\n"
     assert "tokens a pass" in err
 
 
-def test_an_answer_that_is_brought_to_an_end_says_so(polydec, model):
-    _, text, err = polydec(
+def test_an_answer_that_is_brought_to_an_end_says_so(polydec_command, model):
+    _, text, err = polydec_command(
         "generate",
         "The grey fox",
         "--model",
@@ -120,8 +107,8 @@ def test_an_answer_that_is_brought_to_an_end_says_so(polydec, model):
     assert text.endswith(".\n") and " tokens to end in time), " in err and "stop (" in err
 
 
-def test_choices_and_logprobs(polydec, model):
-    _, out, _ = polydec(
+def test_choices_and_logprobs(polydec_command, model):
+    _, out, _ = polydec_command(
         "generate",
         "The",
         "--model",
@@ -144,11 +131,11 @@ def test_choices_and_logprobs(polydec, model):
     )
 
 
-def test_trace_replays(polydec, model, tmp_path):
+def test_trace_replays(polydec_command, model, tmp_path):
     from polydec.core.trace import Edited, Opened, from_json, replay
 
     path = tmp_path / "trace.jsonl"
-    _, out, _ = polydec(
+    _, out, _ = polydec_command(
         "generate",
         "The old river",
         "--model",
@@ -170,7 +157,7 @@ def test_trace_replays(polydec, model, tmp_path):
     )
 
 
-def test_trace_says_what_an_approximation_promises(polydec, model, tmp_path):
+def test_trace_says_what_an_approximation_promises(polydec_command, model, tmp_path):
     path = tmp_path / "trace.jsonl"
     args = (
         "generate",
@@ -185,16 +172,16 @@ def test_trace_says_what_an_approximation_promises(polydec, model, tmp_path):
         "--trace",
         str(path),
     )
-    _, out, _ = polydec(*args)
+    _, out, _ = polydec_command(*args)
     kept, opened = path.read_text(), json.loads(path.read_text().split("\n")[0])
     assert opened["event"] == "Opened" and opened["method"] == json.loads(out)["method"]
     assert opened["method"]["guarantee"] == "approximate"
-    assert polydec(*args, "--set", "speed=0")[0] == 2 and path.read_text() == kept
-    code, _, err = polydec(*args[:-1], str(tmp_path / "none" / "trace.jsonl"))
+    assert polydec_command(*args, "--set", "speed=0")[0] == 2 and path.read_text() == kept
+    code, _, err = polydec_command(*args[:-1], str(tmp_path / "none" / "trace.jsonl"))
     assert code == 2 and err.count("\n") == 1 and "cannot be written" in err
 
 
-def test_defaults_of_methods_can_be_given_back(polydec):
+def test_defaults_of_methods_can_be_given_back(polydec_command):
     from polydec.methods import registry
 
     for name, option in (
@@ -202,16 +189,16 @@ def test_defaults_of_methods_can_be_given_back(polydec):
         ("auto", "ask=none"),
         ("prompt-lookup", "cost_aware=true"),
     ):
-        out = polydec("methods", name)[1]
+        out = polydec_command("methods", name)[1]
         assert f"--set {option} " in out
         known = {o.name: o for o in registry.options(name)}
         key, _, value = option.partition("=")
         assert known[key].convert(value) == known[key].default
-    assert "needs training: yes" in polydec("methods", "specdec-plus-plus")[1]
+    assert "needs training: yes" in polydec_command("methods", "specdec-plus-plus")[1]
 
 
-def test_methods(polydec):
-    code, out, _ = polydec("methods", "--json")
+def test_methods(polydec_command):
+    code, out, _ = polydec_command("methods", "--json")
     rows = json.loads(out)
     assert code == 0 and {"plain", "prompt-lookup", "token-recycling", "draft-model"} <= {
         r["name"] for r in rows
@@ -228,20 +215,20 @@ def test_methods(polydec):
         "source",
     }
     assert all(keys <= set(r) for r in rows)
-    assert all(polydec("methods", r["name"])[0] == 0 for r in rows)
-    assert polydec("methods")[0] == 0
+    assert all(polydec_command("methods", r["name"])[0] == 0 for r in rows)
+    assert polydec_command("methods")[0] == 0
 
 
-def test_methods_are_found_by_words(polydec):
-    assert polydec("methods", "2404.16710")[1].startswith("layerskip:")
-    assert polydec("methods", "eagle-2")[1].startswith("eagle-2:")
-    assert polydec("methods", "draft", "&", "verify")[1].startswith("draft-and-verify:")
-    code, out, _ = polydec("methods", "token", "tree", "--json")
+def test_methods_are_found_by_words(polydec_command):
+    assert polydec_command("methods", "2404.16710")[1].startswith("layerskip:")
+    assert polydec_command("methods", "eagle-2")[1].startswith("eagle-2:")
+    assert polydec_command("methods", "draft", "&", "verify")[1].startswith("draft-and-verify:")
+    code, out, _ = polydec_command("methods", "token", "tree", "--json")
     found = [r["name"] for r in json.loads(out)]
     assert code == 0 and "specinfer" in found and "plain" not in found
-    listed = polydec("methods", "token", "tree")[1]
+    listed = polydec_command("methods", "token", "tree")[1]
     assert all(f"{name} " in listed for name in found) and "plain " not in listed
-    code, _, err = polydec("methods", "lokahead")
+    code, _, err = polydec_command("methods", "lokahead")
     assert code == 2 and err.count("\n") == 1 and "did you mean lookahead" in err
 
 
@@ -255,22 +242,22 @@ def test_methods_are_found_by_words(polydec):
         ("scaling laws", "scylla", "system"),
     ],
 )
-def test_words_find_what_is_no_method_too(polydec, words, name, kind):
-    code, out, err = polydec("methods", *words.split(), "--json")
+def test_words_find_what_is_no_method_too(polydec_command, words, name, kind):
+    code, out, err = polydec_command("methods", *words.split(), "--json")
     if name is None:
         assert code == 2 and "`polydec methods` lists all of them" in err
         return
     rows = [(r["name"], r["kind"]) for r in json.loads(out)]
     assert code == 0 and (name, kind) in rows
-    assert name in polydec("methods", *words.split())[1]
+    assert name in polydec_command("methods", *words.split())[1]
 
 
-def test_nothing_that_does_not_fit_is_the_first_answer(polydec):
-    code, _, err = polydec("methods", "multi-prompting")
+def test_nothing_that_does_not_fit_is_the_first_answer(polydec_command):
+    code, _, err = polydec_command("methods", "multi-prompting")
     assert code == 2 and "complexity" not in err
 
 
-def test_what_was_trained_is_given_by_its_directory(polydec, model, tmp_path):
+def test_what_was_trained_is_given_by_its_directory(polydec_command, model, tmp_path):
     stop_head.save(tmp_path / "head", stop_head.fresh(32, 1, False, 0), {})
     args = (
         "generate",
@@ -287,19 +274,19 @@ def test_what_was_trained_is_given_by_its_directory(polydec, model, tmp_path):
         "float32",
         "--json",
     )
-    code, _, err = polydec(*args)
+    code, _, err = polydec_command(*args)
     assert code == 2 and "--with DIR" in err
-    code, _, err = polydec(*args, "--with", str(tmp_path / "head"))
+    code, _, err = polydec_command(*args, "--with", str(tmp_path / "head"))
     assert code == 0 and "does not read it" not in err
-    code, _, err = polydec(*args, "--with", str(tmp_path / "none"))
+    code, _, err = polydec_command(*args, "--with", str(tmp_path / "none"))
     assert code == 2 and err.count("\n") == 1 and "holds no config.json" in err
 
 
-def test_what_was_trained_and_is_not_read_is_said(polydec, model, tmp_path):
+def test_what_was_trained_and_is_not_read_is_said(polydec_command, model, tmp_path):
     head = str(tmp_path / "head")
     stop_head.save(head, stop_head.fresh(32, 1, False, 0), {})
     for method, drafts in (("plain", False), ("draft-model", True), ("auto", True)):
-        code, _, err = polydec(
+        code, _, err = polydec_command(
             "generate",
             "The fox",
             "--model",
@@ -325,7 +312,7 @@ def test_what_was_trained_and_is_not_read_is_said(polydec, model, tmp_path):
         )
 
 
-def test_a_constraint_may_come_through_a_pipe(polydec, model, tmp_path):
+def test_a_constraint_may_come_through_a_pipe(polydec_command, model, tmp_path):
     pipe, read = tmp_path / "schema.json", [0]
     os.mkfifo(pipe)
 
@@ -336,7 +323,7 @@ def test_a_constraint_may_come_through_a_pipe(polydec, model, tmp_path):
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    code, out, err = polydec(
+    code, out, err = polydec_command(
         "generate",
         "The fox",
         "--model",
@@ -352,9 +339,9 @@ def test_a_constraint_may_come_through_a_pipe(polydec, model, tmp_path):
     assert code == 0 and out.strip() == '"fox"' and read == [1], err
 
 
-def test_what_does_nothing_is_said(polydec, model):
+def test_what_does_nothing_is_said(polydec_command, model):
     def said(*flags):
-        code, _, err = polydec(
+        code, _, err = polydec_command(
             "generate",
             "The fox",
             "--model",
@@ -412,13 +399,13 @@ def test_what_does_nothing_is_said(polydec, model):
     ],
 )
 def test_flags_that_a_command_would_do_nothing_with_are_refused(
-    polydec, model, command, flags, said
+    polydec_command, model, command, flags, said
 ):
-    code, _, err = polydec(command, "--model", model, *flags)
+    code, _, err = polydec_command(command, "--model", model, *flags)
     assert code == 2 and said in err and err.count("\n") == 1
 
 
-def test_verify_holds_to_constraints_and_stops(polydec, model, tmp_path):
+def test_verify_holds_to_constraints_and_stops(polydec_command, model, tmp_path):
     data = tmp_path / "q.txt"
     data.write_text("The tall baker\nThe young teacher watched the\n")
     common = (
@@ -443,17 +430,17 @@ def test_verify_holds_to_constraints_and_stops(polydec, model, tmp_path):
         ("--stop", "e"),
         ("--order", "llamacpp"),
     ):
-        code, out, _ = polydec(*common, *more)
+        code, out, _ = polydec_command(*common, *more)
         said = json.loads(out)
         assert code == 0 and said["counts"]["equal"] == 2
         tokens.append(sum(p["tokens"] for p in said["prompts"]))
     plain, regex, on, stopped, _ = tokens
     assert regex < plain and stopped < plain and on == 48
-    code, _, err = polydec(*common, "--regex", "(")
+    code, _, err = polydec_command(*common, "--regex", "(")
     assert code == 2 and "regex" in err
 
 
-def test_verify_and_bench(polydec, model, tmp_path):
+def test_verify_and_bench(polydec_command, model, tmp_path):
     data = tmp_path / "q.jsonl"
     data.write_text(
         "".join(
@@ -461,7 +448,7 @@ def test_verify_and_bench(polydec, model, tmp_path):
             for p, c in (("The tall baker", "a"), ("The young teacher watched the", "b"))
         )
     )
-    code, out, _ = polydec(
+    code, out, _ = polydec_command(
         "verify",
         "--model",
         model,
@@ -476,7 +463,7 @@ def test_verify_and_bench(polydec, model, tmp_path):
         "40",
     )
     assert code == 0 and json.loads(out)["counts"] == {"equal": 2, "near-tie": 0, "fault": 0}
-    code, out, _ = polydec(
+    code, out, _ = polydec_command(
         "bench",
         "--model",
         model,
@@ -540,16 +527,16 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input(polydec, model, case):
+def test_bad_input(polydec_command, model, case):
     flags, says = BAD[case]
     if "--model" not in flags:
         flags = [*flags, "--model", model]
-    code, out, err = polydec("generate", "The grey fox", *flags)
+    code, out, err = polydec_command("generate", "The grey fox", *flags)
     assert code == 2 and out == "" and says in err
     assert err.startswith("polydec: ") and err.count("\n") == 1 and "Traceback" not in err
 
 
-def test_bad_prompts(polydec, model, tmp_path):
+def test_bad_prompts(polydec_command, model, tmp_path):
     long = tmp_path / "long.txt"
     long.write_text("The grey fox watched the boat. " * 200)
     for args, says in (
@@ -558,11 +545,11 @@ def test_bad_prompts(polydec, model, tmp_path):
         (["--prompt-file", str(long), "--model", model], "context"),
         (["--prompt-file", str(tmp_path / "none.txt"), "--model", model], "none.txt"),
     ):
-        code, _, err = polydec("generate", *args)
+        code, _, err = polydec_command("generate", *args)
         assert code == 2 and says in err and err.count("\n") == 1
 
 
-def test_bad_models(polydec, model, other, tmp_path):
+def test_bad_models(polydec_command, model, other, tmp_path):
     empty, short = tmp_path / "empty", tmp_path / "short"
     empty.mkdir()
     shutil.copytree(model, short)
@@ -573,7 +560,7 @@ def test_bad_models(polydec, model, other, tmp_path):
         ["--model", str(short)],
         ["--model", model, "--draft", other, "--method", "draft-model"],
     ):
-        code, _, err = polydec("generate", "The", *args)
+        code, _, err = polydec_command("generate", "The", *args)
         assert code == 2 and err.startswith("polydec: ") and err.count("\n") == 1
 
 
@@ -625,7 +612,9 @@ def test_an_interrupt_while_libraries_load_is_met_as_well(library, args):
     assert p.returncode == 130 and not p.stdout + p.stderr
 
 
-def test_bench_takes_lists_and_says_what_is_wrong_before_it_runs(polydec, model, monkeypatch):
+def test_bench_takes_lists_and_says_what_is_wrong_before_it_runs(
+    polydec_command, model, monkeypatch
+):
     from polydec.bench import measure
     from polydec.cli.bench import parse
 
@@ -645,13 +634,13 @@ def test_bench_takes_lists_and_says_what_is_wrong_before_it_runs(polydec, model,
         (("verify", "--limit", "-1"), "limit is -1"),
         (("verify", "--method", "auto", "--set", "depth=99"), "depth is 99"),
     ):
-        code, out, err = polydec(*args, "--model", model, "--draft", "none")
+        code, out, err = polydec_command(*args, "--model", model, "--draft", "none")
         assert code == 2 and out == "" and says in err
 
 
-def test_figures_are_whole_in_a_narrow_place(polydec, model, monkeypatch):
+def test_figures_are_whole_in_a_narrow_place(polydec_command, model, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
-    out = polydec(
+    out = polydec_command(
         "bench",
         "--model",
         model,
@@ -669,20 +658,20 @@ def test_figures_are_whole_in_a_narrow_place(polydec, model, monkeypatch):
     assert "tokens/pass" in out and "draft-model-tree levels=2,1" in out and "…" not in out
 
 
-def test_a_chat_outlives_a_turn_that_is_too_long(polydec, model, monkeypatch):
+def test_a_chat_outlives_a_turn_that_is_too_long(polydec_command, model, monkeypatch):
     import io
 
     chat = ("chat", "--model", model, "--max-tokens", "4", "--method", "prompt-lookup")
     monkeypatch.setattr("sys.stdin", io.StringIO(f"The fox\n{'The grey fox. ' * 400}\nThe fox\n\n"))
-    code, _, err = polydec(*chat)
+    code, _, err = polydec_command(*chat)
     assert code == 0 and err.count("prompt has") == 1 and err.count("tokens a pass") == 2
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    code, _, err = polydec(*chat, "--set", "depth=99")
+    code, _, err = polydec_command(*chat, "--set", "depth=99")
     assert code == 2 and "depth is 99" in err
 
 
-def test_n_best_of_one_search(polydec, model):
-    code, out, _ = polydec(
+def test_n_best_of_one_search(polydec_command, model):
+    code, out, _ = polydec_command(
         "generate",
         "the fox",
         "--model",
@@ -705,8 +694,8 @@ def test_n_best_of_one_search(polydec, model):
     )
 
 
-def test_more_answers_than_a_search_gives(polydec, model):
-    code, _, err = polydec(
+def test_more_answers_than_a_search_gives(polydec_command, model):
+    code, _, err = polydec_command(
         "generate", "the fox", "--model", model, "--method", "beam", "--set", "width=4", "--n", "5"
     )
     assert (

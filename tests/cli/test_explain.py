@@ -1,12 +1,11 @@
 """polydec explain: the parts of a request, or what would run in its place."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 
 import micro
-from polydec.cli.main import main
 from polydec.learned.kinds import stop_head
 
 
@@ -15,18 +14,13 @@ def model(tmp_path_factory):
     return str(micro.write(tmp_path_factory.mktemp("explain") / "a"))
 
 
-def told(capsys, monkeypatch, *args):
-    monkeypatch.setattr(sys, "argv", ["polydec", "explain", *args])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
+@pytest.fixture
+def explained(polydec_command):
+    return partial(polydec_command, "explain")
 
 
-def test_parts_in_their_order(capsys, monkeypatch, model):
-    code, out, _ = told(
-        capsys,
-        monkeypatch,
+def test_parts_in_their_order(explained, model):
+    code, out, _ = explained(
         "The grey fox",
         "--model",
         model,
@@ -61,16 +55,14 @@ def test_parts_in_their_order(capsys, monkeypatch, model):
     assert "exactly the law" in by_role["method"]["says"]
 
 
-def test_a_rule_that_is_off_is_shown_where_a_field_of_it_is_given(capsys, monkeypatch, model):
-    code, out, _ = told(
-        capsys, monkeypatch, "The grey fox", "--model", model, "--sample", "dry_base=3", "--json"
-    )
+def test_a_rule_that_is_off_is_shown_where_a_field_of_it_is_given(explained, model):
+    code, out, _ = explained("The grey fox", "--model", model, "--sample", "dry_base=3", "--json")
     (still,) = (p for p in json.loads(out)["parts"] if p["role"] == "idle rule")
     assert code == 0 and still["name"] == "dry" and still["options"] == {"dry_base": "3.0"}
     assert still["says"] == "does nothing here: it is off, as dry_multiplier is 0.0"
 
 
-def test_what_ends_in_time_says_so(capsys, monkeypatch, model):
+def test_what_ends_in_time_says_so(explained, model):
     asked = (
         "The grey fox",
         "--model",
@@ -82,11 +74,11 @@ def test_what_ends_in_time_says_so(capsys, monkeypatch, model):
         "20",
         "--json",
     )
-    code, out, _ = told(capsys, monkeypatch, *asked)
+    code, out, _ = explained(*asked)
     assert code == 0 and [
         p["name"] for p in json.loads(out)["parts"] if p["role"] == "constraint"
     ] == ["Regex", "InTime"]
-    code, out, err = told(capsys, monkeypatch, "The grey fox", "--model", model, "--finish")
+    code, out, err = explained("The grey fox", "--model", model, "--finish")
     assert (
         code == 2
         and "finish is true: it brings constrained answers to an end" in err
@@ -94,10 +86,8 @@ def test_what_ends_in_time_says_so(capsys, monkeypatch, model):
     )
 
 
-def test_as_a_table(capsys, monkeypatch, model):
-    code, out, _ = told(
-        capsys,
-        monkeypatch,
+def test_as_a_table(explained, model):
+    code, out, _ = explained(
         "The grey fox",
         "--model",
         model,
@@ -109,7 +99,7 @@ def test_as_a_table(capsys, monkeypatch, model):
     assert code == 0 and "steering" in out and "dola" in out and "temperature=0.7" in out
 
 
-def test_what_was_trained_is_shown_with_what_reads_it(capsys, monkeypatch, model, tmp_path):
+def test_what_was_trained_is_shown_with_what_reads_it(explained, model, tmp_path):
     head = str(tmp_path / "head")
     stop_head.save(head, stop_head.fresh(32, 1, False, 0), {})
     asked = (
@@ -127,7 +117,7 @@ def test_what_was_trained_is_shown_with_what_reads_it(capsys, monkeypatch, model
     )
     said = {}
     for method in ("auto", "specdec-plus-plus"):
-        code, out, _ = told(capsys, monkeypatch, *asked, method)
+        code, out, _ = explained(*asked, method)
         (part,) = (p for p in json.loads(out)["parts"] if p["role"] == "trained")
         assert code == 0 and part["name"] == head
         said[method] = part["says"]
@@ -135,12 +125,12 @@ def test_what_was_trained_is_shown_with_what_reads_it(capsys, monkeypatch, model
     assert said["specdec-plus-plus"] == "a stop head; read by what needs it below"
 
 
-def test_refused(capsys, monkeypatch, model):
+def test_refused(explained, model):
     asked = ("The grey fox", "--model", model, "--method", "layerskip", "--negative-prompt", "x")
-    code, out, err = told(capsys, monkeypatch, *asked)
+    code, out, err = explained(*asked)
     assert code == 2 and "layerskip and steering cfg do not go together" in err
     assert out == "it would run with method auto, or with method plain, or without steering\n"
-    code, out, err = told(capsys, monkeypatch, *asked, "--json")
+    code, out, err = explained(*asked, "--json")
     assert (
         code == 2
         and json.loads(out)["instead"][0] == "with method auto"
@@ -148,8 +138,6 @@ def test_refused(capsys, monkeypatch, model):
     )
 
 
-def test_nothing_is_traced(capsys, monkeypatch, model, tmp_path):
-    code, _, err = told(
-        capsys, monkeypatch, "The grey fox", "--model", model, "--trace", str(tmp_path / "t.jsonl")
-    )
+def test_nothing_is_traced(explained, model, tmp_path):
+    code, _, err = explained("The grey fox", "--model", model, "--trace", str(tmp_path / "t.jsonl"))
     assert code == 2 and "trace is given" in err and not list(tmp_path.iterdir())

@@ -2,28 +2,15 @@
 
 import json
 import signal
-import sys
 
 import pytest
 
 from polydec import api
 from polydec.bench import measure
 from polydec.cli import verify as verifying
-from polydec.cli.main import main
 from polydec.request import profile
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
-
-
-@pytest.fixture
-def polydec(monkeypatch, capsys):
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["polydec", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return int(stop.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 def stopping(inner, at, number):
@@ -48,40 +35,43 @@ def stopped(done, *said):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("number", STOPS)
-def test_a_batch_loses_no_row(number, polydec, tmp_path, monkeypatch):
+def test_a_batch_loses_no_row(number, polydec_command, tmp_path, monkeypatch):
     given, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
     given.write_text("".join(f"The {n} old rivers\n" for n in range(6)))
     words = ("batch", given, out, "--model", "zoo:tiny", "--max-tokens", "4", "--max-running", "1")
     with monkeypatch.context() as patch:
         patch.setattr(api.Engine, "step", stopping(api.Engine.step, 14, number))
-        stopped(polydec(*words), "the same command goes on from here")
+        stopped(polydec_command(*words), "the same command goes on from here")
     rows = [json.loads(x) for x in out.read_text().splitlines()]
     assert 0 < len(rows) < 6
-    code, _, err = polydec(*words)
+    code, _, err = polydec_command(*words)
     assert code == 0 and f"{len(rows)} were there" in err
     assert {json.loads(x)["line"] for x in out.read_text().splitlines()} == set(range(1, 7))
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("number", STOPS)
-def test_others_say_how_to_go_on(number, polydec, tmp_path, monkeypatch):
+def test_others_say_how_to_go_on(number, polydec_command, tmp_path, monkeypatch):
     tiny = ("--model", "zoo:tiny", "--max-tokens", "2")
     record = tmp_path / "runs.jsonl"
     bench = ("bench", *tiny, "--methods", "plain", "--limit", "1", "--repeat", "2")
     with monkeypatch.context() as patch:
         patch.setattr(measure, "measure", stopping(measure.measure, 0, number))
-        stopped(polydec(*bench, "--record", record), str(record), "goes on from there")
+        stopped(polydec_command(*bench, "--record", record), str(record), "goes on from there")
         patch.setattr(measure, "measure", stopping(measure.measure, 0, number))
-        stopped(polydec(*bench), "--record FILE")
+        stopped(polydec_command(*bench), "--record FILE")
     certificate = tmp_path / "c.json"
     verify = ("verify", *tiny, "--method", "prompt-lookup", "--limit", "1")
     with monkeypatch.context() as patch:
         patch.setattr(verifying, "decoded", stopping(verifying.decoded, 0, number))
-        stopped(polydec(*verify, "--certificate", certificate), "no certificate was written")
+        stopped(
+            polydec_command(*verify, "--certificate", certificate), "no certificate was written"
+        )
     assert not certificate.exists()
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path))
         patch.setattr(profile, "measure", stopping(profile.measure, 0, number))
         stopped(
-            polydec("tune", "--model", "zoo:tiny", "--seconds", "1"), "nothing was measured anew"
+            polydec_command("tune", "--model", "zoo:tiny", "--seconds", "1"),
+            "nothing was measured anew",
         )

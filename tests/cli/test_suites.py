@@ -1,7 +1,6 @@
 """Published suites as prompts of a bench: what is asked, what an answer is held against, and what is refused."""
 
 import json
-import sys
 
 import pytest
 
@@ -111,17 +110,10 @@ def test_what_cannot_be_read_is_refused(folder, names, change, said):
         rows(names, folder, 2)
 
 
-def test_a_bench_over_suites_says_how_many_are_right(folder, tmp_path, monkeypatch, capfd):
-    from polydec.cli.main import main
-
+def test_a_bench_over_suites_says_how_many_are_right(folder, tmp_path, polydec_command):
     def call(*more):
         asked = ("bench", "--model", "zoo:tiny", "--methods", "prompt-lookup", *more)
-        monkeypatch.setattr(sys, "argv", ["polydec", *map(str, asked)])
-        try:
-            main()
-        except SystemExit as stop:
-            return stop.code or 0, *capfd.readouterr()
-        return 0, *capfd.readouterr()
+        return polydec_command(*asked)
 
     mine = (
         "--suite",

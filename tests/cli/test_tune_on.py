@@ -1,7 +1,6 @@
 """polydec tune --on: what is predicted, measured and advised for prompts of one's own."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -9,12 +8,11 @@ import torch
 import micro
 from polydec.bench import measure
 from polydec.cli import tune_on
-from polydec.cli.main import main
 from polydec.request import profile
 
 
 @pytest.fixture
-def polydec(monkeypatch, capsys, tmp_path, measured_costs):
+def tuned(monkeypatch, polydec_command, tmp_path, measured_costs):
     torch.set_num_threads(1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tune_on, "SECOND", 0.01)
@@ -23,17 +21,13 @@ def polydec(monkeypatch, capsys, tmp_path, measured_costs):
     usual = ("--model", model, "--on", tmp_path / "mine.jsonl", "--max-tokens", 6, "--raw")
 
     def call(*args):
-        monkeypatch.setattr(sys, "argv", ["polydec", "tune", *map(str, (*usual, *args))])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out = capsys.readouterr()
-        return int(stop.value.code or 0), out.out, out.err
+        return polydec_command("tune", *usual, *args)
 
     return call
 
 
-def test_what_is_predicted_is_measured_and_advised(polydec):
-    code, out, err = polydec("--threads", 1, "--best", 2, "--json")
+def test_what_is_predicted_is_measured_and_advised(tuned):
+    code, out, err = tuned("--threads", 1, "--best", 2, "--json")
     assert code == 0, err
     told = json.loads(out)["on"]
     first, *others = told["settings"]
@@ -50,8 +44,8 @@ def test_what_is_predicted_is_measured_and_advised(polydec):
     assert any(said.startswith("int8") for said in told["buy"])
 
 
-def test_the_table_ends_with_what_to_choose_and_to_buy(polydec):
-    code, out, err = polydec("--best", 1)
+def test_the_table_ends_with_what_to_choose_and_to_buy(tuned):
+    code, out, err = tuned("--best", 1)
     assert code == 0, err
     assert "on 1 prompts, 6 tokens" in out and "error" in out
     assert "\nchoose: " in out and "\nbuy: " in out
@@ -67,14 +61,14 @@ def test_the_table_ends_with_what_to_choose_and_to_buy(polydec):
         (("--on", "no such file"), "no such file"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_measured(polydec, monkeypatch, args, says):
+def test_what_is_wrong_is_said_before_anything_is_measured(tuned, monkeypatch, args, says):
     monkeypatch.setattr(profile, "measure", None)
     monkeypatch.setattr(measure, "run_task", None)
-    code, out, err = polydec(*args)
+    code, out, err = tuned(*args)
     assert code == 2 and says in err and not out, err
 
 
-def test_a_model_that_fills_canvases_is_sent_to_bench(polydec, monkeypatch):
+def test_a_model_that_fills_canvases_is_sent_to_bench(tuned, monkeypatch):
     monkeypatch.setattr(profile, "measure", None)
-    code, _, err = polydec("--model", "zoo:diffusion")
+    code, _, err = tuned("--model", "zoo:diffusion")
     assert code == 2 and "`polydec bench` compares methods for it" in err

@@ -2,25 +2,18 @@
 
 import json
 import re
-import sys
 
 import pytest
 
 
 @pytest.fixture
-def verify(capfd, monkeypatch, tmp_path):
-    from polydec.cli.main import main
-
+def verify(polydec_command, tmp_path):
     data = tmp_path / "p.txt"
     data.write_text("Once upon a time\nThe old man went\n")
 
     def call(*args, data=data):
         more = () if data is None else ("--model", "zoo:tiny", "--raw", "--data", str(data))
-        monkeypatch.setattr(sys, "argv", ["polydec", "verify", *more, *args])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capfd.readouterr()
-        return stop.value.code or 0, out, err
+        return polydec_command("verify", *more, *args)
 
     return call
 

@@ -3,7 +3,6 @@ sources in one batch; every lossless method; what is shared; what is refused."""
 
 import json
 import random
-import sys
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,6 @@ from transformers import (
 import micro
 from polydec import Ask, Engine, Sampling, generate, load
 from polydec.base.errors import PolydecError
-from polydec.cli.main import main
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 from polydec.drafting.costs import Costs
@@ -430,13 +428,9 @@ def test_passes_are_measured_without_a_source(lm, measured_costs):
     assert found.costs.share(1) > 0.0
 
 
-def test_from_the_command_line(lm, capsys, monkeypatch, tmp_path):
+def test_from_the_command_line(lm, polydec_command, tmp_path):
     def said(*args):
-        monkeypatch.setattr(sys, "argv", ["polydec", "generate", "--model", lm.name, *args])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
+        return polydec_command("generate", "--model", lm.name, *args)
 
     small = ("--max-tokens", "4", "--method", "plain", "--ignore-eos", "--json")
     want = list(generate(lm, "w5 w6", max_tokens=4, ignore_eos=True).token_ids)

@@ -1,6 +1,9 @@
 """Parity with transformers on tiny random checkpoints of every family, past every RoPE scaling; trees; parts of the network."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -435,3 +438,22 @@ def test_dtypes_devices_and_windows_that_cannot_be_served(monkeypatch):
     monkeypatch.setattr(linear, "has_bf16", lambda: False)
     with pytest.raises(ValueError, match="no bfloat16 arithmetic"):
         Transformer.build(config, state, dtype="bfloat16")
+
+
+def test_onednn_that_may_not_use_bfloat16_is_not_asked_for_it():
+    """Whether it may is read once in a process, so this has one of its own."""
+    program = (
+        "import torch\n"
+        "from polydec.nets import linear\n"
+        "usable = [kernel for kernel in linear.MEASURED if kernel.usable()]\n"
+        "layers = [kernel.pack(torch.zeros(32, 32), None) for kernel in usable]\n"
+        "print(*[kernel.name for kernel in usable])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "onednn-fp32" in done.stdout and "onednn-bf16" not in done.stdout

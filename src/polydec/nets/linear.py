@@ -74,12 +74,11 @@ def _always() -> bool:
 
 
 def has_bf16() -> bool:
-    """Whether this CPU multiplies bfloat16 itself (AVX512-BF16 or AMX)."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
-def _bf16() -> bool:
-    return has_bf16() and torch.backends.mkldnn.is_available()
+    """Whether this CPU multiplies bfloat16 itself (AVX512-BF16 or AMX), and oneDNN may use it (`ONEDNN_MAX_CPU_ISA`)."""
+    multiplies = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if not (multiplies and torch.backends.mkldnn.is_available()):
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _fbgemm() -> bool:
@@ -123,7 +122,7 @@ ONEDNN16 = Kernel(
     "onednn-bf16",
     "bfloat16",
     lambda w, b: _onednn(w, b, torch.bfloat16),
-    _bf16,
+    has_bf16,
     torch.bfloat16,
     torch.float64,
     4,
@@ -148,7 +147,7 @@ def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> Kernel:
     """
     if dtype == "auto":
         return choose(tuple(shapes), torch.get_num_threads())
-    if dtype == "bfloat16" and not _bf16():
+    if dtype == "bfloat16" and not has_bf16():
         raise RequestError(
             "dtype is 'bfloat16': this CPU has no bfloat16 arithmetic; 'auto' or 'float32' run here"
         )
