@@ -75,12 +75,7 @@ def test_they_stand_where_the_house_wants_them(files):
 
 
 def test_the_drafter(record_counts, files, lm):
-    record_counts(
-        check_drafter(
-            example(registry.mechanisms("drafters")["echo"]),
-            reasons={"learned": "it remembers nothing"},
-        )
-    )
+    record_counts(check_drafter(example(registry.mechanisms("drafters")["echo"])))
     with pytest.raises(polydec.RequestError, match="most is 0: it must lie in 1 to 64"):
         files["drafters/echo.py"].Echo(0)
     record_counts(
@@ -131,10 +126,10 @@ def test_the_insertion_method(files):
     check_inserting(lambda inserter: build("in-order", inserter)[0])
 
 
-def test_the_steering(files, lm):
+def test_the_steering(record_counts, files, lm):
     rule = files["contrasts/agree.py"].Agree
-    check_contrast(rule(), neutral=True)
-    check_contrast(rule(0.5), neutral=True)
+    record_counts(check_contrast(rule(), neutral=True))
+    record_counts(check_contrast(rule(0.5), neutral=True))
     asked = {"steer": "agree", "negative_prompt": "Once there was", "max_tokens": 12}
     texts = {
         polydec.generate(lm, "Once upon", method=name, **asked).text for name in ("plain", "auto")

@@ -154,7 +154,7 @@ def test_a_method_of_another_package_is_found_by_everything(installed):
         from polydec.testing import check_drafter, check_law
         assert "echo" in registry.mechanisms("drafters") and "echo" in registry.of_family("ar")
         echo = example(registry.mechanisms("drafters")["echo"])
-        check_drafter(echo, reasons={"learned": "it remembers nothing"})
+        check_drafter(echo)
         check_law(lambda target, draft: decoder("echo", target, draft), laws=2)
 
         sys.path.append("tests/serve")

@@ -12,6 +12,7 @@ from polydec.methods import registry
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_acceptance import check_acceptance, check_best_tree
 from polydec.testing.examples import decoder, example
+from polydec.testing.exercised import declared_unexercised
 from polydec.trees.best_first import BestFirst
 from polydec.trees.coupled_chain import CoupledChain
 from polydec.trees.coupled_static import CoupledStatic
@@ -27,9 +28,11 @@ SWITCHES = {"entropy-adaptive"}
 
 
 @pytest.mark.parametrize("name", sorted(set(NEEDS_A_DRAFT) - SWITCHES))
-def test_a_draft_that_equals_the_target_is_never_rejected(name):
-    check_acceptance(
-        lambda target, draft: decoder(name, target, draft), sampled=name not in SHALLOW
+def test_a_draft_that_equals_the_target_is_never_rejected(record_counts, name):
+    record_counts(
+        check_acceptance(
+            lambda target, draft: decoder(name, target, draft), sampled=name not in SHALLOW
+        )
     )
 
 
@@ -45,13 +48,15 @@ DRAWN = [n for n in registry.mechanisms("trees") if "coupled" not in n]
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_trees_of_such_a_draft(name):
-    check_acceptance(exact(example(registry.mechanisms("trees")[name])))
+def test_trees_of_such_a_draft(record_counts, name):
+    tree = example(registry.mechanisms("trees")[name])
+    certain = declared_unexercised(tree).get("drawn", "")
+    record_counts(check_acceptance(exact(tree), unexercised={"sampled": certain}))
 
 
 @pytest.mark.parametrize("tree", [CoupledChain(), CoupledStatic((2, 2))], ids=str)
-def test_coupled_drafts_of_such_a_draft(tree):
-    check_acceptance(coupled(tree))
+def test_coupled_drafts_of_such_a_draft(record_counts, tree):
+    record_counts(check_acceptance(coupled(tree)))
 
 
 class FirstNodes(ModelGuess):
@@ -132,11 +137,11 @@ def test_one_noise_for_all_positions(tree):
 
 
 @pytest.mark.parametrize("width", [2, 4])
-def test_the_likeliest_paths(width):
+def test_the_likeliest_paths(record_counts, width):
     """A tree of no more nodes than a level is wide has the likeliest paths of all, a larger one those that it has seen."""
     for nodes in (1, width):
-        check_best_tree(BestFirst(width), nodes)
-    check_best_tree(BestFirst(width), 3 * width, beam=width)
+        record_counts(check_best_tree(BestFirst(width), nodes))
+    record_counts(check_best_tree(BestFirst(width), 3 * width, beam=width))
 
 
 @dataclass(frozen=True)

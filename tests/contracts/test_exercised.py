@@ -15,10 +15,12 @@ from polydec.families.ar.types import Verdict
 from polydec.families.diffusion.events import Remasked
 from polydec.policies.fixed import Fixed
 from polydec.testing.exercised import (
+    DRAFT_KINDS,
     ExercisedCollector,
     ExercisedCounts,
     missing_kinds,
     require_exercised,
+    require_mechanism_exercised,
 )
 from polydec.testing.toy import toy
 from polydec.verifiers.exact import Exact
@@ -116,6 +118,20 @@ def test_a_check_that_exercised_nothing_fails():
 def test_a_reason_must_be_true():
     with pytest.raises(AssertionError, match="counts 2 rejected, though it declares"):
         require_exercised(ExercisedCounts(5, 3, 2), "it", reasons={"rejected": "it never does"})
+
+
+@pytest.mark.parametrize("where", ["class", "instance"])
+def test_a_mechanism_says_itself_why_something_never_happens(where):
+    made = type("Made", (), {})()
+    with pytest.raises(AssertionError, match=r"Made does not exercise .* 0 rejected"):
+        require_mechanism_exercised(ExercisedCounts(5, 3), made, DRAFT_KINDS)
+    (type(made) if where == "class" else made).unexercised = {
+        "rejected": "it never does",
+        "moved": "a name of another contract",
+    }
+    require_mechanism_exercised(ExercisedCounts(5, 3), made, DRAFT_KINDS)
+    with pytest.raises(AssertionError, match="0 edited and 0 pruned and 0 cut and 0 laws"):
+        require_mechanism_exercised(ExercisedCounts(5, 3), made)
 
 
 def test_what_is_missing():

@@ -108,8 +108,8 @@ GOOD = [
 
 
 @pytest.mark.parametrize("make", GOOD, ids=["chain", "prompt", "tree", "feature"])
-def test_who_knows_the_model_is_never_wrong(make):
-    check_informed(make)
+def test_who_knows_the_model_is_never_wrong(record_counts, make):
+    record_counts(check_informed(make))
 
 
 @pytest.mark.parametrize("make", [GOOD[2], GOOD[3]], ids=["tree", "feature"])

@@ -34,6 +34,7 @@ from polydec.testing.toy import toy
 from polydec.trees.best_first import BestFirst
 from polydec.trees.chain import Chain
 from polydec.verifiers.match import Match
+from reasoned import Reasoned
 
 FREE, DEAR = Costs((1.0, 1.0), 0.0), Costs((1.0, 2.5), 0.1)
 
@@ -52,7 +53,7 @@ DRAWING_MODEL = paid(greedy=False)
 )
 def test_contract(record_counts, costs, model):
     record_counts(
-        check_drafter(CostAware(Lookup(), model, costs), reasons=unexercised(costs, model))
+        check_drafter(Reasoned(CostAware(Lookup(), model, costs), unexercised(costs, model)))
     )
 
 

@@ -16,6 +16,7 @@ from polydec.policies.fixed import Fixed
 from polydec.testing.check_drafter import check_drafter
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
+from reasoned import Reasoned
 
 TEXT = (10, 11, 12, 13, 14, 10, 15, 11, 12, 16)
 
@@ -131,7 +132,7 @@ def test_the_identity_takes_one_pass():
     ids=str,
 )
 def test_contract(record_counts, drafter, reasons):
-    record_counts(check_drafter(drafter, reasons=reasons))
+    record_counts(check_drafter(Reasoned(drafter, reasons)))
 
 
 def test_bad_options():

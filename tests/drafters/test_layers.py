@@ -32,12 +32,14 @@ from polydec.targets.shaped import Shaped
 from polydec.targets.skipping import Skipping
 from polydec.testing.check_decoder import check_decoder, check_greedy, check_law
 from polydec.testing.check_target import Checker, check_target
+from polydec.testing.exercised import declared_unexercised
 from polydec.testing.kits import build
 from polydec.testing.toy import Table, toy
 from polydec.trees.chain import Chain
 from polydec.trees.static import Static
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
+from reasoned import Reasoned
 
 PROMPT = (0, 1, 0, 2, 1)
 
@@ -205,7 +207,7 @@ def test_names_of_halves():
     ],
 )
 @pytest.mark.parametrize("shapers", [(), (Temperature(0.7),)], ids=["plain", "shaped"])
-def test_laws_of_some_layers_are_laws(law, shapers, monkeypatch):
+def test_laws_of_some_layers_are_laws(record_counts, law, shapers, monkeypatch):
     """All that check_target asks, but for the prompt's rows, which all layers see, and keys, which whole passes alone leave."""
 
     async def as_they_are(self):
@@ -213,9 +215,10 @@ def test_laws_of_some_layers_are_laws(law, shapers, monkeypatch):
 
     for name in ("prompt_rows", "memory"):
         monkeypatch.setattr(Checker, name, as_they_are)
-    check_target(
-        law(Shaped(toy(3), *shapers) if shapers else toy(3)), tolerance=1e-12, prefill=False
-    )
+    checked = law(Shaped(toy(3), *shapers) if shapers else toy(3))
+    declared = declared_unexercised(checked)
+    reasons = {**declared, "keys": "whole passes alone leave them"}
+    record_counts(check_target(Reasoned(checked, reasons), tolerance=1e-12, prefill=False))
 
 
 def test_skipping_runs_the_kept_layers_only_after_the_prompt():

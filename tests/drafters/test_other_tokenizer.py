@@ -25,6 +25,7 @@ from polydec.testing.kits import build
 from polydec.testing.toy import Letters, Table, toy
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
+from reasoned import Reasoned
 
 RECIPES = ("universal-draft", "universal-draft-intersection")
 
@@ -63,7 +64,7 @@ def pair(seed=1):
     ids=["text", "text 16", "shared", "nearly nothing shared"],
 )
 def test_contract(record_counts, drafter, reasons):
-    record_counts(check_drafter(drafter, reasons=reasons))
+    record_counts(check_drafter(Reasoned(drafter, reasons)))
 
 
 @pytest.mark.parametrize("shaping", SHAPERS)

@@ -47,6 +47,7 @@ from polydec.shapers.watermark import Watermark
 from polydec.shapers.xtc import Xtc
 from polydec.testing.shaper_contract import check_shaper
 from polydec.testing.toy import Letters
+from reasoned import Reasoned
 
 
 def _case(shaper: Any, *fields: str, **declared: Any) -> tuple[Any, dict[str, Any]]:
@@ -83,6 +84,8 @@ def _constrained(to: Any = lambda x: x) -> Constrained:
     return Constrained(AnyOf(("ab", "aba", "cd", "abcabc")).language(vocab, end), tuple(end))
 
 
+ALL_KEPT = {"changed": "nearly all mass is all tokens"}
+ALWAYS = {"followed": "it cuts at every token"}
 CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "allowed": [
         _case(Allowed((1, 3)), "tokens", neutral=Allowed(tuple(range(7)))),
@@ -91,11 +94,16 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "annealed": [
         _case(Annealed(), alike=False, neutral=Annealed(1.0, 1.0)),
         _case(Annealed(1.5, 0.2, 2.0, 1), alike=False),
-        _case(Annealed(0.7, 0.7, 1.0, 0)),
+        _case(Annealed(0.7, 0.7, 1.0, 0), unexercised={"followed": "it ends where it begins"}),
     ],
     "banned": [
         _case(Banned((0, 2)), "tokens", neutral=Banned(())),
-        _case(Banned(tuple(range(7)), eos=(3, 5)), "tokens", "eos"),
+        _case(
+            Banned(tuple(range(7)), eos=(3, 5)),
+            "tokens",
+            "eos",
+            unexercised={"changed": "where nothing would be left the law stays"},
+        ),
     ],
     "constrained": [
         _case(_constrained(), alike=False, relabel=_constrained, neutral=Constrained(Everything(7)))
@@ -115,7 +123,10 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
         _case(Dry(0.5, 2.0, 1, breakers=(2,)), "breakers"),
         _case(Dry(1.0, 1.5, 1, 5)),
         _case(Dry(3.0, 1e6, 1, 9, breakers=(0, 1)), "breakers"),
-        _case(Dry(1.0, window=0)),
+        _case(
+            Dry(1.0, window=0),
+            unexercised=dict.fromkeys(("changed", "followed"), "it reads none of the text"),
+        ),
     ],
     "epsilon": [_case(Epsilon(0.1), neutral=Epsilon(0.0)), _case(Epsilon(0.99))],
     "eta": [_case(Eta(0.2), neutral=Eta(0.0)), _case(Eta(0.99))],
@@ -134,7 +145,13 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "min_p": [_case(MinP(0.3), neutral=MinP(0.0)), _case(MinP(1.0))],
     "min_tokens": [
         _case(MinTokens(3, (0, 5)), "ends", alike=False, neutral=MinTokens(0, (0, 5))),
-        _case(MinTokens(99, tuple(range(7))), alike=False),
+        _case(
+            MinTokens(99, tuple(range(7))),
+            alike=False,
+            unexercised=dict.fromkeys(
+                ("changed", "followed"), "where nothing would be left the law stays"
+            ),
+        ),
     ],
     "momentum": [
         _case(Momentum(), neutral=Momentum(0.0, 7)),
@@ -158,12 +175,16 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     ],
     "top_k": [_case(TopK(3), neutral=TopK(7)), _case(TopK(1))],
     "top_n_sigma": [_case(TopNSigma(0.8), neutral=TopNSigma(float("inf"))), _case(TopNSigma(1e-6))],
-    "top_p": [_case(TopP(0.7), neutral=TopP(1.0)), _case(TopP(1e-9)), _case(TopP(1 - 1e-12))],
+    "top_p": [
+        _case(TopP(0.7), neutral=TopP(1.0)),
+        _case(TopP(1e-9)),
+        _case(TopP(1 - 1e-12), unexercised=ALL_KEPT),
+    ],
     "top_w": [_top_w(2.8), _top_w(99.0, 0.5, 5.0, 4)],
     "typical": [
         _case(Typical(0.6), neutral=Typical(1.0)),
         _case(Typical(1e-9)),
-        _case(Typical(1 - 1e-12)),
+        _case(Typical(1 - 1e-12), unexercised=ALL_KEPT),
     ],
     "watermark": [
         _case(Watermark(), renames=False, neutral=Watermark(0.0)),
@@ -171,8 +192,8 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     ],
     "xtc": [
         _case(Xtc(0.5, 0.1, 3), neutral=Xtc(0.0, 0.1)),
-        _case(Xtc(1.0, 0.05)),
-        _case(Xtc(1.0, 0.0)),
+        _case(Xtc(1.0, 0.05), unexercised=ALWAYS),
+        _case(Xtc(1.0, 0.0), unexercised=ALWAYS),
     ],
 }
 FILES = {
@@ -197,8 +218,11 @@ def test_every_file_has_cases_of_the_shaper_in_it() -> None:
     ("shaper", "declared"),
     [pytest.param(*c, id=f"{n}-{i}") for n, cs in CASES.items() for i, c in enumerate(cs)],
 )
-def test_contract(shaper: Any, declared: dict[str, Any]) -> None:
-    check_shaper(shaper, **declared)
+def test_contract(record_counts: Any, shaper: Any, declared: dict[str, Any]) -> None:
+    given = dict(declared)
+    reasons = given.pop("unexercised", None)
+    checked = shaper if reasons is None else Reasoned(shaper, reasons)
+    record_counts(check_shaper(checked, **given))
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -222,8 +246,9 @@ def test_total_on_any_row_and_text(name: str, row: list[float], text: list[int],
 
 @dataclass(frozen=True)
 class Broken:
-    """The identity, but for one method."""
+    """Takes the fourth root of all chances, but for one method."""
 
+    unexercised: ClassVar[dict[str, str]] = {"followed": "its states are not read"}
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = False
 
@@ -234,7 +259,7 @@ class Broken:
         return (*state, token)
 
     def shape(self, state: Any, logw_V: Tensor) -> Tensor:
-        return logw_V
+        return logw_V / 4
 
 
 class WritesRow(Broken):
@@ -321,11 +346,33 @@ class _OneFurther:
         return logw_V / (1 + len(state))
 
 
-@pytest.mark.parametrize("broken", Broken.__subclasses__())
+BROKEN = Broken.__subclasses__()
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_shaper_is_caught(broken: type[Broken]) -> None:
     check_shaper(Broken())
     with pytest.raises(AssertionError):
         check_shaper(broken())
+
+
+class Unmoved(Broken):
+    """Leaves every law as it is."""
+
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return logw_V
+
+
+class Deaf(Broken):
+    """Has states that it does not read, and does not say so."""
+
+    unexercised: ClassVar[dict[str, str]] = {}
+
+
+@pytest.mark.parametrize("shaper, count", [(Unmoved(), "changed"), (Deaf(), "followed")])
+def test_a_shaper_that_does_nothing_is_caught(shaper: Broken, count: str) -> None:
+    with pytest.raises(AssertionError, match=f"does not exercise what it is there for: 0 {count}"):
+        check_shaper(shaper)
 
 
 def test_a_wrong_neutral_is_caught() -> None:

@@ -143,8 +143,8 @@ RULES = {
     ],
     ids=str,
 )
-def test_rules_keep_their_contract(rule, neutral):
-    check_contrast(rule, neutral=neutral)
+def test_rules_keep_their_contract(record_counts, rule, neutral):
+    record_counts(check_contrast(rule, neutral=neutral))
 
 
 def test_every_rule_is_checked():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from polydec.base.errors import PolydecError
 from polydec.constraints.protocols import Language
@@ -33,6 +33,7 @@ class Forced:
     Source: Zheng et al., "SGLang: efficient execution of structured language model programs" (2024), jump-forward decoding.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {"rejected": "what must come is never rejected"}
     vocab: Vocab
     language: Language[Any] | None = None
 

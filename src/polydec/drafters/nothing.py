@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
@@ -19,6 +20,11 @@ class Nothing:
     Exact: law, under any exact verifier.
     Reduces to: itself.
     """
+
+    unexercised: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("drafted", "accepted", "rejected", "proposing", "distinct", "learned"),
+        "it proposes nothing",
+    )
 
     def open(self, prompt: Sequence[int], session: Session) -> NothingGuess:
         return NothingGuess()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Scores, Session
@@ -27,6 +28,7 @@ class SelfSpeculative:
     Source: Elhoushi et al., LayerSkip (2024), for exits; Zhang et al., "Draft & verify" (2023), for skips.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {"learned": "its layers read the target's own cache"}
     tree: Tree
     layers: tuple[int, ...] = (0,)
     without: frozenset[int] = frozenset()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
@@ -22,6 +24,9 @@ class Confidence:
     CaPE (2024), for trees.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {
+        "moved": "where a draft stops depends on its draws alone"
+    }
     threshold: float = 0.4
     depth: int = 8
     nodes: int | None = None

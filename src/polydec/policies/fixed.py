@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
@@ -17,6 +19,7 @@ class Fixed:
     Reduces to: plain decoding at depth 0.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {"moved": "it gives the same budget for every draft"}
     depth: int = 4
     nodes: int | None = None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.delegating import Delegating
@@ -30,6 +31,7 @@ class Confident:
     exit's state instead.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {"states": "its rows leave at several depths"}
     target: Target
     exits: tuple[int, ...]
     threshold: float = 0.9

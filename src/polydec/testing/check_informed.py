@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
@@ -17,13 +18,35 @@ from polydec.families.ar.walk import prefill
 from polydec.models.lm import LM
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
+from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
 
 SIZE = 7
 
 
-def check_informed(make: Callable[[LM], Drafter]) -> None:
+@dataclass(frozen=True)
+class InformedCounts:
+    """What a check saw a drafter make of states.
+
+    Args:
+        drafted: Drafted tokens that the text holds.
+        informed: Rounds in which other tokens were drafted than in an earlier one behind the same token, on the same text or
+            another: the states alone can have told which.
+        middle: Rounds whose last state that counts was that of a node with others behind it.
+    """
+
+    drafted: int = 0
+    informed: int = 0
+    middle: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
+
+
+def check_informed(make: Callable[[LM], Drafter]) -> InformedCounts:
     """Raise AssertionError unless a drafter that can tell the text from the target's states is never wrong.
 
     make: target -> the drafter, as an oracle: where the method has weights, something that knows the toy takes their place
@@ -31,11 +54,19 @@ def check_informed(make: Callable[[LM], Drafter]) -> None:
     always what the drafter proposed: wrong tokens stand beside and behind it, or nothing of it is fed, so that the state
     that counts is now the root's, now that of a node in the middle; guesses are forked on the way, and answers written side
     by side. From the second round on every proposal must hold the text as far as it goes, and at least its first token.
+
+    A class attribute `unexercised` of the drafter says, by the name of a count (InformedCounts), why that is 0. Returns the
+    counts.
     """
+    seen, drafter = Counter[str](), None
     for seed, tree in product(range(2), (True, False)):
         law = toy(seed, SIZE, eos=-1, sharp=3.0, tree=tree)
         drafter, prompts = make(law), ((0,), (0, 1, 2), (3, 1, 4, 1, 5))
-        run([_answer(law, drafter, prompt, offset) for offset, prompt in enumerate(prompts)])
+        first = dict[int, int]()
+        run([_answer(law, drafter, prompt, at, seen, first) for at, prompt in enumerate(prompts)])
+    counts = InformedCounts(**seen)
+    require_mechanism_exercised(counts, drafter)
+    return counts
 
 
 @dataclass
@@ -47,20 +78,30 @@ class Line:
     root: int
     position: int
     told: bool
+    seen: Counter[str]
+    first: dict[int, int]
+    """By the root, the token that was drafted first behind it, in any answer under one law."""
 
     def fork(self) -> Line:
         session = self.session.fork()
-        return Line(self.guess.fork(session), session, self.root, self.position, self.told)
+        return replace(self, guess=self.guess.fork(session), session=session)
 
     def close(self) -> None:
         self.guess.close()
         self.session.close()
 
 
-async def _answer(law: LM, drafter: Drafter, prompt: tuple[int, ...], offset: int) -> None:
+async def _answer(
+    law: LM,
+    drafter: Drafter,
+    prompt: tuple[int, ...],
+    offset: int,
+    seen: Counter[str],
+    first: dict[int, int],
+) -> None:
     session = Shaped(law, Greedy()).open(prompt)
     guess = drafter.open(prompt, session)
-    line = Line(guess, session, prompt[-1], len(prompt), False)
+    line = Line(guess, session, prompt[-1], len(prompt), False, seen, first)
     await prefill(session, guess, prompt)
     kinds = list(FEEDS)
     for i in range(10):
@@ -89,11 +130,16 @@ async def _round(line: Line, kind: str, budget: Budget) -> None:
         f"{where}: {[draft.token[c] for c in draft.children[node]]} were drafted for {text[held]}"
     )
     assert held or not line.told, f"{where}: nothing was drafted"
+    line.seen["drafted"] += held
+    if held:
+        line.seen["informed"] += line.first.setdefault(line.root, text[0]) != text[0]
     fed = FEEDS[kind](draft, text)
     scores = await line.session.score(
         fed, replace(line.guess.want, law=Reads.ROW, prompt=False, last=False)
     )
     verdict = Match().verify(fed, scores, rng, line.position)
+    last = verdict.path[-1] if verdict.path else 0
+    line.seen["middle"] += last < len(fed) - 1
     line.session.commit(verdict.committed(fed))
     line.guess.learn(fed, scores, verdict)
     line.root, line.position, line.told = verdict.bonus, line.position + len(verdict.path) + 1, True

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from polydec.core.types import Draft
 from polydec.families.ar.protocols import Policy
 from polydec.families.ar.types import Budget, Verdict
-from polydec.testing.exercised import counts_sentence
+from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
 
 PHASE = 12
 """Rounds of a history in which drafts fare alike."""
@@ -42,12 +41,13 @@ class PolicyCounts:
         return counts_sentence(self)
 
 
-def check_policy(policy: Policy[Any], *, reasons: Mapping[str, str] | None = None) -> PolicyCounts:
+def check_policy(policy: Policy[Any]) -> PolicyCounts:
     """Raise AssertionError unless budgets are legal and follow from what was observed alone, and the policy was seen to move:
     drafts as long as it lets them be are accepted as a whole for a time, then rejected, then one or the other, while batches
     grow and shrink. States are never written to; a graded budget ends a draft somewhere.
 
-    reasons: by the name of a count (PolicyCounts), why it is 0. Returns the counts.
+    A class attribute `unexercised` of the policy says, by the name of a count (PolicyCounts), why that is 0. Returns the
+    counts.
     """
     counts = PolicyCounts()
     runs = [_run(policy, counts) for _ in range(2)]
@@ -56,13 +56,7 @@ def check_policy(policy: Policy[Any], *, reasons: Mapping[str, str] | None = Non
     wanted = ["accepted", "rejected", "moved"]
     wanted += ["stopping"] * any(shown[3] for shown in runs[0])
     wanted += ["joined"] * hasattr(policy, "joined")
-    for name in wanted:
-        count, why = getattr(counts, name), (reasons or {}).get(name)
-        of = type(policy).__name__
-        assert count or why, f"{of}: 0 {name}, so nothing was checked of that"
-        assert not count or not why, (
-            f"{of}: {count} {name}, though there are said to be none: {why}"
-        )
+    require_mechanism_exercised(counts, policy, wanted)
     return counts
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -15,6 +16,58 @@ from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session, Shaper, Target
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
+from polydec.testing.exercised import (
+    counts_sentence,
+    declared_unexercised,
+    require_exercised,
+)
+from polydec.testing.shaper_contract import differs
+
+
+@dataclass(frozen=True)
+class TargetCounts:
+    """What a check saw a target do.
+
+    Args:
+        rows: Rows that were compared with those of single steps.
+        distinct: Those of another law than the row compared before: a mix-up would have shown.
+        rewound: Texts that were taken back, after which another law stands than if they had not been.
+        forked: Texts of twins after which the other twin has another law.
+        states: Rows whose hidden states were read.
+        keys: Tokens whose keys and values in the last layer were compared.
+        probes: Nodes of drafts with probes among them.
+    """
+
+    rows: int = 0
+    distinct: int = 0
+    rewound: int = 0
+    forked: int = 0
+    states: int = 0
+    keys: int = 0
+    probes: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
+
+
+@dataclass(frozen=True)
+class ShapedCounts:
+    """What a check saw shapers do to a target.
+
+    Args:
+        rows: Rows that were compared.
+        changed: Those that the shapers made another law of.
+    """
+
+    rows: int = 0
+    changed: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
 
 
 def check_target(
@@ -24,16 +77,24 @@ def check_target(
     tolerance: float = 1e-5,
     seed: int = 0,
     prefill: bool = True,
-) -> None:
+) -> TargetCounts:
     """Raise AssertionError unless sessions of `target` keep their promises: every member of the protocols is there; rows are
     normalised laws; the row of a tree's node is that of its path; a draft that extends the last one, one that replaces it,
     commits of scored and of unscored tokens, branches kept and dropped, eviction, rewinds and forks all leave the law where
     it should be; states, embeddings and shaping say what the rows say; keys and values are those of the text.
 
     prompt: at least two tokens of the vocabulary; tolerance: of log-probabilities; prefill: whether a text given as the
-    prompt means the same as one that was generated (not so under penalties of generated tokens only).
+    prompt means the same as one that was generated (not so under penalties of generated tokens only). States,
+    keys and probes may be refused by an error of the session; of everything else a class attribute `unexercised` of the target
+    says, by the name of a count (TargetCounts), why that is 0. Returns the counts.
     """
-    Checker(target, tuple(prompt), tolerance, random.Random(seed), prefill).all()
+    checker = Checker(target, tuple(prompt), tolerance, random.Random(seed), prefill)
+    checker.all()
+    counts = TargetCounts(**checker.seen)
+    names = [f.name for f in fields(counts)]
+    reasons = {**declared_unexercised(target), **checker.refusals}
+    require_exercised(counts, type(target).__name__, names, reasons)
+    return counts
 
 
 class Checker:
@@ -54,6 +115,9 @@ class Checker:
             dice,
             prefill,
         )
+        self.seen, self.refusals = Counter[str](), dict[str, str]()
+        self.row_before: Tensor | None = None
+        self.stepped = dict[tuple[int, ...], Tensor]()
         self.usual = sorted(set(range(target.vocab.size)) - target.vocab.eos)[:50]
 
     def all(self) -> None:
@@ -107,6 +171,11 @@ class Checker:
 
     async def after(self, text: Sequence[int]) -> Tensor:
         """The row after prompt and text, by single steps of a fresh session."""
+        if tuple(text) not in self.stepped:
+            self.stepped[tuple(text)] = await self.by_steps(text)
+        return self.stepped[tuple(text)]
+
+    async def by_steps(self, text: Sequence[int]) -> Tensor:
         session, root = self.target.open(self.prompt), self.prompt[-1]
         for x in text:
             await session.score(Draft.chain(root), Want())
@@ -128,14 +197,18 @@ class Checker:
         distance = float((probs(got_V) - probs(want_V)).abs().max())
         assert distance <= self.tolerance, f"{message}: probabilities differ by {distance:.2e}"
 
+    def apart(self, a_V: Tensor, b_V: Tensor) -> bool:
+        """Whether two rows are so far from one another that one in the other's place would show."""
+        return float((probs(a_V) - probs(b_V)).abs().max()) > self.tolerance
+
     async def rows(self, scores: Scores, draft: Draft, text: Sequence[int], what: str) -> None:
         for i in range(len(draft)):
             path = [draft.token[j] for j in draft.path_to(i)]
-            self.same(
-                scores.row(i),
-                await self.after([*text, *path]),
-                f"{what}: row {i} is not that of its path {path}",
-            )
+            want_V = await self.after([*text, *path])
+            self.same(scores.row(i), want_V, f"{what}: row {i} is not that of its path {path}")
+            before_V, self.row_before = self.row_before, want_V
+            self.seen["rows"] += 1
+            self.seen["distinct"] += before_V is not None and self.apart(before_V, want_V)
 
     async def trees(self) -> None:
         for nodes in (1, 2, 5, 7):
@@ -309,19 +382,25 @@ class Checker:
         await session.score(first, Want(base=Reads.ROW))
         scores = await session.score(draft, want)
         hidden_NH = scores.hidden_NH
-        if hidden_NH is not None:
+        if hidden_NH is None:
+            try:
+                session.states(torch.empty(0, 1))
+            except PolydecError as error:  # this target shows none
+                self.refusals["states"] = str(error)
+        else:
             assert len(hidden_NH) == len(draft), (
                 f"hidden_NH has {len(hidden_NH)} rows for {len(draft)} nodes"
             )
             try:
                 own: Scores | None = session.states(hidden_NH)
-            except PolydecError:  # this target cannot
-                own = None
+            except PolydecError as error:  # this target cannot
+                own, self.refusals["states"] = None, str(error)
             if own is not None:
                 for i in range(len(draft)):
                     self.same(
                         own.row(i), scores.base.row(i), f"states: row {i} is not the model's own"
                     )
+                self.seen["states"] += len(draft)
                 try:
                     behind: Tensor | None = session.normed(hidden_NH)
                 except PolydecError:  # a network that runs whole only
@@ -340,7 +419,8 @@ class Checker:
                 (*self.prompt, a, b),
                 await self._remembered((*self.prompt, a, b, a)),
             )
-        except PolydecError:  # this target shows none
+        except PolydecError as error:  # this target shows none
+            self.refusals["keys"] = str(error)
             return
         session, draft = (
             self.target.open(self.prompt),
@@ -363,6 +443,7 @@ class Checker:
             assert got[0].shape[1] == len(text), (
                 f"{got[0].shape[1]} keys are shown of {len(text)} tokens"
             )
+            self.seen["keys"] += len(text)
             for which, x, y in (("keys", got[0], keys), ("values", got[1], values)):
                 off = float((x.double() - y.double()).abs().max())
                 assert off <= 10 * self.tolerance * float(y.abs().max()), (
@@ -384,7 +465,8 @@ class Checker:
         session, (a, b) = self.target.open(self.prompt), (self.usual[0], self.usual[-1])
         try:
             table_NH = session.embed((a, b, a))
-        except PolydecError:
+        except PolydecError as error:
+            self.refusals["probes"] = str(error)
             session.close()
             return
         assert (
@@ -402,6 +484,7 @@ class Checker:
             path = [plain.token[j] for j in plain.path_to(i)]
             got_V = scores.base.row(i) if i > 1 else scores.row(i)
             self.same(got_V, await self.scored(path, i > 1), f"probe beside node {i}")
+        self.seen["probes"] += len(plain)
         session.commit(draft.token[:2])
         await self.rows(
             await session.score(Draft.chain(b), Want()),
@@ -432,6 +515,8 @@ class Checker:
                 self.target.open(self.prompt),
                 [self.dice.choice(self.usual) for _ in range(5)],
             )
+            if n:  # another token than the last one that stays: the law behind them is another one
+                text[4] = next(x for x in self.usual if x != text[4 - n])
             draft = Draft.chain(self.prompt[-1], text[:4])
             await session.score(draft, Want())
             session.commit(draft.token)
@@ -443,6 +528,9 @@ class Checker:
             await self.rows(
                 await session.score(draft, Want()), draft, [*left[1:], root], f"rewound by {n}"
             )
+            if n:
+                stands_V = await self.after([*left[1:], root])
+                self.seen["rewound"] += self.apart(stands_V, await self.after([*text, root]))
             session.close()
 
     async def forks(self) -> None:
@@ -472,6 +560,8 @@ class Checker:
             (b, b, a, b),
             "second twin, later",
         )
+        for first, other in (((a, b, a), (b, b, a)), ((a, b), (b, b))):
+            self.seen["forked"] += self.apart(await self.after(first), await self.after(other))
         session.close()
         twin.close()
 
@@ -543,10 +633,11 @@ def check_shaped(
     prompt: Sequence[int] = (0, 1),
     length: int = 4,
     tolerance: float = 1e-9,
-) -> None:
+) -> ShapedCounts:
     """Raise AssertionError unless every row of `target`, under random texts, is the inner model's logits bent by the
-    shapers with the state that the text gives them: start(prompt), then one step a token."""
-    dice = random.Random(5)
+    shapers with the state that the text gives them: start(prompt), then one step a token; and, where there are shapers, unless
+    they changed a law. Returns the counts."""
+    dice, seen = random.Random(5), Counter[str]()
     for _ in range(4):
         text = [dice.randrange(target.vocab.size) for _ in range(length)]
 
@@ -564,8 +655,14 @@ def check_shaped(
             assert distance <= tolerance, (
                 f"after {text[:i]} the shaped law is off by {distance:.2e}"
             )
+            seen["rows"] += 1
+            seen["changed"] += differs(plain.weights(i), logw_V)
             if i < length:
                 states = [s.step(x, text[i]) for s, x in zip(shapers, states, strict=True)]
+    counts = ShapedCounts(**seen)
+    wanted = ["rows"] + ["changed"] * bool(shapers)
+    require_exercised(counts, "a check of shapers over a target", wanted)
+    return counts
 
 
 def _now(coro: Coroutine[Any, Any, Any]) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from polydec.families.ar.types import Budget
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.enumerate import executions
+from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 
@@ -30,15 +32,41 @@ BUDGETS = {
 }
 
 
-def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> None:
+@dataclass(frozen=True)
+class TreeCounts:
+    """What a check saw a tree do, over all executions.
+
+    Args:
+        drawn: Nodes whose token was drawn from a law.
+        siblings: Nodes that stand behind another one below the same parent.
+        deeper: Nodes below another drafted one.
+        stopped: Nodes with levels left below which nothing stands, as the budget's `go_on` says.
+    """
+
+    drawn: int = 0
+    siblings: int = 0
+    deeper: int = 0
+    stopped: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
+
+
+def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> TreeCounts:
     """Raise AssertionError unless the tree stays within its budget and every node says truly how it was drawn: its law is
     the draft's row after its path, and over all executions its token, given its ancestors and the siblings before it, has
     that law (without replacement: what the siblings left of it). So nothing may be drawn from another law, dropped or
     reordered for what it turned out to be. Certain nodes are the same in every execution and differ from their siblings.
-    Under a greedy draft all are certain, the draft's token first among siblings."""
+    Under a greedy draft all are certain, the draft's token first among siblings.
+
+    A class attribute `unexercised` of the tree says, by the name of a count (TreeCounts), why that is 0. Returns the counts.
+    """
+    seen = Counter[str]()
     for name, budget in BUDGETS.items():
         for seed in (1, 2) if name != "nothing" else (1,):
-            _draws(tree, toy(seed), name, budget, tolerance)
+            _draws(tree, toy(seed), name, budget, tolerance, seen)
     for draft in _grown(tree, Shaped(toy(3), Greedy()), Budget(3, 8)):
         row = [_row(toy(3), _path(draft, p)) for p in range(len(draft))]
         assert len(draft) > 1, "a greedy draft was not used"
@@ -53,6 +81,9 @@ def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> None:
             )
             assert len(tokens) == len(set(tokens)), "a token stands twice among certain siblings"
     _names(tree)
+    counts = TreeCounts(**seen)
+    require_mechanism_exercised(counts, tree)
+    return counts
 
 
 def _grow(tree: Tree, target: Target, budget: Budget, rng: Any) -> Draft:
@@ -75,7 +106,9 @@ def _row(target: Target, path: Sequence[int]) -> Tensor:
     return run([score()])[0]
 
 
-def _draws(tree: Tree, target: Target, name: str, budget: Budget, tolerance: float) -> None:
+def _draws(
+    tree: Tree, target: Target, name: str, budget: Budget, tolerance: float, counts: Counter[str]
+) -> None:
     seen: defaultdict[Any, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     rows: dict[tuple[int, ...], Tensor] = {}
     sure: set[tuple[tuple[int, ...], ...]] = set()
@@ -100,13 +133,17 @@ def _draws(tree: Tree, target: Target, name: str, budget: Budget, tolerance: flo
         )
         for node, children in enumerate(draft.children):
             path, before = _path(draft, node), tuple[int, ...]()
+            counts["siblings"] += max(0, len(children) - 1)
+            counts["deeper"] += len(children) if node else 0
             if path not in rows:
                 rows[path] = _row(target, path)
-            if children and node:
+            if node:
                 q = float(probs(rows[_path(draft, draft.parent[node])])[draft.token[node]])
-                assert budget.go_on(draft.depth[node], q), (
+                goes_on = budget.go_on(draft.depth[node], q)
+                assert goes_on or not children, (
                     f"budget {name}: something stands below a draw where go_on said stop"
                 )
+                counts["stopped"] += not goes_on and draft.depth[node] < budget.depth
             for c in children:
                 law_V = draft.law[c]
                 assert (law_V is None) == (draft.draw[c] is Draw.CERTAIN), (
@@ -114,6 +151,7 @@ def _draws(tree: Tree, target: Target, name: str, budget: Budget, tolerance: flo
                 )
                 if law_V is None:
                     continue
+                counts["drawn"] += 1
                 assert float((probs(law_V) - probs(rows[path])).abs().max()) < tolerance, (
                     f"budget {name}: the law of a node below {path} is not the draft's row there"
                 )

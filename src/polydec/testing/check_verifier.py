@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,12 @@ from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.enumerate import NoiseSize, distance, executions, law_of, target_law
 from polydec.testing.examples import Siblings
-from polydec.testing.exercised import ExercisedCollector, ExercisedCounts, require_exercised
+from polydec.testing.exercised import (
+    DRAFT_KINDS,
+    ExercisedCollector,
+    ExercisedCounts,
+    require_mechanism_exercised,
+)
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import Table, toy
 
@@ -55,7 +60,6 @@ def check_verifier(
     laws: int = 2,
     tolerance: float = 1e-9,
     rule: Callable[[Draft, Scores, int], Outcomes] | None = None,
-    reasons: Mapping[str, str] | None = None,
 ) -> ExercisedCounts:
     """Raise AssertionError unless the verifier keeps its promise: of LAW, that the output law, enumerated, is the
     target's for every kind of candidate and mixture of kinds; of LAW and ARGMAX, that a certain row is followed unread;
@@ -64,8 +68,8 @@ def check_verifier(
 
     laws: random laws for each of the eleven kinds of candidates; every second one has four tokens where they can be
     enumerated. rule: (draft, scores, node) -> what may follow the node by the published rule: the chances of all paths are
-    then those that it gives; the scores hold states and rows before shaping. reasons: by the name of a count (ExercisedCounts),
-    why it is 0. Returns the counts.
+    then those that it gives; the scores hold states and rows before shaping. A class attribute `unexercised` of the verifier
+    says, by the name of a count (ExercisedCounts), why that is 0. Returns the counts.
     """
     watch = ExercisedCollector()
     if verifier.exactness is Exactness.LAW:
@@ -107,7 +111,7 @@ def check_verifier(
     _path(verifier, watch)
     if rule is not None:
         _chosen(verifier, rule, tolerance)
-    require_exercised(watch.counts, type(verifier).__name__, reasons=reasons)
+    require_mechanism_exercised(watch.counts, verifier, DRAFT_KINDS)
     if verifier.exactness is not Exactness.APPROXIMATE:
         _certain(verifier)
     return watch.counts

@@ -180,6 +180,19 @@ def missing_kinds(
     return tuple(name for name in wanted if not getattr(counts, name) and not known.get(name))
 
 
+def declared_unexercised(checked: object) -> Mapping[str, str]:
+    """What a mechanism says a contract never sees of it.
+
+    Args:
+        checked: A drafter, a tree, a verifier, a policy, a target, a shaper, a contrast or a press.
+
+    Returns:
+        Its `unexercised`, most often an attribute of its class: by the name of a count, one sentence that says why it stays 0.
+        Nothing where it has none.
+    """
+    return getattr(checked, "unexercised", {})
+
+
 def _in_words(names: Iterable[str]) -> str:
     """What never happened, as a sentence goes on behind its first 0."""
     return " and 0 ".join(name.replace("_", " ") for name in names)
@@ -209,3 +222,22 @@ def require_exercised(
         assert not (count and why), REASONED_YET_HAPPENED.format(
             of, count, name.replace("_", " "), why
         )
+
+
+def require_mechanism_exercised(
+    counts: Any, checked: object, wanted: Iterable[str] | None = None
+) -> None:
+    """Raise AssertionError where the contract of a mechanism never saw what it is there for, unless its class says why.
+
+    Args:
+        counts: Of the whole check.
+        checked: The mechanism; what it declares is read from its `unexercised`, which may name counts of other contracts too.
+        wanted: Names of counts that must not be 0; None: all of them.
+
+    Raises:
+        AssertionError: As `require_exercised`.
+    """
+    names = [f.name for f in fields(counts)] if wanted is None else wanted
+    declared = declared_unexercised(checked).items()
+    reasons = {name: why for name, why in declared if hasattr(counts, name)}
+    require_exercised(counts, type(checked).__name__, names, reasons)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +13,41 @@ from torch import Tensor
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.protocols import Shaper, of_choice
 from polydec.core.types import Reads
+from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
 
 Relabel = Callable[[Callable[[int], int]], Shaper[Any]]
+
+
+@dataclass(frozen=True)
+class ShaperCounts:
+    """What a check saw a shaper do.
+
+    Args:
+        changed: Rows whose law became another one.
+        followed: Rows whose law was another one than behind the first text; nothing is asked of shapers without states.
+    """
+
+    changed: int = 0
+    followed: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
+
+
+def differs(a_V: Tensor, b_V: Tensor) -> bool:
+    """Whether two rows of log-weights are two laws.
+
+    Args:
+        a_V: Log-weights, at least one of them finite.
+        b_V: Others, of as many tokens.
+
+    Returns:
+        Whether a probability differs by more than 1e-6.
+    """
+    p_V, q_V = normalise(a_V.double()).exp(), normalise(b_V.double()).exp()
+    return bool(((p_V - q_V).abs() > 1e-6).any())
 
 
 def rows(size: int, seed: int = 0) -> Iterator[Tensor]:
@@ -57,17 +92,23 @@ def check_shaper(
     renames: bool = True,
     relabel: Relabel | None = None,
     neutral: Shaper[Any] | None = None,
-) -> None:
+) -> ShaperCounts:
     """Raise AssertionError where `shaper` breaks a promise on rows of `size` tokens.
 
     alike: prompt and output count the same, so stepping along tokens equals starting on the longer prompt; shifts: a
     constant added to all log-weights changes no law (False for rules on logits); renames: what tokens are called changes no
     law (False for rules that mean the ids themselves, such as a hash of them); relabel: the same rule after tokens
-    were renamed (None: its parameters hold no token ids); neutral: the same rule with parameters that change nothing.
+    were renamed (None: its parameters hold no token ids); neutral: the same rule with parameters that change nothing. A class
+    attribute `unexercised` of the shaper says, by the name of a count (ShaperCounts), why that is 0. Returns the counts.
     """
+    seen, stateful, first = Counter[str](), False, list[Tensor]()
     for prompt, output in texts(size):
-        for row_V in rows(size):
-            _total_and_pure(shaper, prompt, output, row_V)
+        stateful |= _state(shaper, prompt, output) is not None
+        for i, row_V in enumerate(rows(size)):
+            out_V = _total_and_pure(shaper, prompt, output, row_V)
+            first += [out_V] * (i == len(first))
+            seen["changed"] += differs(row_V, out_V)
+            seen["followed"] += differs(first[i], out_V)
             _another_choice(shaper, prompt, output, row_V)
             if alike:
                 _same(
@@ -102,6 +143,9 @@ def check_shaper(
             _shape(shaper, prompt, output, row_V),
             "renaming the tokens changed the law (does it need `relabel`?)",
         )
+    counts = ShaperCounts(**seen)
+    require_mechanism_exercised(counts, shaper, ["changed"] + ["followed"] * stateful)
+    return counts
 
 
 def _state(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int]) -> Any:
@@ -139,7 +183,8 @@ def _another_choice(
 
 def _total_and_pure(
     shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
-) -> None:
+) -> Tensor:
+    """What the shaper makes of the row."""
     state, before_V = _state(shaper, prompt, output), row_V.clone()
     out_V = shaper.shape(state, row_V)
     first_V = out_V.clone()
@@ -170,3 +215,4 @@ def _total_and_pure(
         assert left_V.nonzero()[:, 0].tolist() == [best], (
             "reads ARGMAX is declared, but not just the likeliest token is left"
         )
+    return first_V

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Laws, Scores
@@ -31,6 +33,7 @@ class BestFirst:
     Source: EAGLE-2 (Li et al., 2024), the dynamic tree; here over any draft model.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {"drawn": "its candidates are certain"}
     width: int = 4
     tips: int | None = None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.core.protocols import Laws
 from polydec.core.rng import Rng
@@ -21,6 +23,8 @@ class CoupledChain:
     Reduces to: a greedy draft under a greedy target.
     Source: Daliri, Musco, Suresh (2024).
     """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a level has one node"}
 
     async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         def pick(depth: int) -> Pick:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Laws
@@ -30,6 +32,7 @@ class LearnedStop:
     Source: SpecDec++ (Huang et al., 2024).
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a level has one node"}
     head: StopHead
     threshold: float = 0.7
     least: int = 1

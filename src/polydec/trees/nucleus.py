@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Laws, Scores
@@ -29,6 +31,7 @@ class Nucleus:
     Source: Clover (Xiao et al., 2024), sampling of the token tree.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {"drawn": "its candidates are certain"}
     mass: float = 0.95
     share: float = 0.25
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Laws
@@ -28,6 +29,7 @@ class Ranked:
     Source: Medusa (Cai et al., 2024), the sparse tree.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {"drawn": "its candidates are certain"}
     paths: tuple[Path, ...] = ((0,), (1,), (0, 0), (0, 1), (0, 0, 0))
 
     def __post_init__(self) -> None:

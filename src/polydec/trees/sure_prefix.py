@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Laws
@@ -25,6 +27,10 @@ class SurePrefix:
     Source: lexical unit decoding (Sun et al., 2024).
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {
+        "drawn": "its candidates are certain",
+        "siblings": "a level has one node",
+    }
     least: float = 0.0
     repeats: bool = True
 

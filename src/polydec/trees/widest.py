@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Laws
@@ -27,6 +29,7 @@ class Widest:
     Source: LongSpec (Yang et al., 2025), whose tree is 4, 16, 16, 16, 16.
     """
 
+    unexercised: ClassVar[Mapping[str, str]] = {"drawn": "its candidates are certain"}
     widths: tuple[int, ...] = (4, 16, 16, 16, 16)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ class Trust:
     """
 
     exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    unexercised: ClassVar[Mapping[str, str]] = {"rejected": "it accepts whatever was drafted"}
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
         path, node = list[int](), 0
