@@ -2,6 +2,7 @@
 
 import pytest
 
+from polydec.testing.check_inserting import check_replay, last
 from polydec.testing.check_rollouts import RolloutCounts
 from polydec.testing.check_search import check_search, counted_branches
 from polydec.testing.exercised import require_exercised
@@ -20,3 +21,11 @@ def test_a_trace_without_branches_counts_none():
 def test_rollouts_that_try_one_text_say_so():
     with pytest.raises(AssertionError, match="0 branched and 0 distinct"):
         require_exercised(RolloutCounts(8), "a check of rollouts", ("branched", "distinct"))
+
+
+def test_texts_that_only_grow_at_their_end_count_no_insertion():
+    made = build("insertion-language-models", last(3, 2))[0]
+    counts = check_replay(lambda _: made)
+    assert counts.answers == 6
+    with pytest.raises(AssertionError, match="0 inserted"):
+        require_exercised(counts, "a check of insertion", ("inserted",))

@@ -15,7 +15,7 @@ from polydec.core.law import NEG_INF
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import Edited, Event, from_json, replay, to_json
-from polydec.core.types import Exactness
+from polydec.core.types import Edit, Exactness
 from polydec.families.insertion.protocols import Inserter
 from polydec.families.insertion.types import Offer
 from polydec.testing.enumerate import Law, distance, law_of
@@ -175,8 +175,22 @@ def check_replay(make: Make) -> InsertionCounts:
             f"notes: {notes}"
         )
         answers += 1
-        inserted += sum(len(e.edit.insert) for e in read if isinstance(e, Edited))
+        inserted += _inserted([e.edit for e in read if isinstance(e, Edited)], decoder.vocab.eos)
     return InsertionCounts(answers, inserted)
+
+
+def _inserted(edits: Sequence[Edit], ends: frozenset[int]) -> int:
+    """How many tokens were put before one that is no end, behind a prompt of one token."""
+    text, count = [0], 0
+    for edit in edits:
+        for at in sorted(edit.erase, reverse=True):
+            del text[at]
+        for at, token in edit.insert:
+            count += not ends.issuperset(text[at:])
+            text.insert(at, token)
+        for at, token in sorted(edit.write):
+            text[at : at + 1] = [token]
+    return count
 
 
 def check_batch(make: Make) -> None:
