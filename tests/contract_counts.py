@@ -6,6 +6,8 @@ A test that asks for `record_counts` is a contract, and carries the marker `cont
 import pytest
 
 PROPERTY = "exercised"
+NAME_WIDTH = 80
+"""Characters of a name, at most, behind which the counts stand in one column."""
 
 
 def pytest_addoption(parser):
@@ -42,7 +44,7 @@ def exercised_lines(reports):
         for name, sentence in report.user_properties
         if name == PROPERTY
     ]
-    width = max((len(name) for name, _ in counted), default=0)
+    width = min(max((len(name) for name, _ in counted), default=0), NAME_WIDTH)
     return [f"{name:{width}}  {sentence}" for name, sentence in sorted(counted)]
 
 

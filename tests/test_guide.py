@@ -109,10 +109,10 @@ def test_the_search(files, lm):
 
 
 def test_the_unmasker(files):
-    check_unmasker(example(registry.mechanisms("unmaskers")["spread"]))
+    check_unmasker(registry.mechanisms("unmaskers")["spread"](every=2))
 
     def made(denoiser, shapers=()):
-        return registry.build("spread", Kit(denoiser, shapers=shapers), {"block": 4})[0]
+        return registry.build("spread", Kit(denoiser, shapers=shapers), {"block": 4, "every": 2})[0]
 
     for check in (check_canvas_decoder, check_rules, check_ends):
         check(made)

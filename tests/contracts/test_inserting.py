@@ -17,10 +17,10 @@ from polydec.testing.kits import build
     "options", [{}, {"draw": True}, {"count": 3}, {"draw": True, "count": 2, "share": 0}], ids=str
 )
 @pytest.mark.parametrize("name", registry.of_family("insertion"))
-def test_recipe(name, options):
+def test_recipe(record_counts, name, options):
     if options.keys() - {o.name for o in registry.options(name)}:
         pytest.skip("it has other options")
-    check_inserting(lambda inserter: build(name, inserter, options=options)[0])
+    record_counts(check_inserting(lambda inserter: build(name, inserter, options=options)[0]))
 
 
 @pytest.mark.parametrize("name", registry.of_family("insertion"))

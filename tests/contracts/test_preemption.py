@@ -65,8 +65,8 @@ def ask(**fields):
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in BOUND])
-def test_a_method_on_hold_at_every_pause(name):
-    check_preemption(lambda target, draft: decoder(name, target, draft))
+def test_a_method_on_hold_at_every_pause(record_counts, name):
+    record_counts(check_preemption(lambda target, draft: decoder(name, target, draft)))
 
 
 @pytest.mark.parametrize("name", ONE_MODEL)

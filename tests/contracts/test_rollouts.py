@@ -58,7 +58,7 @@ PICKED = {
 
 
 @pytest.mark.parametrize("name", ROLLOUTS)
-def test_rollouts(name):
+def test_rollouts(record_counts, name):
     known = {o.name for o in registry.options(name)}
     small = {
         "tries": 2,
@@ -78,7 +78,7 @@ def test_rollouts(name):
     def make(target):
         return build(name, target, None, options, artefacts=trained(target.vocab))[0]
 
-    check_rollouts(make, picked=PICKED.get(name))
+    record_counts(check_rollouts(make, picked=PICKED.get(name)))
 
 
 DRAFTERS = {
@@ -88,11 +88,12 @@ DRAFTERS = {
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_rollouts_with_a_drafter_inside_have_the_same_law(drafter):
+def test_rollouts_with_a_drafter_inside_have_the_same_law(record_counts, drafter):
     guess, policy = DRAFTERS[drafter]
-    check_law(
+    counts = check_law(
         lambda target: Rollouts(Speculative(target, guess, Exact(), policy), BestOf(), 2, 2),
         2,
         likeliest,
         laws=1,
     )
+    record_counts(counts)

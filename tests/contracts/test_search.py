@@ -10,6 +10,13 @@ DRAWN = {
     "stochastic-beam-search"
 }  # its answers are drawn, not ranked: no width finds the best texts
 MIXED = {"superposed-decoding"}  # its score is of a mixture, and no width finds the best texts
+NOT_SEEN = {
+    "contrastive-search": dict.fromkeys(
+        ("branched", "pruned", "scored"), "it follows one text, and ranks tokens only"
+    ),
+    "stochastic-beam-search": {"scored": "its texts are drawn, not ranked"},
+}
+"""Of searches, what they never do, and why."""
 SEARCHES = [
     name
     for name, m in registry.recipes().items()
@@ -21,7 +28,7 @@ a second model: test_likeliest.py, test_exact_mode.py and test_fused_beam.py of 
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_search(name):
+def test_search(record_counts, name):
     known = {o.name for o in registry.options(name)}
     plain = {k: v for k, v in {"width": 6, "groups": 3}.items() if k in known}
     charged = "strength" in known or name in MIXED  # a search that charges says so by this option
@@ -36,10 +43,12 @@ def test_search(name):
 
     several = "width" in known  # a search without a width follows one text
     drawn = name in DRAWN
-    check_search(
+    counts = check_search(
         lambda target: build(name, target, None, plain)[0],
         6 if several or drawn else 1,
         wide=wide if several and not drawn and name not in MIXED else None,
         ranked=not drawn,
         score=None if charged or drawn else mean_logp,
+        unexercised=NOT_SEEN.get(name),
     )
+    record_counts(counts)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from polydec.families.diffusion.types import Canvas
 
@@ -14,6 +16,8 @@ class Full:
     Exact: the laws are the model's.
     Reduces to: itself.
     """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"reused": "every pass feeds everything anew"}
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
         return range(len(canvas))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -14,10 +15,11 @@ from polydec.core.law import NEG_INF
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import Edited, Event, from_json, replay, to_json
-from polydec.core.types import Exactness
+from polydec.core.types import Edit, Exactness
 from polydec.families.insertion.protocols import Inserter
 from polydec.families.insertion.types import Offer
 from polydec.testing.enumerate import Law, distance, law_of
+from polydec.testing.exercised import counts_sentence, require_exercised
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy_insertion import Asked, Last, Posterior, ToyInserter, left_open
 
@@ -27,17 +29,39 @@ SHORT = [text for n in range(4) for text in product(range(2), repeat=n)]
 """All texts of up to three of two tokens."""
 
 
-def check_inserting(make: Make) -> None:
+@dataclass(frozen=True)
+class InsertionCounts:
+    """What a check saw a decoder of the insertion family do.
+
+    Args:
+        answers: Answers whose traces were read. 0 or more, like all of these.
+        inserted: Tokens that were put before one that stood.
+    """
+
+    answers: int = 0
+    inserted: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
+
+
+def check_inserting(make: Make, *, unexercised: Mapping[str, str] | None = None) -> InsertionCounts:
     """Raise AssertionError unless answers end where they should, what is given stays, edits replay to the answer, draws have
     names of their own, a request says in a batch what it says alone, choices differ, and slates are closed however a run ends;
-    and, where the law is promised, texts are drawn from the law that the model was made of."""
+    and, where the law is promised, texts are drawn from the law that the model was made of. Tokens put before
+    others must have been seen, unless `unexercised` says, by the name of a count (InsertionCounts), why there are none. Returns
+    the counts."""
     check_ends(make)
     check_given(make)
-    check_replay(make)
+    counts = check_replay(make)
     check_batch(make)
     check_closed(make)
     if make(posterior(0)).exactness is Exactness.LAW:
         check_law(make)
+    require_exercised(counts, "a check of insertion", ("inserted",), unexercised)
+    return counts
 
 
 def some_law(seed: int) -> Law:
@@ -132,8 +156,10 @@ def check_given(make: Make) -> None:
     assert len(out) == 5 and out[1] == 1 and out[4] == 0, f"{out} does not fill {request.given}"
 
 
-def check_replay(make: Make) -> None:
-    """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing; notes are of its tokens."""
+def check_replay(make: Make) -> InsertionCounts:
+    """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing; notes are of its tokens.
+    Returns what was seen."""
+    answers, inserted = 0, 0
     for seed in range(6):
         events, decoder = list[Event](), make(posterior(seed))
         request = Request((0,), max_tokens=5, seed=seed, logprobs=2)
@@ -148,6 +174,23 @@ def check_replay(make: Make) -> None:
         assert tuple(n.token for n in notes) == got and all(n.model_logp <= 0 for n in notes), (
             f"notes: {notes}"
         )
+        answers += 1
+        inserted += _inserted([e.edit for e in read if isinstance(e, Edited)], decoder.vocab.eos)
+    return InsertionCounts(answers, inserted)
+
+
+def _inserted(edits: Sequence[Edit], ends: frozenset[int]) -> int:
+    """How many tokens were put before one that is no end, behind a prompt of one token."""
+    text, count = [0], 0
+    for edit in edits:
+        for at in sorted(edit.erase, reverse=True):
+            del text[at]
+        for at, token in edit.insert:
+            count += not ends.issuperset(text[at:])
+            text.insert(at, token)
+        for at, token in sorted(edit.write):
+            text[at : at + 1] = [token]
+    return count
 
 
 def check_batch(make: Make) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from polydec.core.decoder import Decoder, answer_one
@@ -12,9 +13,28 @@ from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.models.lm import LM
+from polydec.testing.exercised import counts_sentence
 from polydec.testing.toy import toy
 
 PROMPT = (0, 1, 0, 2, 0, 1)
+
+
+@dataclass(frozen=True)
+class PreemptionCounts:
+    """What a check of requests on hold saw.
+
+    Args:
+        answers: Answers that were compared with what their requests say alone. 0 or more, like all of these.
+        holds: How often a request was put on hold.
+    """
+
+    answers: int = 0
+    holds: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
 
 
 def run_on_hold(coros: Sequence[Coro], laws: Sequence[LM]) -> tuple[list[Any], list[int]]:
@@ -54,12 +74,16 @@ def _evict(task: Any, laws: Sequence[LM]) -> None:
                 session.evict()
 
 
-def check_preemption(make: Callable[[Target, Target], Decoder], *, length: int = 9) -> None:
+def check_preemption(
+    make: Callable[[Target, Target], Decoder], *, length: int = 9
+) -> PreemptionCounts:
     """Raise AssertionError unless requests that are put on hold again and again, beside others, say what each says alone, and
     can be put on hold at all.
 
-    make: (target, draft) -> the decoder to check; length: tokens of the first answer, at least 1.
+    make: (target, draft) -> the decoder to check; length: tokens of the first answer, at least 1. Returns what was
+    seen.
     """
+    answers, held = 0, 0
     for seed in range(2):
         target, draft = toy(seed, 6), toy(seed + seed % 2, 6, sharp=0.9, cost=0.1)
         requests = [Request(PROMPT[i:], length + i, ignore_eos=True, seed=seed) for i in range(2)]
@@ -67,7 +91,10 @@ def check_preemption(make: Callable[[Target, Target], Decoder], *, length: int =
         coros = [answer_one(make(target, draft), r) for r in requests]
         results, holds = run_on_hold(coros, (target, draft))
         assert min(holds), "a request was never put on hold: it does not pause behind its passes"
+        held += sum(holds)
+        answers += len(results)
         for want, result in zip(alone, results, strict=True):
             assert result.token_ids == want, (
                 f"put on hold {sum(holds)} times, a request says {result.token_ids}, alone {want}"
             )
+    return PreemptionCounts(answers, held)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -28,6 +28,7 @@ from polydec.testing.check_search import (
 )
 from polydec.testing.enumerate import Law, distance, law_of, target_law
 from polydec.testing.examples import SHAPERS, bend
+from polydec.testing.exercised import counts_sentence, require_exercised
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 
@@ -41,24 +42,52 @@ Picked = Callable[[LM, Drawn, int], int]
 PROMPT = (0, 1, 0)
 
 
-def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) -> None:
+@dataclass(frozen=True)
+class RolloutCounts:
+    """What a check saw of texts that are tried for an answer.
+
+    Args:
+        answers: Answers whose traces were read. 0 or more, like all of these.
+        branched: Texts, or beginnings of texts, that were tried beside the first one of a request.
+        distinct: Texts that differ among the answers to one request, beside the first one.
+        laws: Laws of the answers that were enumerated.
+    """
+
+    answers: int = 0
+    branched: int = 0
+    distinct: int = 0
+    laws: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
+
+
+def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) -> RolloutCounts:
     """Raise AssertionError unless what `make` gives can be relied on.
 
     tries: how many texts it draws for an answer; picked: which one a reference takes of them: the law of the answers is then
-    that of taking it from so many independent draws, enumerated (None: there is no reference)."""
+    that of taking it from so many independent draws, enumerated (None: there is no reference). Texts
+    beside the first, and answers that differ, must have been seen. Returns the counts."""
     check_sessions(make)
-    check_events(make, 2)
+    seen = check_events(make, 2)
     check_neighbours(make, 2)
-    check_texts(make)
+    distinct = check_texts(make)
     check_ledger(make)
     check_clock(make)
     check_draws(make)
-    if picked is not None:
-        check_law(make, tries, picked)
+    laws = 0 if picked is None else check_law(make, tries, picked).laws
+    counts = RolloutCounts(seen.answers, seen.branched, distinct, laws)
+    require_exercised(counts, "a check of rollouts", ("branched", "distinct"))
+    return counts
 
 
-def check_law(make: Make, tries: int, picked: Picked, laws: int = 6, length: int = 2) -> None:
-    """The enumerated law of the answers, under the request's shapers, where temperature 0 means the law before the argmax."""
+def check_law(
+    make: Make, tries: int, picked: Picked, laws: int = 6, length: int = 2
+) -> RolloutCounts:
+    """The enumerated law of the answers, under the request's shapers, where temperature 0 means the law before the argmax.
+    Returns how many laws there were."""
     for seed in range(laws):
         target = toy(seed, 3)
         shapers = SHAPERS[("plain", "shaped", "greedy")[seed % 3]]
@@ -69,6 +98,7 @@ def check_law(make: Make, tries: int, picked: Picked, laws: int = 6, length: int
             got, expected(target, target_law(target, PROMPT, length, before), tries, length, picked)
         )
         assert off < 1e-9, f"law {seed}: the law of the answers is off by {off:.2e}"
+    return RolloutCounts(laws=laws)
 
 
 def expected(target: LM, law: Law, tries: int, length: int, picked: Picked) -> Law:
@@ -80,8 +110,10 @@ def expected(target: LM, law: Law, tries: int, length: int, picked: Picked) -> L
     return dict(out)
 
 
-def check_texts(make: Make) -> None:
-    """Each answer ends where it must, and its log-probabilities are those of its own tokens."""
+def check_texts(make: Make) -> int:
+    """Each answer ends where it must, and its log-probabilities are those of its own tokens. Returns how many answers differ
+    from the first one to their request."""
+    distinct = 0
     for seed in range(12):
         target = toy(seed, 5, sharp=2.0)
         stop = ("", "ab", "cc", "d")[seed % 4]
@@ -101,6 +133,8 @@ def check_texts(make: Make) -> None:
         for r in found:
             ends_rightly(target, r, request, stop)
             noted_rightly(target, r)
+        distinct += len({r.token_ids for r in found}) - 1
+    return distinct
 
 
 def check_ledger(make: Make) -> None:

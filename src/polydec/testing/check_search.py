@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from polydec.base.errors import PolydecError
@@ -15,11 +15,14 @@ from polydec.core.protocols import Target
 from polydec.core.request import Request, Result, Writer
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import (
+    Branched,
     Edited,
     Event,
     Finished,
     Observer,
     Opened,
+    Pruned,
+    Scored,
     from_json,
     ignore,
     replay,
@@ -31,6 +34,7 @@ from polydec.shapers.presence import Presence
 from polydec.shapers.repetition import Repetition
 from polydec.testing.enumerate import target_law
 from polydec.testing.examples import SHAPERS, bend
+from polydec.testing.exercised import counts_sentence, require_exercised
 from polydec.testing.toy import Letters, toy
 
 Make = Callable[[Target], Decoder]
@@ -41,6 +45,40 @@ Ranked = list[tuple[float, tuple[int, ...]]]
 """Texts with their scores, the best first."""
 
 PROMPT = (0, 1, 0)
+
+
+@dataclass(frozen=True)
+class SearchCounts:
+    """What a check saw a search do.
+
+    Args:
+        answers: Answers whose traces were read. 0 or more, like all of these.
+        branched: Branches that were begun beside the first one of a request.
+        pruned: Branches that were given up.
+        scored: Scores that branches were ranked by.
+    """
+
+    answers: int = 0
+    branched: int = 0
+    pruned: int = 0
+    scored: int = 0
+
+    def __add__(self, other: SearchCounts) -> SearchCounts:
+        """Both together."""
+        return SearchCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
+
+
+def counted_branches(events: Sequence[Event], answers: int) -> SearchCounts:
+    """What the events of one request tell of its branches."""
+    begun, given_up, scored = (
+        sum(isinstance(e, kind) for e in events) for kind in (Branched, Pruned, Scored)
+    )
+    return SearchCounts(answers, max(0, begun - 1), given_up, scored)
 
 
 def mean_logp(result: Result) -> float:
@@ -57,23 +95,27 @@ def check_search(
     expected: Callable[[Target, int], Ranked] | None = None,
     score: Callable[[Result], float] | None = mean_logp,
     ranked: bool = True,
-) -> None:
+    unexercised: Mapping[str, str] | None = None,
+) -> SearchCounts:
     """Raise AssertionError unless what `make` gives is a search that can be relied on.
 
     width: the most answers that it gives; wide: the same search at any width, which must find the best texts of all where it is
     as wide as there are texts, ranked by their mean log-probability (None: no width does that); expected: what `make` itself
     finds of a target within a number of tokens, from a reference (None: there is none); score: what a result's score must be,
     from its log-probabilities (None: something else counts in); ranked: whether answers are sorted by a score, else they are
-    drawn, in this order."""
+    drawn, in this order; unexercised: by the name of a count (SearchCounts), why a search begins, gives up or scores no branch.
+    Returns the counts."""
     check_refusal(make, width)
     check_sessions(make)
-    check_events(make, min(width, 2))
+    counts = check_events(make, min(width, 2))
     check_results(make, min(width, 2), score, ranked)
     check_neighbours(make, min(width, 2))
     if wide is not None:
         check_exhaustive(wide)
     if expected is not None:
         check_expected(make, expected)
+    require_exercised(counts, "a check of searches", ("branched", "pruned", "scored"), unexercised)
+    return counts
 
 
 def best(decoder: Decoder, request: Request, on: Observer = ignore) -> list[Result]:
@@ -220,9 +262,11 @@ def check_refusal(make: Make, width: int) -> None:
     assert not target.network.runs, "something was fed before the refusal"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def check_events(make: Make, n: int) -> None:
+def check_events(make: Make, n: int) -> SearchCounts:
     """Of every choice, the first event says that it begins and the last one that it ends; each stands once; edits add up to the
-    answer; events are what their JSON says; and what is watched is what comes unwatched."""
+    answer; events are what their JSON says; and what is watched is what comes unwatched. Returns
+    what was seen of branches."""
+    counts = SearchCounts()
     for seed in range(8):
         target, events = toy(seed, 5, sharp=2.0), list[Event]()
         request = Request(PROMPT, 16, n=n)
@@ -251,6 +295,8 @@ def check_events(make: Make, n: int) -> None:
         assert [r.token_ids for r in best(make(target), request)] == [r.token_ids for r in found], (
             "watching changed the answer"
         )
+        counts += counted_branches(events, len(found))
+    return counts
 
 
 def check_sessions(make: Make) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
 
@@ -17,7 +18,7 @@ from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import Edited, Event, from_json, replay, to_json
 from polydec.core.types import Exactness
 from polydec.families.diffusion.denoising import Denoising
-from polydec.families.diffusion.events import Unmasked
+from polydec.families.diffusion.events import Remasked, Unmasked
 from polydec.families.diffusion.protocols import Denoiser, Refresh, Unmasker
 from polydec.families.diffusion.types import Canvas, Look, filled, gaps
 from polydec.refreshes.full import Full
@@ -26,6 +27,11 @@ from polydec.shapers.banned import Banned
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.logit_bias import LogitBias
 from polydec.testing.enumerate import distance, law_of
+from polydec.testing.exercised import (
+    counts_sentence,
+    require_exercised,
+    require_mechanism_exercised,
+)
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy_canvas import Chain, ToyDenoiser, left_open
 
@@ -34,16 +40,70 @@ Make = Callable[[Denoiser], Decoder]
 """denoiser -> the decoder to check."""
 
 
-def check_unmasker(unmasker: Unmasker[Any]) -> None:
+@dataclass(frozen=True)
+class CanvasCounts:
+    """What a check saw on canvases.
+
+    Args:
+        passes: Passes over a canvas. 0 or more, like all of these.
+        parallel: Passes that filled several gaps.
+        masked_again: Gaps that a pass guessed and put back.
+        laws: Joint laws that were enumerated.
+    """
+
+    passes: int = 0
+    parallel: int = 0
+    masked_again: int = 0
+    laws: int = 0
+
+    def __add__(self, other: CanvasCounts) -> CanvasCounts:
+        """Both together."""
+        return CanvasCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
+
+
+CANVAS_KINDS = ("parallel", "masked_again")
+"""What a check of a decoder or an unmasker must have seen."""
+
+
+@dataclass
+class CanvasCollector:
+    """An observer that counts what happens to canvases; counts: so far."""
+
+    counts: CanvasCounts = CanvasCounts()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Unmasked():
+                self.counts += CanvasCounts(1, int(len(event.position) > 1))
+            case Remasked():
+                self.counts += CanvasCounts(masked_again=len(event.position))
+            case _:
+                pass
+
+
+def check_unmasker(unmasker: Unmasker[Any]) -> CanvasCounts:
     """Raise AssertionError unless it fills gaps of the block and only those (all of the canvas, where it looks everywhere), at
     least one a pass, from the laws and its state alone, with draws of their own names; and, where it promises the law, gives
-    the joint law of a model whose conditionals agree."""
+    the joint law of a model whose conditionals agree. Passes that fill several gaps and gaps that are put back must have been
+    seen, unless a class attribute `unexercised` says, by the name of a count (CanvasCounts), why that is 0. Returns the
+    counts."""
     for seed in range(6):
         _fills(unmasker, seed)
-    check_canvas_decoder(lambda d: Denoising(d, unmasker, Full(), block=3))
+
+    def blocks(denoiser: Denoiser) -> Decoder:
+        return Denoising(denoiser, unmasker, Full(), block=3)
+
+    counts = _canvas_decoder(blocks, 0)
     if unmasker.exactness is Exactness.LAW:
         for block in (0, 1, 2):
-            check_joint(lambda d, b=block: Denoising(d, unmasker, Full(), b))
+            counts += check_joint(lambda d, b=block: Denoising(d, unmasker, Full(), b))
+    require_mechanism_exercised(counts, unmasker, CANVAS_KINDS)
+    return counts
 
 
 def _fills(unmasker: Unmasker[Any], seed: int) -> None:
@@ -101,8 +161,11 @@ def _likeliest(look: Look, write: tuple[tuple[int, int], ...]) -> None:
         )
 
 
-def check_joint(make: Make, *, laws: int = 3, length: int = 3, tolerance: float = 1e-9) -> None:
-    """The enumerated output law is the joint law of a chain, cut after EOS or not."""
+def check_joint(
+    make: Make, *, laws: int = 3, length: int = 3, tolerance: float = 1e-9
+) -> CanvasCounts:
+    """The enumerated output law is the joint law of a chain, cut after EOS or not. Returns how many laws there were."""
+    counts = CanvasCounts()
     for seed in range(laws):
         for eos, ignore in ((-1, False), (2, False), (2, True)):
             chain = Chain(seed)
@@ -117,25 +180,40 @@ def check_joint(make: Make, *, laws: int = 3, length: int = 3, tolerance: float 
             assert off < tolerance, (
                 f"the output law is off by {off:.2e} (seed {seed}, EOS {eos}, ignored: {ignore})"
             )
+            counts += CanvasCounts(laws=1)
+    require_exercised(counts, "the enumeration", ("laws",))
+    return counts
 
 
-def check_canvas_decoder(make: Make, again: int = 0) -> None:
+def check_canvas_decoder(
+    make: Make, again: int = 0, *, unexercised: Mapping[str, str] | None = None
+) -> CanvasCounts:
     """Raise AssertionError unless answers end where they should, edits replay to the answer, draws have names of their own, a
     request says in a batch what it says alone, choices differ, and boards are closed however a run ends. again: how many
-    tokens may be written a second time."""
-    check_ends(make, again)
-    check_replay(make)
+    tokens may be written a second time; unexercised: by the name of a count (CanvasCounts), why no pass fills several gaps, or
+    puts one back. Returns the counts."""
+    counts = _canvas_decoder(make, again)
+    require_exercised(counts, "a check of canvases", CANVAS_KINDS, unexercised)
+    return counts
+
+
+def _canvas_decoder(make: Make, again: int) -> CanvasCounts:
+    counts = check_ends(make, again) + check_replay(make)
     check_batch(make)
     check_closed(make)
+    return counts
 
 
-def check_ends(make: Make, again: int = 0) -> None:
-    """An answer ends at its first EOS or stop id, which it holds, or at max_tokens. With ignore_eos EOS is a token."""
+def check_ends(make: Make, again: int = 0) -> CanvasCounts:
+    """An answer ends at its first EOS or stop id, which it holds, or at max_tokens. With ignore_eos EOS is a token. Laws are
+    sharper and sharper, so that a threshold is passed. Returns what was seen."""
+    collector = CanvasCollector()
     for seed in range(20):
-        ids, chain = frozenset[int]({0} if seed % 5 == 4 else ()), Chain(seed, 4, sharp=2.0)
+        ids = frozenset[int]({0} if seed % 5 == 4 else ())
+        chain = Chain(seed, 4, sharp=2.0 + seed / 4)
         for ignore in (False, True):
             request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
-            out = run([answer_one(make(ToyDenoiser(chain, 3)), request)])[0]
+            out = run([answer_one(make(ToyDenoiser(chain, 3)), request, on=collector)])[0]
             ends = ids | (frozenset[int]() if ignore else frozenset({3}))
             assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
             stopped = out.token_ids[-1] in ends
@@ -152,10 +230,12 @@ def check_ends(make: Make, again: int = 0) -> None:
             assert s.passes <= s.unmasked and 0 <= s.first <= len(out.token_ids), (
                 f"{s} does not add up"
             )
+    return collector.counts
 
 
-def check_replay(make: Make) -> None:
-    """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing."""
+def check_replay(make: Make) -> CanvasCounts:
+    """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing. Returns what was seen."""
+    collector = CanvasCollector()
     for seed in range(6):
         decoder, events = make(ToyDenoiser(Chain(seed, 5), 4)), list[Event]()
         request = Request(PROMPT, max_tokens=16, seed=seed, logprobs=2)
@@ -175,6 +255,9 @@ def check_replay(make: Make) -> None:
         assert tuple(n.token for n in notes) == got and all(
             n.model_logp <= 0 and len(n.top) == 2 for n in notes
         ), "notes"
+        for event in events:
+            collector(event)
+    return collector.counts
 
 
 def check_batch(make: Make) -> None:
@@ -242,21 +325,53 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
                 assert set(out.token_ids) <= legal, f"{rule} and yet {out.token_ids}"
 
 
-def check_refresh(refresh: Refresh) -> None:
+@dataclass(frozen=True)
+class RefreshCounts:
+    """What a check saw a refresh rule do.
+
+    Args:
+        passes: Of all answers. 0 or more, like all of these.
+        reused: Positions that an earlier pass fed and a later one read without feeding them.
+        refreshed: Positions that were fed again.
+    """
+
+    passes: int = 0
+    reused: int = 0
+    refreshed: int = 0
+
+    def __add__(self, other: RefreshCounts) -> RefreshCounts:
+        """Both together."""
+        return RefreshCounts(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
+        )
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        return counts_sentence(self)
+
+
+def check_refresh(refresh: Refresh) -> RefreshCounts:
     """Raise AssertionError unless every feed ascends, holds a gap of the block and stays inside the canvas, and an answer's
     first one feeds the prompt and the block; and unless a position of a block that was a gap when the block began was fed since
     then: what it keeps may be of a gap, but of none that had still to wait for its block. Blocks of several lengths are filled
-    in any order, some gaps a pass, among tokens that are given."""
+    in any order, some gaps a pass, among tokens that are given. Positions that are reused and positions that are fed again must
+    have been seen, unless a class attribute `unexercised` says, by the name of a count (RefreshCounts), why that is 0. Returns
+    the counts."""
+    counts = RefreshCounts()
     for seed in range(8):
         for length, begin, size in ((10, 4, 4), (10, 8, 2), (5, 4, 1), (40, 3, 37), (40, 3, 5)):
-            _feeds(refresh, Random(seed), length, begin, size)
+            counts += _feeds(refresh, Random(seed), length, begin, size)
+    require_mechanism_exercised(counts, refresh)
+    return counts
 
 
-def _feeds(refresh: Refresh, dice: Random, length: int, begin: int, size: int) -> None:
+def _feeds(refresh: Refresh, dice: Random, length: int, begin: int, size: int) -> RefreshCounts:
     """One answer, filled by chance."""
     tokens = [0 if i < begin or dice.random() < 0.1 else None for i in range(length)]
     before: Canvas | None = None
     fed, passes = [-1] * length, 0  # the pass that fed each position last
+    counts = RefreshCounts()
     for start in range(begin, length, size):
         block, step, began = range(start, min(start + size, length)), 0, passes
         waiting = [i for i in block if tokens[i] is None]
@@ -271,6 +386,8 @@ def _feeds(refresh: Refresh, dice: Random, length: int, begin: int, size: int) -
             )
             near = [i for i in open_gaps if i in set(feed)]
             assert near, f"{feed} has no gap of the block"
+            known = {i for i in range(length) if fed[i] >= 0}
+            counts += RefreshCounts(1, len(known - set(feed)), len(known & set(feed)))
             for i in feed:
                 fed[i] = passes
             kept = [i for i in waiting if fed[i] < began]
@@ -278,3 +395,4 @@ def _feeds(refresh: Refresh, dice: Random, length: int, begin: int, size: int) -
             for i in dice.sample(near, dice.randint(1, len(near))):
                 tokens[i] = 1
             before, passes, step = canvas, passes + 1, step + 1
+    return counts

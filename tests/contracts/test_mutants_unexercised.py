@@ -1,0 +1,31 @@
+"""Searches and rollouts in which what their contract is there for never happens: it says so."""
+
+import pytest
+
+from polydec.testing.check_inserting import check_replay, last
+from polydec.testing.check_rollouts import RolloutCounts
+from polydec.testing.check_search import check_search, counted_branches
+from polydec.testing.exercised import require_exercised
+from polydec.testing.kits import build
+
+
+def test_a_search_that_follows_one_text_says_so():
+    with pytest.raises(AssertionError, match="0 branched and 0 pruned and 0 scored"):
+        check_search(lambda target: build("contrastive-search", target, None, {})[0], 1)
+
+
+def test_a_trace_without_branches_counts_none():
+    assert counted_branches([], 2).sentence == "2 answers, 0 branched, 0 pruned, 0 scored"
+
+
+def test_rollouts_that_try_one_text_say_so():
+    with pytest.raises(AssertionError, match="0 branched and 0 distinct"):
+        require_exercised(RolloutCounts(8), "a check of rollouts", ("branched", "distinct"))
+
+
+def test_texts_that_only_grow_at_their_end_count_no_insertion():
+    made = build("insertion-language-models", last(3, 2))[0]
+    counts = check_replay(lambda _: made)
+    assert counts.answers == 6
+    with pytest.raises(AssertionError, match="0 inserted"):
+        require_exercised(counts, "a check of insertion", ("inserted",))
