@@ -1,6 +1,7 @@
 """Problems in steps, their checker, and the models that are trained on them."""
 
 import json
+import math
 import re
 
 import pytest
@@ -205,10 +206,9 @@ def test_both_are_trained_and_used(tmp_path):
         own=3,
         start=str(tmp_path / "r"),
     )
-    assert (
-        train_reasoner(judging)["steps"] == 2
-        and len(selfplay.read(tmp_path / "o" / "own.jsonl")) == 3
-    )
+    done = train_reasoner(judging)
+    assert done["steps"] == 2 and len(selfplay.read(tmp_path / "o" / "own.jsonl")) == 3
+    assert math.isfinite(done["loss"]), "a batch of its own solutions alone has no token to learn"
     judged = api.load(str(tmp_path / "o"), trained=[str(tmp_path / "o" / "prm")])
     assert (
         api.generate(

@@ -64,13 +64,17 @@ class Reasoner(nn.Module):
         return StepReward((a, b), (c, d), vocab)
 
     def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
-        """Nats a learned token, and `judging` times nats a judged one."""
+        """Nats a learned token, and `judging` times nats a judged one. A batch that holds none of either adds 0 for it."""
         state_BTH = states(self.network.model, token_BT)
         logits = self.network.logits(self.network.model.norm(state_BTH))
-        wrote = F.cross_entropy(logits.flatten(0, 1), next_BT.flatten(), ignore_index=NOT_LEARNED)
+        wrote = F.cross_entropy(
+            logits.flatten(0, 1), next_BT.flatten(), ignore_index=NOT_LEARNED, reduction="sum"
+        ) / (next_BT != NOT_LEARNED).sum().clamp(min=1)
         judged_BT = right_BT != NOT_LEARNED
         seen = self.judge(F.rms_norm(state_BTH[judged_BT], state_BTH.shape[-1:]))[:, 0]
-        judged = F.binary_cross_entropy_with_logits(seen, right_BT[judged_BT].float())
+        judged = F.binary_cross_entropy_with_logits(
+            seen, right_BT[judged_BT].float(), reduction="sum"
+        ) / judged_BT.sum().clamp(min=1)
         return wrote + judging * judged + EVEN * (balance(self.network) - 1.0)
 
 
