@@ -235,8 +235,7 @@ def test_limits_are_checked():
 
 def test_pieces_of_an_answer_are_sent_at_once():
     """Else the second piece waits until the client has confirmed the first: 40 ms a request on Linux."""
-    with run.listen("127.0.0.1", 0) as listening:
-        with socket.create_connection(listening.getsockname()):
-            accepted, _ = listening.accept()
-            with accepted:
-                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with run.listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
