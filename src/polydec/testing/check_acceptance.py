@@ -21,7 +21,7 @@ from polydec.families.ar.types import Budget, Verdict
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.exercised import (
-    counts_sentence,
+    ContractCounts,
     require_exercised,
     require_mechanism_exercised,
 )
@@ -29,7 +29,7 @@ from polydec.testing.toy import toy
 
 
 @dataclass(frozen=True)
-class AcceptanceCounts:
+class AcceptanceCounts(ContractCounts):
     """What a check saw of drafts that the target's own law had made.
 
     Args:
@@ -44,14 +44,9 @@ class AcceptanceCounts:
     greedy: int = 0
     sampled: int = 0
 
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
-
 
 @dataclass(frozen=True)
-class BestTreeCounts:
+class BestTreeCounts(ContractCounts):
     """What a check saw a tree choose.
 
     Args:
@@ -63,11 +58,6 @@ class BestTreeCounts:
     nodes: int = 0
     left_out: int = 0
     distinct: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 @dataclass(frozen=True)

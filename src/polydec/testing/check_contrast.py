@@ -12,12 +12,12 @@ from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise
 from polydec.targets.contrast import Contrasting
-from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
+from polydec.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.testing.shaper_contract import differs, rows
 
 
 @dataclass(frozen=True)
-class ContrastCounts:
+class ContrastCounts(ContractCounts):
     """What a check saw a contrast do.
 
     Args:
@@ -31,11 +31,6 @@ class ContrastCounts:
     followed: int = 0
     excluded: int = 0
     closed: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def check_contrast(rule: Contrasting, *, size: int = 7, neutral: bool = False) -> ContrastCounts:

@@ -21,7 +21,7 @@ from polydec.families.ar.walk import prefill
 from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.examples import bend
-from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
+from polydec.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 from polydec.verifiers.exact import Exact
@@ -39,7 +39,7 @@ OTHERS = (
 
 
 @dataclass
-class DrafterCounts:
+class DrafterCounts(ContractCounts):
     """What a check saw a drafter do.
 
     drafted: nodes that could have been accepted; accepted: of these, by the verifier; rejected: those below the last accepted
@@ -55,11 +55,6 @@ class DrafterCounts:
     proposing: int = 0
     distinct: int = 0
     learned: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
     def see(self, draft: Draft, verdict: Verdict) -> None:
         """Count one round."""
@@ -126,13 +121,10 @@ def check_drafter(
             for d in (Nothing(), drafter)
         ]
         assert texts[0].token_ids == texts[1].token_ids, "under `match` a draft changed the text"
-    if not (
-        in_laws.accepted and in_laws.rejected
-    ):  # those that look up what was written need more of it
+    # drafters that look up what was written need more of it
+    if not (in_laws.accepted and in_laws.rejected):
         _law(drafter, toy(1, size), REPEATED, 4, shapers, tolerance, in_laws)
-    counts.laws = in_laws.laws
-    counts.accepted += in_laws.accepted
-    counts.rejected += in_laws.rejected
+    counts += in_laws
     require_mechanism_exercised(counts, drafter)
     return counts
 

@@ -18,7 +18,7 @@ from polydec.families.ar.walk import prefill
 from polydec.models.lm import LM
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
-from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
+from polydec.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
 
@@ -26,7 +26,7 @@ SIZE = 7
 
 
 @dataclass(frozen=True)
-class InformedCounts:
+class InformedCounts(ContractCounts):
     """What a check saw a drafter make of states.
 
     Args:
@@ -39,11 +39,6 @@ class InformedCounts:
     drafted: int = 0
     informed: int = 0
     middle: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def check_informed(make: Callable[[LM], Drafter]) -> InformedCounts:

@@ -19,7 +19,7 @@ from polydec.core.types import Edit, Exactness
 from polydec.families.insertion.protocols import Inserter
 from polydec.families.insertion.types import Offer
 from polydec.testing.enumerate import Law, distance, law_of
-from polydec.testing.exercised import counts_sentence, require_exercised
+from polydec.testing.exercised import ContractCounts, require_exercised
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy_insertion import Asked, Last, Posterior, ToyInserter, left_open
 
@@ -30,7 +30,7 @@ SHORT = [text for n in range(4) for text in product(range(2), repeat=n)]
 
 
 @dataclass(frozen=True)
-class InsertionCounts:
+class InsertionCounts(ContractCounts):
     """What a check saw a decoder of the insertion family do.
 
     Args:
@@ -40,11 +40,6 @@ class InsertionCounts:
 
     answers: int = 0
     inserted: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def check_inserting(make: Make, *, unexercised: Mapping[str, str] | None = None) -> InsertionCounts:

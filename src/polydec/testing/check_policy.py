@@ -9,7 +9,7 @@ from typing import Any
 from polydec.core.types import Draft
 from polydec.families.ar.protocols import Policy
 from polydec.families.ar.types import Budget, Verdict
-from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
+from polydec.testing.exercised import ContractCounts, require_mechanism_exercised
 
 PHASE = 12
 """Rounds of a history in which drafts fare alike."""
@@ -20,7 +20,7 @@ Shown = tuple[int, int, int, bool, tuple[bool, ...]]
 
 
 @dataclass
-class PolicyCounts:
+class PolicyCounts(ContractCounts):
     """What a check saw a policy do.
 
     rounds: of all histories; accepted, rejected: drafts that were so as a whole; moved: budgets that were others than the
@@ -34,11 +34,6 @@ class PolicyCounts:
     moved: int = 0
     stopping: int = 0
     joined: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def check_policy(policy: Policy[Any]) -> PolicyCounts:

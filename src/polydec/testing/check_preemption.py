@@ -13,14 +13,14 @@ from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.models.lm import LM
-from polydec.testing.exercised import counts_sentence
+from polydec.testing.exercised import ContractCounts
 from polydec.testing.toy import toy
 
 PROMPT = (0, 1, 0, 2, 0, 1)
 
 
 @dataclass(frozen=True)
-class PreemptionCounts:
+class PreemptionCounts(ContractCounts):
     """What a check of requests on hold saw.
 
     Args:
@@ -30,11 +30,6 @@ class PreemptionCounts:
 
     answers: int = 0
     holds: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def run_on_hold(coros: Sequence[Coro], laws: Sequence[LM]) -> tuple[list[Any], list[int]]:

@@ -16,12 +16,12 @@ from polydec.core.types import Draft, Want
 from polydec.models.lm import LM
 from polydec.nets.press import Packed, Press
 from polydec.testing.check_target import check_target
-from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
+from polydec.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.testing.shaper_contract import differs
 
 
 @dataclass(frozen=True)
-class PressCounts:
+class PressCounts(ContractCounts):
     """What a check saw a press do.
 
     Args:
@@ -35,11 +35,6 @@ class PressCounts:
     dropped: int = 0
     rounded: int = 0
     changed: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 @dataclass(frozen=True)

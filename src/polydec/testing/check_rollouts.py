@@ -28,7 +28,7 @@ from polydec.testing.check_search import (
 )
 from polydec.testing.enumerate import Law, distance, law_of, target_law
 from polydec.testing.examples import SHAPERS, bend
-from polydec.testing.exercised import counts_sentence, require_exercised
+from polydec.testing.exercised import ContractCounts, require_exercised
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 
@@ -43,7 +43,7 @@ PROMPT = (0, 1, 0)
 
 
 @dataclass(frozen=True)
-class RolloutCounts:
+class RolloutCounts(ContractCounts):
     """What a check saw of texts that are tried for an answer.
 
     Args:
@@ -57,11 +57,6 @@ class RolloutCounts:
     branched: int = 0
     distinct: int = 0
     laws: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) -> RolloutCounts:

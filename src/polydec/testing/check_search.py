@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from polydec.base.errors import PolydecError
@@ -34,7 +34,7 @@ from polydec.shapers.presence import Presence
 from polydec.shapers.repetition import Repetition
 from polydec.testing.enumerate import target_law
 from polydec.testing.examples import SHAPERS, bend
-from polydec.testing.exercised import counts_sentence, require_exercised
+from polydec.testing.exercised import ContractCounts, require_exercised
 from polydec.testing.toy import Letters, toy
 
 Make = Callable[[Target], Decoder]
@@ -48,7 +48,7 @@ PROMPT = (0, 1, 0)
 
 
 @dataclass(frozen=True)
-class SearchCounts:
+class SearchCounts(ContractCounts):
     """What a check saw a search do.
 
     Args:
@@ -62,15 +62,6 @@ class SearchCounts:
     branched: int = 0
     pruned: int = 0
     scored: int = 0
-
-    def __add__(self, other: SearchCounts) -> SearchCounts:
-        """Both together."""
-        return SearchCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def counted_branches(events: Sequence[Event], answers: int) -> SearchCounts:

@@ -17,7 +17,7 @@ from polydec.core.protocols import Scores, Session, Shaper, Target
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.testing.exercised import (
-    counts_sentence,
+    ContractCounts,
     declared_unexercised,
     require_exercised,
 )
@@ -25,7 +25,7 @@ from polydec.testing.shaper_contract import differs
 
 
 @dataclass(frozen=True)
-class TargetCounts:
+class TargetCounts(ContractCounts):
     """What a check saw a target do.
 
     Args:
@@ -46,14 +46,9 @@ class TargetCounts:
     keys: int = 0
     probes: int = 0
 
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
-
 
 @dataclass(frozen=True)
-class ShapedCounts:
+class ShapedCounts(ContractCounts):
     """What a check saw shapers do to a target.
 
     Args:
@@ -63,11 +58,6 @@ class ShapedCounts:
 
     rows: int = 0
     changed: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def check_target(
@@ -95,6 +85,11 @@ def check_target(
     reasons = {**declared_unexercised(target), **checker.refusals}
     require_exercised(counts, type(target).__name__, names, reasons)
     return counts
+
+
+def largest_difference(a_V: Tensor, b_V: Tensor) -> float:
+    """Of the probabilities of two laws (log-probabilities), from 0 to 1."""
+    return float((probs(a_V) - probs(b_V)).abs().max())
 
 
 class Checker:
@@ -194,12 +189,12 @@ class Checker:
         return row_V
 
     def same(self, got_V: Tensor, want_V: Tensor, message: str) -> None:
-        distance = float((probs(got_V) - probs(want_V)).abs().max())
+        distance = largest_difference(got_V, want_V)
         assert distance <= self.tolerance, f"{message}: probabilities differ by {distance:.2e}"
 
-    def apart(self, a_V: Tensor, b_V: Tensor) -> bool:
+    def would_show(self, a_V: Tensor, b_V: Tensor) -> bool:
         """Whether two rows are so far from one another that one in the other's place would show."""
-        return float((probs(a_V) - probs(b_V)).abs().max()) > self.tolerance
+        return largest_difference(a_V, b_V) > self.tolerance
 
     async def rows(self, scores: Scores, draft: Draft, text: Sequence[int], what: str) -> None:
         for i in range(len(draft)):
@@ -208,7 +203,7 @@ class Checker:
             self.same(scores.row(i), want_V, f"{what}: row {i} is not that of its path {path}")
             before_V, self.row_before = self.row_before, want_V
             self.seen["rows"] += 1
-            self.seen["distinct"] += before_V is not None and self.apart(before_V, want_V)
+            self.seen["distinct"] += before_V is not None and self.would_show(before_V, want_V)
 
     async def trees(self) -> None:
         for nodes in (1, 2, 5, 7):
@@ -530,7 +525,7 @@ class Checker:
             )
             if n:
                 stands_V = await self.after([*left[1:], root])
-                self.seen["rewound"] += self.apart(stands_V, await self.after([*text, root]))
+                self.seen["rewound"] += self.would_show(stands_V, await self.after([*text, root]))
             session.close()
 
     async def forks(self) -> None:
@@ -561,7 +556,7 @@ class Checker:
             "second twin, later",
         )
         for first, other in (((a, b, a), (b, b, a)), ((a, b), (b, b))):
-            self.seen["forked"] += self.apart(await self.after(first), await self.after(other))
+            self.seen["forked"] += self.would_show(await self.after(first), await self.after(other))
         session.close()
         twin.close()
 

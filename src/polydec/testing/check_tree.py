@@ -18,7 +18,7 @@ from polydec.families.ar.types import Budget
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.enumerate import executions
-from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
+from polydec.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 
@@ -33,7 +33,7 @@ BUDGETS = {
 
 
 @dataclass(frozen=True)
-class TreeCounts:
+class TreeCounts(ContractCounts):
     """What a check saw a tree do, over all executions.
 
     Args:
@@ -47,11 +47,6 @@ class TreeCounts:
     siblings: int = 0
     deeper: int = 0
     stopped: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> TreeCounts:

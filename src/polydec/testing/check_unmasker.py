@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -28,7 +28,7 @@ from polydec.shapers.greedy import Greedy
 from polydec.shapers.logit_bias import LogitBias
 from polydec.testing.enumerate import distance, law_of
 from polydec.testing.exercised import (
-    counts_sentence,
+    ContractCounts,
     require_exercised,
     require_mechanism_exercised,
 )
@@ -41,7 +41,7 @@ Make = Callable[[Denoiser], Decoder]
 
 
 @dataclass(frozen=True)
-class CanvasCounts:
+class CanvasCounts(ContractCounts):
     """What a check saw on canvases.
 
     Args:
@@ -55,15 +55,6 @@ class CanvasCounts:
     parallel: int = 0
     masked_again: int = 0
     laws: int = 0
-
-    def __add__(self, other: CanvasCounts) -> CanvasCounts:
-        """Both together."""
-        return CanvasCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 CANVAS_KINDS = ("parallel", "masked_again")
@@ -326,7 +317,7 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
 
 
 @dataclass(frozen=True)
-class RefreshCounts:
+class RefreshCounts(ContractCounts):
     """What a check saw a refresh rule do.
 
     Args:
@@ -338,17 +329,6 @@ class RefreshCounts:
     passes: int = 0
     reused: int = 0
     refreshed: int = 0
-
-    def __add__(self, other: RefreshCounts) -> RefreshCounts:
-        """Both together."""
-        return RefreshCounts(
-            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
-        )
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def check_refresh(refresh: Refresh) -> RefreshCounts:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from dataclasses import Field, dataclass, fields
+from typing import Any, ClassVar, Self
 
 from polydec.core.trace import Edited, Event, Pruned
 from polydec.core.types import Draft
@@ -16,32 +16,26 @@ NONE_HAPPENED = "{} does not exercise what it is there for: 0 {} (of {})"
 REASONED_YET_HAPPENED = "{} counts {} {}, though it declares that there are none: {}"
 
 
-class ContractCounts(Protocol):
-    """What a contract counted: a dataclass of numbers, 0 or more, that says itself in words."""
+class ContractCounts:
+    """What a contract counted: the base of dataclasses whose fields are numbers, 0 or more. Counts of several checks add up."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __add__(self, other: Self) -> Self:
+        """Both together."""
+        return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     @property
     def sentence(self) -> str:
-        """All of it in words."""
-        ...
-
-
-def counts_sentence(counts: Any) -> str:
-    """What a check counted, in words.
-
-    Args:
-        counts: An instance of a dataclass whose fields are numbers.
-
-    Returns:
-        Each number before the name of its field.
-    """
-    return ", ".join(
-        f"{getattr(counts, f.name)} {f.name.replace('_', ' ')}" for f in fields(counts)
-    )
+        """Each number before the name of its field."""
+        return ", ".join(
+            f"{getattr(self, f.name)} {f.name.replace('_', ' ')}" for f in fields(self)
+        )
 
 
 @dataclass(frozen=True)
-class ExercisedCounts:
-    """How often a check saw each thing happen; counts of several checks add up.
+class ExercisedCounts(ContractCounts):
+    """How often a check saw each thing happen.
 
     Args:
         drafted: Drafted tokens that could have been accepted: nodes of token trees without roots and probes, or tokens that
@@ -62,12 +56,6 @@ class ExercisedCounts:
     pruned: int = 0
     cut: int = 0
     laws: int = 0
-
-    def __add__(self, other: ExercisedCounts) -> ExercisedCounts:
-        """Both together."""
-        return ExercisedCounts(
-            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
-        )
 
     @property
     def tokens(self) -> str:
@@ -225,7 +213,7 @@ def require_exercised(
 
 
 def require_mechanism_exercised(
-    counts: Any, checked: object, wanted: Iterable[str] | None = None
+    counts: ContractCounts, checked: object, wanted: Iterable[str] | None = None
 ) -> None:
     """Raise AssertionError where the contract of a mechanism never saw what it is there for, unless its class says why.
 

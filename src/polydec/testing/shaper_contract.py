@@ -13,13 +13,13 @@ from torch import Tensor
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.protocols import Shaper, of_choice
 from polydec.core.types import Reads
-from polydec.testing.exercised import counts_sentence, require_mechanism_exercised
+from polydec.testing.exercised import ContractCounts, require_mechanism_exercised
 
 Relabel = Callable[[Callable[[int], int]], Shaper[Any]]
 
 
 @dataclass(frozen=True)
-class ShaperCounts:
+class ShaperCounts(ContractCounts):
     """What a check saw a shaper do.
 
     Args:
@@ -29,11 +29,6 @@ class ShaperCounts:
 
     changed: int = 0
     followed: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """All of it in words."""
-        return counts_sentence(self)
 
 
 def differs(a_V: Tensor, b_V: Tensor) -> bool:
