@@ -9,20 +9,17 @@ import warnings
 import pytest
 
 from polydec import api
-from polydec.cli.main import main
 from polydec.request import profile
 from polydec.request.passes import Passes, table
 from polydec.testing.toy import toy
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(polydec_command):
     def call(*args, code=0):
-        monkeypatch.setattr(sys, "argv", ["polydec", *args])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert int(stop.value.code or 0) == code
-        return capsys.readouterr()
+        done = polydec_command(*args)
+        assert done.code == code
+        return done
 
     return call
 

@@ -310,20 +310,10 @@ def test_what_no_other_engine_can_take(tmp_path, lm):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command(tmp_path, capsys, monkeypatch):
-    import sys
-
-    from polydec.cli.main import main
-
-    def run_it(*args):
-        monkeypatch.setattr(sys, "argv", ["polydec", "export", *args])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, capsys.readouterr()
-
-    code, said = run_it(str(write(tmp_path / "e")), str(tmp_path / "out"), "--tokens", "3")
+def test_the_command(tmp_path, polydec_command):
+    said = polydec_command("export", write(tmp_path / "e"), tmp_path / "out", "--tokens", 3)
     assert (
-        code == 0
+        said.code == 0
         and '"method": "eagle3"' in said.out
         and "--speculative-num-draft-tokens 4" in said.out
     )
@@ -340,5 +330,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         ((str(tmp_path / "e"), str(tmp_path / "out")), "empty"),
         ((unsaid, str(tmp_path / "o2"), "--target", "zoo:tiny"), "too few"),
     ):
-        code, said = run_it(*args)
-        assert code == 2 and says in said.err and len(said.err.splitlines()) == 1 and not said.out
+        said = polydec_command("export", *args)
+        assert (
+            said.code == 2 and says in said.err and len(said.err.splitlines()) == 1 and not said.out
+        )

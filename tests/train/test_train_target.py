@@ -1,10 +1,7 @@
 """What each training command says of a model that it is not for: one sentence, exit code 2, and nothing is written."""
 
-import sys
-
 import pytest
 
-from polydec.cli.main import main
 from polydec.train.diffusion import DiffusionSpec, begun, save
 
 OTHER = "must be an autoregressive model"
@@ -28,14 +25,15 @@ COMMANDS = [
 ]
 
 
-def refused(monkeypatch, capsys, *args):
-    monkeypatch.setattr(sys, "argv", ["polydec", *args])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    out, err = capsys.readouterr()
-    assert stop.value.code == 2 and not out and "Traceback" not in err, err
-    assert len(err.strip().splitlines()) == 1 and len(err) < 320, err
-    return err
+@pytest.fixture
+def refused(polydec_command):
+    def call(*args):
+        code, out, err = polydec_command(*args)
+        assert code == 2 and not out and "Traceback" not in err, err
+        assert len(err.strip().splitlines()) == 1 and len(err) < 320, err
+        return err
+
+    return call
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +50,16 @@ def shifted(tmp_path_factory):
 
 
 @pytest.mark.parametrize("command, target, says", COMMANDS, ids=lambda x: x)
-def test_a_target_of_another_kind(command, target, says, shifted, monkeypatch, capsys, tmp_path):
+def test_a_target_of_another_kind(command, target, says, shifted, refused, tmp_path):
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
     target = shifted if target == "SHIFTED" else target
     words = command.replace("PAIRS", str(tmp_path / "pairs.jsonl")).split()
     out = () if words[0] == "strength" else ("--out", str(tmp_path / "out"))
-    said = refused(monkeypatch, capsys, "train", *words, "--target", target, *out)
+    said = refused("train", *words, "--target", target, *out)
     assert says in said and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("flag", ["--start", "--teacher"])
-def test_a_language_model_begins_with_one_and_learns_from_one(flag, monkeypatch, capsys, tmp_path):
+def test_a_language_model_begins_with_one_and_learns_from_one(flag, refused, tmp_path):
     args = ("train", "lm", "--out", str(tmp_path / "out"), flag, "zoo:diffusion")
-    assert OTHER in refused(monkeypatch, capsys, *args)
+    assert OTHER in refused(*args)
