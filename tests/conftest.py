@@ -58,7 +58,7 @@ def recorded_costs_and_own_cache(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user-cache")))
         patch.setenv("POLYDEC_PROFILE", str(Path(__file__).with_name("recorded_profile.json")))
         patch.setattr(linear, "measure", first_kernel_is_fastest)
-        patch.setattr(training_loop, "bf16_is_faster", lambda: False)
+        patch.setattr(training_loop, "has_bf16", lambda: False)
         yield
 
 

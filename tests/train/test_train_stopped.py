@@ -11,7 +11,8 @@ import torch
 
 import forked
 from polydec.cli import training
-from polydec.train import envelope
+from polydec.nets import linear
+from polydec.train import envelope, loop
 from polydec.train.envelope import STATE, Course, carry_out, identity
 from polydec.train.loop import fit
 from polydec.train.schedule import Schedule
@@ -117,6 +118,16 @@ def test_every_training_that_takes_steps_takes_them_in_the_envelope():
 
 def _module(command):
     return import_module(command.entry.partition(":")[0])
+
+
+def test_no_clock_decides_what_a_training_computes_in(tmp_path, monkeypatch):
+    """Two runs of one training come to the same weights on a machine that is busier in one of them."""
+    monkeypatch.setattr(loop, "has_bf16", linear.has_bf16)
+    for name in ("perf_counter", "monotonic", "time"):
+        monkeypatch.setattr(f"time.{name}", lambda: pytest.fail("a clock was asked"))
+    assert loop.arithmetic(tmp_path / "none") == linear.has_bf16()
+    torch.save({"identity": {"bf16": True}}, tmp_path / STATE)
+    assert loop.arithmetic(tmp_path / STATE) and not loop.arithmetic(tmp_path / STATE, False)
 
 
 STOPS = """

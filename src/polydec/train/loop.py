@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from polydec.base.edge import Record, check, sentence
 from polydec.base.errors import RequestError
 from polydec.base.files import replace
+from polydec.nets.linear import has_bf16
 from polydec.train.muon import Muon
 from polydec.train.schedule import Schedule
 
@@ -51,9 +52,7 @@ def optimisers(
     ]
     if deep:
         out.append(
-            (torch.optim.Muon if bf16_is_native() else Muon)(
-                deep, lr=s.muon, weight_decay=s.weight_decay
-            )
+            (torch.optim.Muon if has_bf16() else Muon)(deep, lr=s.muon, weight_decay=s.weight_decay)
         )
     return out
 
@@ -258,33 +257,18 @@ def precision(enabled: bool) -> Any:
 
 
 def arithmetic(state: Path, asked: bool | None = None) -> bool:
-    """Whether to train in bf16: as asked; where nothing was asked, as the run does that `state` keeps (under "bf16" in its
-    identity), so that it goes on to the same weights on a machine that is busier now; else as it is measured."""
+    """Whether to train in bf16. Two runs of one training must come to the same weights, so no clock decides.
+
+    Args:
+        state: The file of a checkpoint. A run that goes on keeps the arithmetic that it began with ("bf16" in its identity).
+        asked: What the user asked for; None: bf16 where this machine multiplies it.
+
+    Returns:
+        As asked, else as the checkpoint says, else as the machine allows.
+    """
     if asked is not None:
         return asked
     if state.exists():
         with suppress(Exception):  # what is wrong with the file is said by whoever goes on from it
             return bool(torch.load(state, weights_only=True, mmap=True)["identity"]["bf16"])
-    return bf16_is_faster()
-
-
-def bf16_is_native() -> bool:
-    """Whether this machine has bf16 arithmetic of its own."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def bf16_is_faster(width: int = 512, rows: int = 1024) -> bool:
-    """Whether a matrix product in bf16 is measurably faster than in fp32 here; False without bf16 arithmetic, unmeasured."""
-    if not bf16_is_native():
-        return False
-
-    def seconds(dtype: torch.dtype) -> float:
-        a, b = torch.ones(rows, width, dtype=dtype), torch.ones(width, width, dtype=dtype)
-        best = math.inf
-        for _ in range(5):
-            start = time.perf_counter()
-            torch.matmul(a, b)
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    return seconds(torch.bfloat16) < 0.9 * seconds(torch.float32)
+    return has_bf16()

@@ -23,7 +23,7 @@ class DraftSpec:
     """What `train_draft` makes, for a target of the Llama skeleton.
 
     text: without it the target writes out/text.jsonl first. tasks: (kind of prompt, divergence). own: None, what the policy
-    says. tokens: the most frequent of the text. bf16: None measures whether it is faster.
+    says. tokens: the most frequent of the text. bf16: None takes it where the machine multiplies it.
     """
 
     out: Kept
@@ -59,7 +59,9 @@ class DraftSpec:
     muon: Annotated[float, PythonOnly(), "highest learning rate of Muon"] = 0.01
     context: Annotated[int, PythonOnly(), "longest sequence in training"] = 1024
     seed: Seed = 0
-    bf16: Annotated[bool | None, PythonOnly(), "16-bit arithmetic (none: as measured)"] = None
+    bf16: Annotated[
+        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
+    ] = None
     save_every: Annotated[int, PythonOnly(), "steps between checkpoints"] = 50
 
     def __post_init__(self) -> None:

@@ -71,7 +71,9 @@ class LMSpec:
         250.0
     )
     order: Annotated[int, AtLeast(1), PythonOnly(), "of the n-gram that is measured beside it"] = 5
-    bf16: Annotated[bool | None, PythonOnly(), "16-bit arithmetic (none: as measured)"] = None
+    bf16: Annotated[
+        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
+    ] = None
     long: Annotated[float, Within(0, 1), PythonOnly(), "the share of the steps with long rows"] = (
         0.2
     )

@@ -42,7 +42,9 @@ class SortedSpec:
     ] = (10.0, 8.0, 6.0)
     held_kb: Annotated[float, PythonOnly(), "kilobytes of held-out text of each kind"] = 250.0
     seed: Seed = 0
-    bf16: Annotated[bool | None, PythonOnly(), "16-bit arithmetic (none: as measured)"] = None
+    bf16: Annotated[
+        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
+    ] = None
     more: Annotated[Mapping[str, Any] | None, PythonOnly(), "fields of LMSpec, for tests"] = None
 
     def __post_init__(self) -> None:

@@ -73,7 +73,9 @@ class StatesSpec:
         Within(1, 4096),
         "layer that each state enters, such as 1,2,3 (hidden-transfer; none: the middle one)",
     ] = ()
-    bf16: Annotated[bool | None, PythonOnly(), "16-bit arithmetic (none: as measured)"] = None
+    bf16: Annotated[
+        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
+    ] = None
     compute: Annotated[str | None, "the target's arithmetic while it writes and reads"] = None
 
     def __post_init__(self) -> None:
