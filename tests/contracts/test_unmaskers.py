@@ -108,14 +108,14 @@ def test_recipe_that_fills_several_gaps(record_counts, name):
 
 
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
-def test_recipe_under_the_rules_of_a_request(name):
-    check_rules(lambda denoiser, shapers: made(name, denoiser, shapers=shapers))
+def test_recipe_under_the_rules_of_a_request(record_counts, name):
+    record_counts(check_rules(lambda denoiser, shapers: made(name, denoiser, shapers=shapers)))
 
 
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
 def test_recipe_on_a_block_causal_model(record_counts, name):
     record_counts(check_ends(lambda denoiser: made(name, denoiser, 5), AGAIN.get(name, 0)))
-    check_batch(lambda denoiser: made(name, denoiser, 5))
+    record_counts(check_batch(lambda denoiser: made(name, denoiser, 5)))
 
 
 @pytest.mark.parametrize("name", ["mdlm", "left-to-right"])
