@@ -2,11 +2,13 @@
 
 import pytest
 
+from polydec.families.search.rollouts import Rollouts
 from polydec.testing.check_inserting import check_replay, last
-from polydec.testing.check_rollouts import RolloutCounts
+from polydec.testing.check_rollouts import RolloutCounts, check_rollouts
 from polydec.testing.check_search import check_search, counted_branches
 from polydec.testing.exercised import require_exercised
 from polydec.testing.kits import build
+from rollouts_reference import plain
 
 
 def test_a_search_that_follows_one_text_says_so():
@@ -21,6 +23,18 @@ def test_a_trace_without_branches_counts_none():
 def test_rollouts_that_try_one_text_say_so():
     with pytest.raises(AssertionError, match="0 branched and 0 distinct"):
         require_exercised(RolloutCounts(8), "a check of rollouts", ("branched", "distinct"))
+
+
+class FirstText:
+    """Takes the first text, whatever the others are."""
+
+    def pick(self, tries):
+        return 0
+
+
+def test_rollouts_that_always_take_the_first_text_say_so():
+    with pytest.raises(AssertionError, match="0 picked over first"):
+        check_rollouts(lambda target: Rollouts(plain(target), FirstText(), 2, 2))
 
 
 def test_texts_that_only_grow_at_their_end_count_no_insertion():
