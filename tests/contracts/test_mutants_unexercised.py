@@ -8,16 +8,22 @@ from polydec.testing.check_rollouts import RolloutCounts, check_rollouts
 from polydec.testing.check_search import check_search, counted_branches
 from polydec.testing.exercised import require_exercised
 from polydec.testing.kits import build
+from reasoned import Reasoned
 from rollouts_reference import plain
 
 
 def test_a_search_that_follows_one_text_says_so():
-    with pytest.raises(AssertionError, match="0 branched and 0 pruned and 0 scored"):
-        check_search(lambda target: build("contrastive-search", target, None, {})[0], 1)
+    def undeclared(target):
+        return Reasoned(build("contrastive-search", target, None, {})[0], {})
+
+    with pytest.raises(AssertionError, match="0 branched and 0 pruned and 0 scored and 0 tied "):
+        check_search(undeclared, 1)
 
 
 def test_a_trace_without_branches_counts_none():
-    assert counted_branches([], 2).sentence == "2 answers, 0 branched, 0 pruned, 0 scored"
+    assert counted_branches([], 2).sentence == (
+        "2 answers, 0 branched, 0 pruned, 0 scored, 0 tied, 0 refused"
+    )
 
 
 def test_rollouts_that_try_one_text_say_so():

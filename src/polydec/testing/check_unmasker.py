@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -176,15 +176,14 @@ def check_joint(
     return counts
 
 
-def check_canvas_decoder(
-    make: Make, again: int = 0, *, unexercised: Mapping[str, str] | None = None
-) -> CanvasCounts:
+def check_canvas_decoder(make: Make, again: int = 0) -> CanvasCounts:
     """Raise AssertionError unless answers end where they should, edits replay to the answer, draws have names of their own, a
-    request says in a batch what it says alone, choices differ, and boards are closed however a run ends. again: how many
-    tokens may be written a second time; unexercised: by the name of a count (CanvasCounts), why no pass fills several gaps, or
-    puts one back. Returns the counts."""
+    request says in a batch what it says alone, choices differ, and boards are closed however a run ends. Passes that fill
+    several gaps and gaps that are put back must have been seen, unless an attribute `unexercised` of the decoder's class says,
+    by the name of a count (CanvasCounts), why that is 0. again: how many tokens may be written a second time. Returns the
+    counts."""
     counts = _canvas_decoder(make, again)
-    require_exercised(counts, "a check of canvases", CANVAS_KINDS, unexercised)
+    require_mechanism_exercised(counts, make(ToyDenoiser(Chain(0))), CANVAS_KINDS)
     return counts
 
 
