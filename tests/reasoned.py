@@ -10,7 +10,7 @@ class Reasoned:
     """`inner`, which declares what never happens with these options.
 
     Args:
-        inner: A drafter, a shaper or a target.
+        inner: A drafter, a shaper, a target, an unmasker or a search.
         unexercised: By the name of a count of its contract, why it is 0.
     """
 

@@ -6,13 +6,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from polydec.core.types import Draw
+from polydec.core.types import Draw, Vocab
+from polydec.drafters._states import StateGuess
 from polydec.drafters.block_filled import BlockFilledGuess
+from polydec.drafters.heads import FromHeads
 from polydec.drafters.lookup import Lookup
+from polydec.learned.kinds import heads
 from polydec.methods import registry
 from polydec.testing.check_drafter import check_drafter
 from polydec.testing.examples import example
 from polydec.testing.toy import Table
+from polydec.trees.best_first import BestFirst
 
 DRAFTERS = registry.mechanisms("drafters")
 LEARNS = sorted(set(DRAFTERS) - {"nothing", "self_speculative", "forced"})
@@ -112,3 +116,34 @@ def test_a_fork_that_shares_the_text_of_a_block_drafter(monkeypatch):
 def test_a_broken_root(fault):
     with pytest.raises(AssertionError, match="node 0 is"):
         check_drafter(Faulty(Lookup(), fault))
+
+
+class ByEnding(StateGuess):
+    """Takes the state of an earlier text for that of one that ends in the same two tokens; a fork adds to the same notes."""
+
+    def learn(self, draft, scores, verdict):
+        super().learn(draft, scores, verdict)
+        self.true_H = self.states.setdefault(self.text[-2:], self.true_H)
+
+    def fork(self, session, choice=None):
+        twin = super().fork(session, choice)
+        twin.states = self.states
+        return twin
+
+
+@dataclass(frozen=True)
+class HeadsByEnding(FromHeads):
+    def open(self, prompt, session):
+        guess = super().open(prompt, session)
+        twin = ByEnding(guess.drafter, guess.session, guess.cache, bent=guess.bent)
+        twin.states = {}
+        return twin
+
+
+def test_states_of_another_text_with_the_same_ending():
+    """Hidden states of a toy depend on all of the text."""
+    medusa = heads.examples(Vocab(3, frozenset()), 4, 4)[0]
+    assert not medusa.reads
+    check_drafter(FromHeads(medusa, BestFirst(2)))
+    with pytest.raises(AssertionError, match="gave another draft"):
+        check_drafter(HeadsByEnding(medusa, BestFirst(2)))

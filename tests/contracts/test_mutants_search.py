@@ -94,6 +94,12 @@ MUTANTS = {
         "await tree.score(), Counter[int](), list[Group]()",
         "await tree.score(), vars(self).setdefault('chosen', Counter[int]()), list[Group]()",
     ),
+    "who wins a tie changes from request to request": (
+        "diverse_beam",
+        "for g in groups for b in g.ended), key=self._score, reverse=True",
+        "for g in groups for b in g.ended), reverse=True, "
+        "key=lambda b, turn=next(TURNS): (self._score(b), b.text.tokens[-1] * (-1) ** turn)",
+    ),
     "temperature 0 is a law of one text": ("searched", "", ""),
 }
 MUTE = """
@@ -122,6 +128,7 @@ def search(fault=None):
                 f"polydec.families.search.{other} import", f"mutant_{number}_{other} import"
             )
         out = sys.modules[f"mutant_{number}_{file}"] = ModuleType(f"mutant_{number}_{file}")
+        vars(out)["TURNS"] = count()  # for a fault that does not do the same twice
         exec(compile(source, f"mutant_{number}_{file}", "exec"), vars(out))
     return out.DiverseBeam
 

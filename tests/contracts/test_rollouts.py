@@ -71,6 +71,7 @@ def test_rollouts(record_counts, name):
         "budget": 30,
         "interval": 2,
         "heat": 1.0,
+        "answers": "a|b|c",
     }
     options = {k: v for k, v in small.items() if k in known}
     trained = artefacts if registry.get(name).CARD.needs_training else lambda vocab: ()

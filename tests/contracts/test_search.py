@@ -10,13 +10,6 @@ DRAWN = {
     "stochastic-beam-search"
 }  # its answers are drawn, not ranked: no width finds the best texts
 MIXED = {"superposed-decoding"}  # its score is of a mixture, and no width finds the best texts
-NOT_SEEN = {
-    "contrastive-search": dict.fromkeys(
-        ("branched", "pruned", "scored"), "it follows one text, and ranks tokens only"
-    ),
-    "stochastic-beam-search": {"scored": "its texts are drawn, not ranked"},
-}
-"""Of searches, what they never do, and why."""
 SEARCHES = [
     name
     for name, m in registry.recipes().items()
@@ -49,6 +42,5 @@ def test_search(record_counts, name):
         wide=wide if several and not drawn and name not in MIXED else None,
         ranked=not drawn,
         score=None if charged or drawn else mean_logp,
-        unexercised=NOT_SEEN.get(name),
     )
     record_counts(counts)

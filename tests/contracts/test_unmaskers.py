@@ -21,10 +21,6 @@ from polydec.testing.toy import toy
 from polydec.unmaskers.in_order import InOrder
 from reasoned import Reasoned
 
-ONE_A_PASS = {
-    "parallel": "it fills one gap a pass unless steps, a count or a threshold say otherwise"
-}
-AT_ONCE = {"masked_again": "a single step fills every gap of a block"}
 STEPPED = ["confidence", "margin", "entropy", "at_random", "left_to_right"]
 
 
@@ -33,15 +29,19 @@ def test_unmasker(record_counts, name):
     unmasker = example(registry.mechanisms("unmaskers")[name])
     if name == "agreement":  # blocks of a contract are too short for its warm-up
         unmasker = replace(unmasker, warmup=0)
-    alone = name in (*STEPPED, "in_order")
-    record_counts(check_unmasker(Reasoned(unmasker, ONE_A_PASS) if alone else unmasker))
+    record_counts(check_unmasker(unmasker))
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("name", STEPPED)
 def test_fixed_steps(record_counts, name, steps):
-    unmasker = registry.mechanisms("unmaskers")[name](steps)
-    reasons = {1: AT_ONCE, 2: {}, 3: ONE_A_PASS}[steps]  # a block holds three gaps
+    record_counts(check_unmasker(registry.mechanisms("unmaskers")[name](steps)))
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_as_many_steps_as_gaps(record_counts, name):
+    unmasker = registry.mechanisms("unmaskers")[name](3)
+    reasons = {"parallel": "a block of the contract holds three gaps"}
     record_counts(check_unmasker(Reasoned(unmasker, reasons)))
 
 
@@ -96,7 +96,6 @@ def test_recipe(record_counts, name):
     counts = check_canvas_decoder(
         lambda denoiser: made(name, denoiser),
         AGAIN.get(name, 0),
-        unexercised=ONE_A_PASS if name in SEVERAL else None,
     )
     record_counts(counts)
 
@@ -108,14 +107,14 @@ def test_recipe_that_fills_several_gaps(record_counts, name):
 
 
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
-def test_recipe_under_the_rules_of_a_request(name):
-    check_rules(lambda denoiser, shapers: made(name, denoiser, shapers=shapers))
+def test_recipe_under_the_rules_of_a_request(record_counts, name):
+    record_counts(check_rules(lambda denoiser, shapers: made(name, denoiser, shapers=shapers)))
 
 
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
 def test_recipe_on_a_block_causal_model(record_counts, name):
     record_counts(check_ends(lambda denoiser: made(name, denoiser, 5), AGAIN.get(name, 0)))
-    check_batch(lambda denoiser: made(name, denoiser, 5))
+    record_counts(check_batch(lambda denoiser: made(name, denoiser, 5)))
 
 
 @pytest.mark.parametrize("name", ["mdlm", "left-to-right"])

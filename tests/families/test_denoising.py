@@ -63,6 +63,7 @@ from polydec.unmaskers.left_to_right import LeftToRight
 from polydec.unmaskers.local import Local
 from polydec.unmaskers.margin import Margin
 from polydec.unmaskers.threshold import Threshold
+from reasoned import Reasoned
 
 FILTER = filters.examples(ToyDenoiser(Chain(0)).vocab, 4, 4)[0]
 
@@ -556,14 +557,21 @@ def test_a_rule_that_feeds_everything_says_so():
 
 
 def test_an_unmasker_that_fills_one_gap_a_pass_says_so():
-    with pytest.raises(AssertionError, match=r"LeftToRight does not exercise .* 0 parallel"):
-        check_unmasker(LeftToRight())
-    with pytest.raises(AssertionError, match=r"LeftToRight does not exercise .* 0 masked again"):
-        check_unmasker(LeftToRight(1))
-    with pytest.raises(
-        AssertionError, match=r"a check of canvases does not exercise .* 0 parallel"
-    ):
-        check_canvas_decoder(lambda d: Denoising(d, LeftToRight(), Full(), 5))
+    one, all_at_once = (Reasoned(LeftToRight(steps), {}) for steps in (0, 1))
+    with pytest.raises(AssertionError, match=r"does not exercise .* 0 parallel"):
+        check_unmasker(one)
+    with pytest.raises(AssertionError, match=r"does not exercise .* 0 masked again"):
+        check_unmasker(all_at_once)
+    with pytest.raises(AssertionError, match=r"Denoising does not exercise .* 0 parallel"):
+        check_canvas_decoder(lambda d: Denoising(d, one, Full(), 5))
+
+
+def test_an_unmasker_that_fills_several_gaps_a_pass_must_not_declare_one():
+    untrue = Reasoned(LeftToRight(2), LeftToRight().unexercised)
+    with pytest.raises(AssertionError, match="declares that there are none: it fills one gap"):
+        check_unmasker(untrue)
+    with pytest.raises(AssertionError, match="declares that there are none: it fills one gap"):
+        check_canvas_decoder(lambda d: Denoising(d, untrue, Full(), 5))
 
 
 @pytest.mark.parametrize("broken", ["twice", "leaves its board open"])

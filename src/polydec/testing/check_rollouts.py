@@ -14,7 +14,7 @@ from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run
-from polydec.core.trace import Edited, Observer
+from polydec.core.trace import Branched, Edited, Event, Observer, Tried
 from polydec.core.types import Reads
 from polydec.families.search.stats import SearchStats
 from polydec.models.lm import LM
@@ -28,7 +28,7 @@ from polydec.testing.check_search import (
 )
 from polydec.testing.enumerate import Law, distance, law_of, target_law
 from polydec.testing.examples import SHAPERS, bend
-from polydec.testing.exercised import ContractCounts, require_exercised
+from polydec.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 
@@ -50,12 +50,14 @@ class RolloutCounts(ContractCounts):
         answers: Answers whose traces were read. 0 or more, like all of these.
         branched: Texts, or beginnings of texts, that were tried beside the first one of a request.
         distinct: Texts that differ among the answers to one request, beside the first one.
+        picked_over_first: Answers that do not go on from the first text that was tried for them, though no limit cut it.
         laws: Laws of the answers that were enumerated.
     """
 
     answers: int = 0
     branched: int = 0
     distinct: int = 0
+    picked_over_first: int = 0
     laws: int = 0
 
 
@@ -64,7 +66,8 @@ def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) 
 
     tries: how many texts it draws for an answer; picked: which one a reference takes of them: the law of the answers is then
     that of taking it from so many independent draws, enumerated (None: there is no reference). Texts
-    beside the first, and answers that differ, must have been seen. Returns the counts."""
+    beside the first, answers that differ, and answers other than the first text must have been seen, unless a class attribute
+    `unexercised` says, by the name of a count (RolloutCounts), why that is 0. Returns the counts."""
     check_sessions(make)
     seen = check_events(make, 2)
     check_neighbours(make, 2)
@@ -72,9 +75,10 @@ def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) 
     check_ledger(make)
     check_clock(make)
     check_draws(make)
+    over_first = picks_over_first(make)
     laws = 0 if picked is None else check_law(make, tries, picked).laws
-    counts = RolloutCounts(seen.answers, seen.branched, distinct, laws)
-    require_exercised(counts, "a check of rollouts", ("branched", "distinct"))
+    counts = RolloutCounts(seen.answers, seen.branched, distinct, over_first, laws)
+    require_mechanism_exercised(counts, make(toy(1)), ("branched", "distinct", "picked_over_first"))
     return counts
 
 
@@ -130,6 +134,34 @@ def check_texts(make: Make) -> int:
             noted_rightly(target, r)
         distinct += len({r.token_ids for r in found}) - 1
     return distinct
+
+
+def picks_over_first(make: Make) -> int:
+    """How many answers do not go on from the first text that was tried for them. Texts have room to come to an end of their
+    own: which one is taken is left to the search, not to the limit."""
+    count, room = 0, 64
+    for seed in range(24):
+        target, events = toy(seed, 4, sharp=0.7), list[Event]()
+        request = Request(PROMPT, room, seed=seed)
+        answer = run([answer_one(make(target), request, on=events.append)])[0].token_ids
+        first = first_tried(events)
+        count += len(first) < room and answer[: len(first)] != first
+    return count
+
+
+def first_tried(events: Sequence[Event]) -> tuple[int, ...]:
+    """The tokens of the first branch that anything was written to, as the events of one answer tell of it."""
+    texts, first = dict[int, tuple[int, ...]](), list[int]()
+    for event in events:
+        match event:
+            case Branched():
+                texts[event.branch] = texts.get(event.parent, ())[: event.at]
+            case Tried():
+                texts[event.branch] += event.tokens
+                first.append(event.branch)
+            case _:
+                pass
+    return texts[first[0]] if first else ()
 
 
 def check_ledger(make: Make) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from polydec.base.errors import PolydecError
@@ -34,7 +35,7 @@ from polydec.shapers.presence import Presence
 from polydec.shapers.repetition import Repetition
 from polydec.testing.enumerate import target_law
 from polydec.testing.examples import SHAPERS, bend
-from polydec.testing.exercised import ContractCounts, require_exercised
+from polydec.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.testing.toy import Letters, toy
 
 Make = Callable[[Target], Decoder]
@@ -56,12 +57,20 @@ class SearchCounts(ContractCounts):
         branched: Branches that were begun beside the first one of a request.
         pruned: Branches that were given up.
         scored: Scores that branches were ranked by.
+        tied: Answers that are worth as much as the one before them, in a law with pairs of equal texts.
+        refused: Requests for more answers than the search gives, which it refused.
     """
 
     answers: int = 0
     branched: int = 0
     pruned: int = 0
     scored: int = 0
+    tied: int = 0
+    refused: int = 0
+
+
+SEARCH_KINDS = ("branched", "pruned", "scored", "tied", "refused")
+"""What a check of a search must have seen."""
 
 
 def counted_branches(events: Sequence[Event], answers: int) -> SearchCounts:
@@ -86,26 +95,27 @@ def check_search(
     expected: Callable[[Target, int], Ranked] | None = None,
     score: Callable[[Result], float] | None = mean_logp,
     ranked: bool = True,
-    unexercised: Mapping[str, str] | None = None,
 ) -> SearchCounts:
-    """Raise AssertionError unless what `make` gives is a search that can be relied on.
+    """Raise AssertionError unless what `make` gives is a search that can be relied on, and unless it was seen to begin, give up
+    and score branches, to give texts that tie, and to refuse more answers than it has. A class attribute `unexercised` says, by
+    the name of a count (SearchCounts), why that is 0.
 
     width: the most answers that it gives; wide: the same search at any width, which must find the best texts of all where it is
     as wide as there are texts, ranked by their mean log-probability (None: no width does that); expected: what `make` itself
     finds of a target within a number of tokens, from a reference (None: there is none); score: what a result's score must be,
     from its log-probabilities (None: something else counts in); ranked: whether answers are sorted by a score, else they are
-    drawn, in this order; unexercised: by the name of a count (SearchCounts), why a search begins, gives up or scores no branch.
-    Returns the counts."""
-    check_refusal(make, width)
+    drawn, in this order. Returns the counts."""
+    counts = check_refusal(make, width)
     check_sessions(make)
-    counts = check_events(make, min(width, 2))
+    counts += check_events(make, min(width, 2))
+    counts += check_ties(make, min(width, 2))
     check_results(make, min(width, 2), score, ranked)
     check_neighbours(make, min(width, 2))
     if wide is not None:
         check_exhaustive(wide)
     if expected is not None:
         check_expected(make, expected)
-    require_exercised(counts, "a check of searches", ("branched", "pruned", "scored"), unexercised)
+    require_mechanism_exercised(counts, make(toy(1)), SEARCH_KINDS)
     return counts
 
 
@@ -236,9 +246,39 @@ def noted_rightly(target: Target, r: Result) -> None:
         )
 
 
-def check_refusal(make: Make, width: int) -> None:
-    """More answers than the search gives are refused with one sentence, before anything is fed."""
-    target = toy(5, 5)
+def check_ties(make: Make, n: int) -> SearchCounts:
+    """Texts that tie are different texts, and the same ones when they are asked for again, alone or with the others. Returns
+    how many answers tied."""
+    counts = SearchCounts()
+    for seed in range(12):
+        request = Request(PROMPT, 8, n=n)
+        found = best(make(twin_tokens(seed)), request)
+        texts = [r.token_ids for r in found]
+        assert len(set(texts)) == n, f"one text is given twice where texts tie: {texts}"
+        again = [r.token_ids for r in best(make(twin_tokens(seed)), request)]
+        assert again == texts, f"texts that tie are others when asked for again: {again}"
+        for r in found:
+            alone = best(make(twin_tokens(seed)), replace(request, n=1, choice=r.choice))[0]
+            assert alone.token_ids == r.token_ids, f"choice {r.choice} alone is another text"
+        scores = [r.score for r in found if r.score is not None]
+        tied = sum(abs(a - b) < 1e-9 for a, b in pairwise(scores))
+        counts += SearchCounts(tied=tied)
+    return counts
+
+
+def twin_tokens(seed: int) -> LM:
+    """A toy of which two tokens are equally likely everywhere, and make no difference to what follows."""
+    target = toy(seed, 4)
+    weight = target.network.weight  # pyright: ignore[reportAttributeAccessIssue]
+    weight[1] = weight[0]
+    weight[:, 1] = weight[:, 0]
+    weight[..., 1] = weight[..., 0]
+    return target
+
+
+def check_refusal(make: Make, width: int) -> SearchCounts:
+    """More answers than the search gives are refused with one sentence, before anything is fed. Returns how many were."""
+    target, counts = toy(5, 5), SearchCounts()
     for request in (Request(PROMPT, 6, n=width + 1), Request(PROMPT, 6, choice=width)):
         try:
             best(make(target), request)
@@ -246,11 +286,13 @@ def check_refusal(make: Make, width: int) -> None:
             assert f"n is {width + 1}" in str(error) and "\n" not in str(error), (
                 f"the refusal does not say why: {error}"
             )
+            counts += SearchCounts(refused=1)
         else:
             raise AssertionError(
                 f"{width + 1} answers of a search of width {width} were not refused"
             )
     assert not target.network.runs, "something was fed before the refusal"  # pyright: ignore[reportAttributeAccessIssue]
+    return counts
 
 
 def check_events(make: Make, n: int) -> SearchCounts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -176,15 +176,14 @@ def check_joint(
     return counts
 
 
-def check_canvas_decoder(
-    make: Make, again: int = 0, *, unexercised: Mapping[str, str] | None = None
-) -> CanvasCounts:
+def check_canvas_decoder(make: Make, again: int = 0) -> CanvasCounts:
     """Raise AssertionError unless answers end where they should, edits replay to the answer, draws have names of their own, a
-    request says in a batch what it says alone, choices differ, and boards are closed however a run ends. again: how many
-    tokens may be written a second time; unexercised: by the name of a count (CanvasCounts), why no pass fills several gaps, or
-    puts one back. Returns the counts."""
+    request says in a batch what it says alone, choices differ, and boards are closed however a run ends. Passes that fill
+    several gaps and gaps that are put back must have been seen, unless an attribute `unexercised` of the decoder's class says,
+    by the name of a count (CanvasCounts), why that is 0. again: how many tokens may be written a second time. Returns the
+    counts."""
     counts = _canvas_decoder(make, again)
-    require_exercised(counts, "a check of canvases", CANVAS_KINDS, unexercised)
+    require_mechanism_exercised(counts, make(ToyDenoiser(Chain(0))), CANVAS_KINDS)
     return counts
 
 
@@ -251,8 +250,23 @@ def check_replay(make: Make) -> CanvasCounts:
     return collector.counts
 
 
-def check_batch(make: Make) -> None:
-    """Canvases of unequal length, seed and choice in one batch: each says what it says alone; choices and seeds differ."""
+@dataclass(frozen=True)
+class CanvasBatchCounts(ContractCounts):
+    """What a check saw of several canvases in one batch.
+
+    Args:
+        shared: Calls of the model that a batch needed fewer than its requests need alone. 0 or more, like all of these.
+        distinct: Answers that do not begin as the longest one does.
+    """
+
+    shared: int = 0
+    distinct: int = 0
+
+
+def check_batch(make: Make) -> CanvasBatchCounts:
+    """Canvases of unequal length, seed and choice in one batch: each says what it says alone. Passes that canvases shared and
+    answers that differ must have been seen, unless a class attribute `unexercised` says, by the name of a count
+    (CanvasBatchCounts), why that is 0. Returns the counts."""
     chain = Chain(7, 6, sharp=0.7)
     decoder = make(ToyDenoiser(chain, 5))
     requests = [
@@ -260,7 +274,11 @@ def check_batch(make: Make) -> None:
         for i in range(9)
     ]
     alone = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
+    alone_calls = chain.calls
+    longest = max(alone, key=len)
+    counts = CanvasBatchCounts(distinct=sum(text != longest[: len(text)] for text in alone))
     for order in (requests, requests[::-1]):
+        before = chain.calls
         together = dict(
             zip(
                 map(requests.index, order),
@@ -271,6 +289,9 @@ def check_batch(make: Make) -> None:
         assert [together[i].token_ids for i in range(len(requests))] == alone, (
             "another answer beside its neighbours"
         )
+        counts += CanvasBatchCounts(shared=max(0, alone_calls - (chain.calls - before)))
+    require_mechanism_exercised(counts, decoder)
+    return counts
 
 
 def check_closed(make: Make) -> None:
@@ -295,25 +316,54 @@ def check_closed(make: Make) -> None:
     assert not left_open(), "a board stayed open after a cancelled run"
 
 
-def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) -> None:
-    """Raise AssertionError where an answer holds a banned token, the end among them, or one that is not allowed, or where a
-    bias decides nothing. make: a denoiser and the shapers of a request -> the decoder to check."""
+@dataclass(frozen=True)
+class RuleCounts(ContractCounts):
+    """How often a request's rules kept something out of an answer: what is counted are answers that break the rule where it is
+    left out.
+
+    Args:
+        banned: Of bans of tokens, the end among them. 0 or more, like all of these.
+        allowed: Of tokens outside of which nothing may be said.
+        biased: Of biases so large that they decide.
+    """
+
+    banned: int = 0
+    allowed: int = 0
+    biased: int = 0
+
+
+def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) -> RuleCounts:
+    """Raise AssertionError where an answer is empty, holds a banned token, the end among them, or one that is not allowed, or
+    where a bias decides nothing. Rules of each kind must have been seen to keep something out of an answer, unless a class
+    attribute `unexercised` says, by the name of a count (RuleCounts), why that is 0. make: a denoiser and the shapers of a
+    request -> the decoder to check. Returns the counts."""
     size, eos = 6, 5
     every = frozenset(range(size))
-    rules: list[tuple[Shaper[Any], frozenset[int]]] = [
-        *((Banned((x,)), every - {x}) for x in (0, 3, eos)),
-        (Banned((0, 1, 2)), every - {0, 1, 2}),
-        (Allowed((1, 4)), frozenset({1, 4})),
-        (Allowed((2, eos)), frozenset({2, eos})),
-        (LogitBias({2: 100.0}), frozenset({2})),
-        (LogitBias({eos: -100.0}), every - {eos}),
+    rules: list[tuple[str, Shaper[Any], frozenset[int]]] = [
+        *(("banned", Banned((x,)), every - {x}) for x in (0, 3, eos)),
+        ("banned", Banned((0, 1, 2)), every - {0, 1, 2}),
+        ("allowed", Allowed((1, 4)), frozenset({1, 4})),
+        ("allowed", Allowed((2, eos)), frozenset({2, eos})),
+        ("biased", LogitBias({2: 100.0}), frozenset({2})),
+        ("biased", LogitBias({eos: -100.0}), every - {eos}),
     ]
-    for seed in range(6):
-        for rule, legal in rules:
-            for shapers in ((rule,), (rule, Greedy())):
-                decoder = make(ToyDenoiser(Chain(seed, size, sharp=2.5), eos), shapers)
-                out = run([answer_one(decoder, Request(PROMPT, max_tokens=12, seed=seed))])[0]
-                assert set(out.token_ids) <= legal, f"{rule} and yet {out.token_ids}"
+    denoisers = [ToyDenoiser(Chain(seed, size, sharp=2.5), eos) for seed in range(6)]
+
+    def said(seed: int, shapers: tuple[Shaper[Any], ...]) -> frozenset[int]:
+        decoder = make(denoisers[seed], shapers)
+        answer = run([answer_one(decoder, Request(PROMPT, max_tokens=12, seed=seed))])[0]
+        return frozenset(answer.token_ids)
+
+    counts = RuleCounts()
+    for seed in range(len(denoisers)):
+        for chance in ((), (Greedy(),)):
+            unruled = said(seed, chance)
+            for kind, rule, legal in rules:
+                tokens = said(seed, (rule, *chance))
+                assert tokens and tokens <= legal, f"{rule} and yet {sorted(tokens)}"
+                counts += RuleCounts(**{kind: int(not unruled <= legal)})
+    require_mechanism_exercised(counts, make(denoisers[0], ()))
+    return counts
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def declared_unexercised(checked: object) -> Mapping[str, str]:
     """What a mechanism says a contract never sees of it.
 
     Args:
-        checked: A drafter, a tree, a verifier, a policy, a target, a shaper, a contrast or a press.
+        checked: A drafter, a tree, a verifier, a policy, a target, a shaper, a contrast, a press, an unmasker or a decoder.
 
     Returns:
         Its `unexercised`, most often an attribute of its class: by the name of a count, one sentence that says why it stays 0.

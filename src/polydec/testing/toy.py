@@ -53,6 +53,14 @@ class Letters:
         return "".join(self.of[i] for i in ids if i not in self.silent)
 
 
+def text_fraction(text: Sequence[int]) -> float:
+    """A number of at least 0 and below 1 that few other texts have."""
+    digest = 0
+    for token in text:
+        digest = (digest * 37 + token + 1) % 1024
+    return digest / 1024
+
+
 class Table:
     """An order-2 law: the next token depends on the last two. Float64. `cost` orders it in the scheduler.
 
@@ -60,6 +68,9 @@ class Table:
     for every layer what it wrote there: -1 nothing, 0 what a whole pass writes, else a number that names the fault; faults
     spread to what attends to them. Depths that leave layers or halves of them out, and faulty caches, have laws of their own
     near the whole one's.
+
+    Hidden states that it shows depend on all of the text: a fraction that stands for the text before the last two tokens is
+    added to the second number. The law does not read it; who mixes up states of texts that end alike is seen by it.
     """
 
     layers, context, partial, rollback, grouped = (
@@ -89,6 +100,7 @@ class Table:
 
     def _answer(self, q: Query) -> Answer:
         cache, states, exits = q.cache, list[State](), dict[int, list[State]]()
+        texts = list[tuple[int, ...]]()  # before each of the tokens
         layers = tuple(range(self.layers)) if q.layers is None else q.layers
         self.runs += len(q) * (len(layers) - len(q.without) / 2)
         given = [(x, self.size, 0, 0) for x in q.token] or [(0, 0, 0, 0)] * len(q)
@@ -121,12 +133,14 @@ class Table:
                     exits.setdefault(i + 1, []).append(state)
             cache.text[slot] = ((*above[0], state[0]), tuple(wrote))
             states.append(state)
+            texts.append(above[0])
         rows = [states[r] for r in q.rows]
+        before_rows = [texts[r] for r in q.rows]
         silent = q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING
-        some = {d: self._tensor([e[r] for r in q.rows]) for d, e in exits.items()}
+        some = {d: self._shown([e[r] for r in q.rows], before_rows) for d, e in exits.items()}
         return Answer(
             None if silent else self.head(self._tensor(rows)),
-            self._tensor(rows) if q.want.hidden else None,
+            self._shown(rows, before_rows) if q.want.hidden else None,
             exits=some or None,
         )
 
@@ -161,6 +175,13 @@ class Table:
 
     def _tensor(self, states: Sequence[State]) -> torch.Tensor:
         return torch.tensor(states, dtype=torch.float64).reshape(len(states), 4)
+
+    def _shown(self, states: Sequence[State], texts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """States as they leave the network. texts: what stands before the token of each."""
+        state_NH = self._tensor(states)
+        early_N = [text_fraction(text[:-1]) for text in texts]
+        state_NH[:, 1] += torch.tensor(early_N, dtype=torch.float64)
+        return state_NH
 
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:
         """What enters the first layer: states that no layer has seen."""

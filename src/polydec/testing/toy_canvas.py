@@ -22,7 +22,8 @@ class Chain:
     """A Markov chain with another matrix at every position: a token's law depends on the one before it and on where it stands.
     Conditionals are products of matrices between the nearest known neighbours. Float64; the network of a `ToyDenoiser`.
 
-    free: positions are independent of each other instead; context: the longest canvas. `fed` counts positions.
+    free: positions are independent of each other instead; context: the longest canvas. `fed` counts positions, `calls` passes,
+    of which each may answer several canvases.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class Chain:
             logw = logw[:, :1].expand(-1, size, -1)
         self.step_LVV = torch.softmax(logw, -1)  # [position, token before, token there]
         self.size, self.context, self.cost, self.fed = size, context, 1.0, 0
+        self.calls = 0
         self._between = lru_cache(None)(self._product)
 
     def forward(self, queries: Sequence[tuple[Canvas, tuple[int, ...], int, int]]) -> list[Tensor]:
         """Log-weights at some positions of a canvas, [rows, size + 1]: the last token is the mask, which never follows."""
+        self.calls += 1
         self.fed += sum(n for _, _, n, _ in queries)
         return [
             torch.stack(

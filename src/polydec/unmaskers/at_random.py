@@ -9,7 +9,7 @@ import torch
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.states import new_pace, no_pace
+from polydec.families.diffusion.states import new_pace, no_pace, unexercised_by_steps
 from polydec.families.diffusion.types import Look, Pace, due
 
 
@@ -27,6 +27,7 @@ class AtRandom:
     steps: int = 0
     everywhere: ClassVar[bool] = False
     start, enter = no_pace, new_pace
+    unexercised = unexercised_by_steps
 
     @property
     def exactness(self) -> Exactness:

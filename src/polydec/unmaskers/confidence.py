@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit
-from polydec.families.diffusion.states import approximate, new_pace, no_pace
+from polydec.families.diffusion.states import approximate, new_pace, no_pace, unexercised_by_steps
 from polydec.families.diffusion.types import Look, Pace, best, due
 
 
@@ -26,6 +26,7 @@ class Confidence:
     everywhere: ClassVar[bool] = False
     exactness = approximate
     start, enter = no_pace, new_pace
+    unexercised = unexercised_by_steps
 
     def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
         look = look.inside()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.states import no_state, still_none
+from polydec.families.diffusion.states import ONE_A_PASS, no_state, still_none
 from polydec.families.diffusion.types import Look, Rank, ranked
 
 
@@ -29,6 +30,10 @@ class InOrder:
     @property
     def exactness(self) -> Exactness:
         return Exactness.APPROXIMATE if self.count > 1 else Exactness.LAW
+
+    @property
+    def unexercised(self) -> Mapping[str, str]:
+        return {} if self.count > 1 else ONE_A_PASS
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
         look = look.inside()

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.states import new_pace, no_pace
+from polydec.families.diffusion.states import new_pace, no_pace, unexercised_by_steps
 from polydec.families.diffusion.types import Look, Pace, due
 
 
@@ -24,6 +24,7 @@ class LeftToRight:
     steps: int = 0
     everywhere: ClassVar[bool] = False
     start, enter = no_pace, new_pace
+    unexercised = unexercised_by_steps
 
     @property
     def exactness(self) -> Exactness:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit
-from polydec.families.diffusion.states import approximate, drawn, no_state, still_none, surest
+from polydec.families.diffusion.states import (
+    ONE_A_PASS,
+    approximate,
+    drawn,
+    no_state,
+    still_none,
+    surest,
+)
 from polydec.families.diffusion.types import Look
 
 
@@ -26,6 +34,10 @@ class Threshold:
     everywhere: ClassVar[bool] = False
     exactness = approximate
     start, enter = no_state, still_none
+
+    @property
+    def unexercised(self) -> Mapping[str, str]:
+        return ONE_A_PASS if self.threshold > 1.0 else {}
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
         look, tokens, sure_R = drawn(look, rng)

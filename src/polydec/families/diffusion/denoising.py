@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,6 +48,11 @@ class Denoising:
     @property
     def exactness(self) -> Exactness:
         return self.unmasker.exactness if self.exact else Exactness.APPROXIMATE
+
+    @property
+    def unexercised(self) -> Mapping[str, str]:
+        """What a contract never sees of its passes: what it never sees of the unmasker's."""
+        return getattr(self.unmasker, "unexercised", {})
 
     @property
     def vocab(self) -> Vocab:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from polydec.core.decoder import Streams
@@ -30,6 +30,10 @@ class Foreseen:
     @property
     def exactness(self) -> Exactness:
         return self.make(()).exactness
+
+    @property
+    def unexercised(self) -> Mapping[str, str]:
+        return self.make(()).unexercised
 
     @property
     def vocab(self) -> Vocab:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,6 +45,13 @@ class Remasking:
     @property
     def exactness(self) -> Exactness:
         return Exactness.APPROXIMATE if self.again else self.base.exactness
+
+    @property
+    def unexercised(self) -> Mapping[str, str]:
+        reasons = dict(self.base.unexercised)
+        if self.again and self.count > 1:  # its further passes fill several gaps
+            reasons.pop("parallel", None)
+        return reasons
 
     @property
     def vocab(self) -> Vocab:

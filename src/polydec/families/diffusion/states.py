@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from torch import Tensor
 
 from polydec.core.rng import Rng
 from polydec.core.types import Exactness
 from polydec.families.diffusion.types import Canvas, Look, Pace, best
+
+ONE_A_PASS: Mapping[str, str] = {"parallel": "it fills one gap a pass"}
+"""Why a contract sees no pass of an unmasker that fills several gaps."""
+
+
+class SteppedUnmasker(Protocol):
+    """An unmasker that is given a number of passes for a block, 0: one for each gap."""
+
+    @property
+    def steps(self) -> int: ...
+
+
+@property
+def unexercised_by_steps(self: SteppedUnmasker) -> Mapping[str, str]:
+    """`unexercised` of an unmasker that spreads the gaps of a block evenly over its passes."""
+    if self.steps == 0:
+        return ONE_A_PASS
+    if self.steps == 1:
+        return {"masked_again": "it fills every gap of a block in one pass"}
+    return {}
 
 
 @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,10 @@ class Valued:
     @property
     def exactness(self) -> Exactness:
         return self.base.exactness if self.tries == 1 else Exactness.APPROXIMATE
+
+    @property
+    def unexercised(self) -> Mapping[str, str]:
+        return self.base.unexercised
 
     @property
     def vocab(self) -> Vocab:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,9 @@ class ContrastiveSearch:
     width: int = 5
     penalty: float = 0.6
     exactness = Exactness.APPROXIMATE
+    unexercised: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("branched", "pruned", "scored", "tied"), "it follows one text, and ranks tokens only"
+    )
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -65,6 +66,9 @@ class StochasticBeam:
     target: Target
     width: int = 4
     exactness = Exactness.APPROXIMATE
+    unexercised: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("scored", "tied"), "its texts are drawn, not ranked"
+    )
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:
