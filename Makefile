@@ -20,14 +20,13 @@ test: $(STAMP)
 	$(PYTEST) $(SPREAD) tests --ignore=tests/core
 
 # Left out of the fast run: what takes longest by processor time, and what needs other engines, servers or whole models.
-SLOW := contracts train native serve engine families cli bench test_greedy_equality.py test_batch_reference.py test_options_spec.py test_steer.py \
-	test_docs.py test_examples.py test_plugins.py test_presses.py constraints/test_hostile.py models/test_published_eagle1.py \
-	drafters/test_longspec.py \
-	models/test_hf.py models/test_gguf.py models/test_checkpoint.py models/test_zoo.py models/test_edge.py models/test_interrupts.py \
-	models/test_template.py targets/test_contrast.py test_docs_blocks.py \
-	shapers/test_shapers_transformers.py shapers/test_shaper_contract.py shapers/test_promises.py \
-	drafters/test_other_tokenizer.py drafters/test_layers.py drafters/test_hierarchical.py drafters/test_heads.py \
-	drafters/test_ngrams.py drafters/test_ngram_rows.py drafters/test_sorted_exits.py verifiers/test_k_seq.py
+SLOW := lab models/native models/formats models/sessions models/learned serve request cli methods/search methods/diffusion \
+	methods/insertion methods/presses methods/steering laws/contrasts project/test_greedy_equality.py project/test_batch_reference.py \
+	project/test_docs.py project/test_docs_blocks.py project/test_examples.py base/test_options_spec.py base/test_plugins.py \
+	base/test_edge.py laws/constraints/test_hostile.py laws/targets/test_augmentation.py laws/targets/test_thinking.py \
+	laws/shapers/test_shapers_transformers.py laws/shapers/test_shaper_contract.py laws/shapers/test_promises.py \
+	models/text/test_template.py $(SLOW_DRAFTERS:%=methods/speculative/drafters/test_%.py) methods/speculative/verifiers/test_k_seq.py
+SLOW_DRAFTERS := longspec other_tokenizer layers hierarchical heads ngrams ngram_rows sorted_exits
 
 test-fast: $(STAMP)
 	$(PYTEST) $(SPREAD) tests $(SLOW:%=--ignore=tests/%)
@@ -38,13 +37,13 @@ contracts: $(STAMP)
 	$(PYTEST) $(SPREAD) -m "contract and not slow" --exercised $$(grep -rlw record_counts tests --include="test_*.py")
 
 fuzz: $(STAMP)
-	$(BIN)/python -m polydec.hostile.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
+	$(BIN)/python -m polydec.lab.fuzz.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
 attack: $(STAMP)
-	$(BIN)/python -m polydec.hostile.attack --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
+	$(BIN)/python -m polydec.lab.fuzz.attack --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
 PYTHON_CODE := src tests benchmarks docs examples notebooks setup.py
-CPP_CODE := $(wildcard src/polydec/native/*.cpp src/polydec/native/*.h tests/native/*.cpp)
+CPP_CODE := $(wildcard src/polydec/models/native/*.cpp src/polydec/models/native/*.h tests/models/native/*.cpp)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(PYTHON_CODE)
@@ -52,7 +51,7 @@ format: $(STAMP)
 	$(BIN)/clang-format -i $(CPP_CODE)
 
 test-native: $(STAMP)
-	$(BIN)/python tests/native/sanitize.py
+	$(BIN)/python tests/models/native/sanitize.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(PYTHON_CODE)

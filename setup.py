@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-HERE = "src/polydec/native/"
+HERE = "src/polydec/models/native/"
 FLAGS = ["-std=c++17", "-O3", "-g0", "-MMD", "-ffp-contract=off", "-pthread", "-Wno-uninitialized"]
 
 
@@ -49,7 +49,7 @@ setup(
     cmdclass={"build_ext": SideBySide},
     ext_modules=[
         Extension(
-            "polydec.native._step",
+            "polydec.models.native._step",
             sorted(glob(HERE + "*.cpp")),
             depends=sorted(glob(HERE + "*.h")),
             language="c++",

@@ -9,11 +9,11 @@ words. --steps tells, of the held-out steps that lie beside each of --reads, how
 model's step (what reward-guided looks at) say where the target's is the better one: the area under the curve, and Spearman's
 correlation with the difference of both steps' values by the checker, each with a 95 % interval over problems.
 
-Held-out problems (train/problems.py: SHA-1 of the question), as many of each kind; an answer counts where the checker accepts
-every step. "random" gives the large model as many steps as it is told to, whatever they are: what a rule has to beat. All see
-the same problems; intervals are of a bootstrap over them (95 %). Tokens of the target are those that it writes, the ones that
-are only judged included; it reads the others. Seconds are CPU seconds of the process.
-"""
+Held-out problems (lab/train/problems.py: SHA-1 of the question), as many of each kind; an answer
+counts where the checker accepts every step. "random" gives the large model as many steps as it is
+told to, whatever they are: what a rule has to beat. All see the same problems; intervals are of a
+bootstrap over them (95 %). Tokens of the target are those that it writes, the ones that are only
+judged included; it reads the others. Seconds are CPU seconds of the process."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.arbiters import ByAdvantage, ByChance, ByReading, ByRouter, ByValue
-from polydec.families.search.arbitrage import Arbitrage, Reader
-from polydec.families.search.protocols import Case
-from polydec.formats import zoo
-from polydec.learned.kinds import router, step_reward, text_router
-from polydec.models import checkpoint
-from polydec.models.lm import LM
-from polydec.policies.fixed import Fixed
-from polydec.shapers.sampling import Sampling, build_shapers
-from polydec.targets.shaped import Shaped
-from polydec.text.tokenizer import Text
-from polydec.train.auc import auc
-from polydec.train.problems import KINDS, Problem, make, solved
-from polydec.train.solutions import LONGEST
-from polydec.train.spearman import spearman
-from polydec.train.text_router import checker
-from polydec.verifiers.match import Match
+from polydec.lab.train.auc import auc
+from polydec.lab.train.problems import KINDS, Problem, make, solved
+from polydec.lab.train.solutions import LONGEST
+from polydec.lab.train.spearman import spearman
+from polydec.lab.train.text_router import checker
+from polydec.laws.shapers.sampling import Sampling, build_shapers
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.search.loop.arbiters import ByAdvantage, ByChance, ByReading, ByRouter, ByValue
+from polydec.methods.search.loop.arbitrage import Arbitrage, Reader
+from polydec.methods.search.loop.protocols import Case
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.formats import zoo
+from polydec.models.learned.kinds import router, step_reward, text_router
+from polydec.models.sessions import checkpoint
+from polydec.models.sessions.lm import LM
+from polydec.models.text.tokenizer import Text
 
 Asked = Sequence[tuple[Problem, tuple[int, ...]]]
 """Problems, and their prompts."""

@@ -33,10 +33,10 @@ from polydec import api
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft
-from polydec.drafters.lookup import Lookup
-from polydec.families.ar.types import Budget, Verdict
-from polydec.models.sources import open_source
-from polydec.nets.hf import cache_keyword
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.models.nets.hf import cache_keyword
+from polydec.models.sessions.sources import open_source
 from polydec.request.batching import Batching, EqSpec, ExSpec
 
 

@@ -28,8 +28,8 @@ from typing import Any
 from small_artefacts import SETTINGS, Setting, command
 
 from polydec import api
-from polydec.bench import enumerated, searched
-from polydec.methods import registry
+from polydec.lab.bench import enumerated, searched
+from polydec.methods.registry import registry
 
 PROMPTS = 1
 """Of those that are built in."""

@@ -20,14 +20,14 @@ from typing import Any
 from polydec import load
 from polydec.api import LM
 from polydec.base.errors import PolydecError
-from polydec.bench.apart import distances
-from polydec.bench.certify import compare
-from polydec.bench.drift import drift
-from polydec.bench.sampled import OTHERS, draw, sampled
-from polydec.bench.searched import audit
-from polydec.bench.unmasked import unmasked
 from polydec.core.types import Exactness
-from polydec.methods import registry
+from polydec.lab.bench.apart import distances
+from polydec.lab.bench.certify import compare
+from polydec.lab.bench.drift import drift
+from polydec.lab.bench.sampled import OTHERS, draw, sampled
+from polydec.lab.bench.searched import audit
+from polydec.lab.bench.unmasked import unmasked
+from polydec.methods.registry import registry
 
 PROMPTS = [("Once upon a time", True), ("def mean(values):", True)]
 CANVAS = [("copy: 1234", False)]

@@ -32,9 +32,9 @@ import numpy as np
 from jsonschema.validators import validator_for
 
 from polydec import LM, Ask, Engine, JsonSchema, load
-from polydec.bench.others import LlamaCpp, Missing
-from polydec.constraints.guidance import Grammar
-from polydec.constraints.ways import Ways
+from polydec.lab.bench.others import LlamaCpp, Missing
+from polydec.laws.constraints.guidance import Grammar
+from polydec.laws.constraints.ways import Ways
 
 PROMPT = "Write one JSON value that follows this JSON schema, as short as it may be, and nothing else.\n\n"
 AT_ONCE = 8

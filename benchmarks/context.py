@@ -2,7 +2,7 @@
 
     python benchmarks/context.py runs/longspec runs/eagle … --csv docs/trained-context.csv
 
-Prompts are beginnings of held-out prose and code (see polydec/train/data.py), cut at each length; the same documents at all
+Prompts are beginnings of held-out prose and code (see polydec/lab/train/data.py), cut at each length; the same documents at all
 lengths. Intervals are 95 % ones of a bootstrap over the prompts. What a draft costs is this process's own time, of answers
 written one by one.
 """
@@ -25,15 +25,15 @@ from polydec.core.protocols import Session
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft
-from polydec.families.ar.protocols import Drafter
-from polydec.families.ar.speculative import Speculative
-from polydec.learned import artefacts
-from polydec.methods import registry
-from polydec.methods.kit import Kit
-from polydec.models import checkpoint
-from polydec.models.checkpoint import Checkpoint
-from polydec.targets.shaped import Shaped
-from polydec.train.data import data_root, split
+from polydec.lab.train.data import data_root, split
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.loop.protocols import Drafter
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.models.learned import artefacts
+from polydec.models.sessions import checkpoint
+from polydec.models.sessions.checkpoint import Checkpoint
 
 TOKENS = 40
 """Of each answer."""

@@ -9,7 +9,7 @@
 --beside DIR an autoregressive one, which then stands in the tables (plain, with its cache; and with the diffusion model as its
 draft), guides guided-diffusion and judges for svdd.
 
-The baseline writes one token a pass, the surest first. Instances are fresh (train/earlier.py): held out (SHA-1 mod 10 of at
+The baseline writes one token a pass, the surest first. Instances are fresh (lab/train/earlier.py): held out (SHA-1 mod 10 of at
 least 7) from whatever is trained or tuned, and none of the questions that the embedded models were trained on, as far as the
 task has others; how many are not is said. `lost` is the difference to the baseline on the same instances, in points; intervals
 are 95 %, those of differences and ratios from 2,000 resamplings. Time is CPU time of the process, one answer after the other on
@@ -31,20 +31,21 @@ from csv_rows import write_csv
 
 from polydec import Engine, load
 from polydec.api import LM
-from polydec.bench.drift import drift
-from polydec.bench.intervals import wilson
+from polydec.core.canvas_law import Canvas
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Edit, Reads, Want
-from polydec.families.diffusion.denoising import Denoising
-from polydec.families.diffusion.states import approximate
-from polydec.families.diffusion.types import Canvas, Look, filled
-from polydec.refreshes.full import Full
-from polydec.train.earlier import fresh, learned
-from polydec.train.tasks import LONG, SHIPPED, SIX, VARIED, Task, make, right
-from polydec.unmaskers.confidence import Confidence
+from polydec.lab.bench.drift import drift
+from polydec.lab.bench.intervals import wilson
+from polydec.lab.train.earlier import fresh, learned
+from polydec.lab.train.tasks import LONG, SHIPPED, SIX, VARIED, Task, make, right
+from polydec.methods.diffusion.loop.denoising import Denoising
+from polydec.methods.diffusion.loop.states import approximate
+from polydec.methods.diffusion.loop.types import Look, filled
+from polydec.methods.diffusion.refreshes.full import Full
+from polydec.methods.diffusion.unmaskers.confidence import Confidence
 
 ALL = {"block": 0}
 ROOM, WIDE = 13, 48

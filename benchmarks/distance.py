@@ -17,15 +17,15 @@ import torch
 from forward import smollm2
 from torch import Tensor
 
-from polydec.bench.others import Missing, hf_model
 from polydec.core.types import Want
-from polydec.formats.gguf import GGUF
-from polydec.formats.rope import Rope
-from polydec.native.network import CpuStep, rotary
-from polydec.nets.linear import cpu_name
-from polydec.nets.query import Query
-from polydec.nets.transformer import Transformer
-from polydec.text.gguf_text import read_text
+from polydec.lab.bench.others import Missing, hf_model
+from polydec.models.formats.gguf import GGUF
+from polydec.models.formats.rope import Rope
+from polydec.models.native.network import CpuStep, rotary
+from polydec.models.nets.linear import cpu_name
+from polydec.models.nets.query import Query
+from polydec.models.nets.transformer import Transformer
+from polydec.models.text.gguf_text import read_text
 
 
 def logits(net: Any, ids: list[int]) -> Tensor:

@@ -36,7 +36,7 @@ from torch import Tensor
 import polydec
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.models.reuse import common
+from polydec.models.sessions.reuse import common
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 EDITS, NEW, BEHIND, LONGEST = 40, 60, 200, 1400

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from polydec import api
-from polydec.bench import measure
-from polydec.bench.others import LlamaCpp, Missing, hf_model
-from polydec.formats.gguf import GGUF
+from polydec.lab.bench import measure
+from polydec.lab.bench.others import LlamaCpp, Missing, hf_model
+from polydec.models.formats.gguf import GGUF
 
 
 def open_all(names: Sequence[str], lm: api.LM) -> list[Any]:
@@ -83,7 +83,7 @@ class Hf:
         best = min(took, key=lambda d: took[d])
         small = None
         if lm.draft is not None:
-            from polydec.models.sources import open_source
+            from polydec.models.sessions.sources import open_source
 
             source = open_source(lm.draft.name)
             own = {k: source.weights[k].float() for k in source.weights}

@@ -10,10 +10,10 @@ import csv
 import sys
 import time
 
-from polydec.bench.enumerated import enumerated
 from polydec.core.types import Exactness
-from polydec.methods import registry
-from polydec.testing.exercised import DRAFT_KINDS
+from polydec.lab.bench.enumerated import enumerated
+from polydec.lab.testing.exercised import DRAFT_KINDS
+from polydec.methods.registry import registry
 
 
 def main() -> None:

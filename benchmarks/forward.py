@@ -32,15 +32,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydec.bench.others import LlamaCpp, Missing, hf_model, hf_passes
 from polydec.core.types import Want
-from polydec.formats.gguf import GGUF
-from polydec.native import attempt
-from polydec.native.library import COMPUTES
-from polydec.native.network import CpuStep
-from polydec.nets.linear import cpu_name
-from polydec.nets.query import Query
-from polydec.nets.transformer import DTYPES, Transformer
+from polydec.lab.bench.others import LlamaCpp, Missing, hf_model, hf_passes
+from polydec.models.formats.gguf import GGUF
+from polydec.models.native import attempt
+from polydec.models.native.library import COMPUTES
+from polydec.models.native.network import CpuStep
+from polydec.models.nets.linear import cpu_name
+from polydec.models.nets.query import Query
+from polydec.models.nets.transformer import DTYPES, Transformer
 
 SHAPES = {  # layers, width, heads, kv heads, inner, vocabulary
     "15m": (8, 320, 5, 5, 864, 16384),

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.bench.others import LlamaCpp, Missing
 from polydec.core.types import Want
-from polydec.models.sources import open_source
-from polydec.native.library import CACHES
-from polydec.native.network import CpuStep
-from polydec.native.weights import QUANTISED
-from polydec.nets.linear import cpu_name
-from polydec.nets.query import Query
+from polydec.lab.bench.others import LlamaCpp, Missing
+from polydec.models.native.library import CACHES
+from polydec.models.native.network import CpuStep
+from polydec.models.native.weights import QUANTISED
+from polydec.models.nets.linear import cpu_name
+from polydec.models.nets.query import Query
+from polydec.models.sessions.sources import open_source
 
 CONTEXT = 500
 ROWS = 50

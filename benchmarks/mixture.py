@@ -4,10 +4,11 @@
         --kinds chain,make --steps 900
     python benchmarks/mixture.py out/mixture [--problems 200] [--csv FILE]
 
-Problems are held out (train/problems.py: SHA-1 of the question). Of an answer the share of its lines counts that the checker
-accepts, up to the first wrong one. All ways see the same problems, so differences are paired: over a vote of 8, in points,
-with a 95 % interval of a bootstrap over problems. Tokens are those of all texts that were tried, positions all that was fed
-(other routings of a token too).
+Problems are held out (lab/train/problems.py: SHA-1 of the question). Of an answer the share of its
+lines counts that the checker accepts, up to the first wrong one. All ways see the same problems, so
+differences are paired: over a vote of 8, in points, with a 95 % interval of a bootstrap over
+problems. Tokens are those of all texts that were tried, positions all that was fed (other routings
+of a token too).
 
 A second table follows right solutions token by token: how likely the right token is by the router's own law and by the mean of
 several choices of experts, where the own law is unsure.
@@ -30,9 +31,9 @@ from polydec.core.law import probs
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.families.search.refining import Refining, mean
-from polydec.train.problems import Problem, labels, make
-from polydec.train.reasoner import asked as as_asked
+from polydec.lab.train.problems import Problem, labels, make
+from polydec.lab.train.reasoner import asked as as_asked
+from polydec.methods.search.loop.refining import Refining, mean
 
 VOTE = "vote of 8"
 

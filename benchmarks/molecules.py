@@ -27,9 +27,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from polydec import api
-from polydec.constraints import pieces
 from polydec.core.types import Vocab
-from polydec.train.network import Llama, Shape, save_directory
+from polydec.lab.train.network import Llama, Shape, save_directory
+from polydec.laws.constraints import pieces
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 VALENCE = {"C": 4, "N": 3, "O": 2, "F": 1}

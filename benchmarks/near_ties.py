@@ -20,11 +20,11 @@ from pathlib import Path
 import torch
 
 from polydec import load
-from polydec.bench.certify import compare
-from polydec.families.ar.types import Verdict
-from polydec.nets import linear, transformer
+from polydec.lab.bench.certify import compare
+from polydec.methods.speculative.loop.types import Verdict
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.nets import linear, transformer
 from polydec.request import profile
-from polydec.verifiers.match import Match
 
 ALWAYS = {"cost_aware": False}
 """Draft whatever passes cost here: where nothing is drafted, no pass has another shape."""

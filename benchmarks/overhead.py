@@ -22,14 +22,14 @@ import torch
 
 from polydec import api
 from polydec.core.types import Vocab
-from polydec.drafting.costs import Costs
-from polydec.formats.zoo import default_ngrams
-from polydec.learned import artefacts
-from polydec.models.checkpoint import Checkpoint
-from polydec.models.lm import LM
-from polydec.models.sources import open_source
-from polydec.nets.cache import Cache
-from polydec.nets.query import Answer, Query
+from polydec.methods.economics.costs import Costs
+from polydec.models.formats.zoo import default_ngrams
+from polydec.models.learned import artefacts
+from polydec.models.nets.cache import Cache
+from polydec.models.nets.query import Answer, Query
+from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.models.sessions.lm import LM
+from polydec.models.sessions.sources import open_source
 from polydec.request import machine
 
 COSTS = Costs(
@@ -39,7 +39,7 @@ COSTS = Costs(
 
 
 class FixedText:
-    """A network of nets/query.py whose likeliest token at a place is the one that stands there in `text`."""
+    """A network of models/nets/query.py whose likeliest token at a place is the one that stands there in `text`."""
 
     cost, layers, context = 1.0, 1, 8192
     tree = rollback = partial = True

@@ -21,9 +21,9 @@ from csv_rows import write_csv
 
 from polydec import Engine, load
 from polydec.api import LM
-from polydec.bench import parallelbench
-from polydec.bench.intervals import wilson
-from polydec.bench.problem import Problem
+from polydec.lab.bench import parallelbench
+from polydec.lab.bench.intervals import wilson
+from polydec.lab.bench.problem import Problem
 
 ORDERS = {"random": "mdlm", "confidence": "llada", "margin": "top-k-margin", "entropy": "dream"}
 GAPS = 6

@@ -31,7 +31,7 @@ from torch import Tensor
 import polydec
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.methods import press
+from polydec.methods.registry import press
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 CONTEXTS = (1000, 2000)

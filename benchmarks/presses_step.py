@@ -32,8 +32,8 @@ import polydec
 from polydec import Ask, Sampling
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.methods import press
-from polydec.nets.query import Query
+from polydec.methods.registry import press
+from polydec.models.nets.query import Query
 
 CONTEXTS = (1000, 2000, 4000, 8000)
 TIMED = (2000, 4000)

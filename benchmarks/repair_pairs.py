@@ -15,7 +15,7 @@ import json
 import random
 from pathlib import Path
 
-from polydec.train.data import data_root, read_rows
+from polydec.lab.train.data import data_root, read_rows
 
 SHORTEST, LONGEST = 24, 90
 """Characters of a sentence."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from polydec.core.types import Reads
-from polydec.drafting.costs import Costs
+from polydec.methods.economics.costs import Costs
 from polydec.request.profile import Profile
 
 Histogram = Sequence[Sequence[float]]

@@ -18,15 +18,15 @@ from typing import Any
 from csv_rows import write_csv
 
 from polydec import api
-from polydec.bench.timed import Clock
-from polydec.bench.told import Recorded, Remade, Round, remade
 from polydec.core.scheduler import Pass
 from polydec.core.trace import Event
-from polydec.families.ar.events import Proposed, Verified
+from polydec.lab.bench.timed import Clock
+from polydec.lab.bench.told import Recorded, Remade, Round, remade
+from polydec.lab.train.data import data_root, held_out, read_rows
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.loop.events import Proposed, Verified
 from polydec.request.company import passed
-from polydec.shapers.greedy import Greedy
-from polydec.targets.shaped import Shaped
-from polydec.train.data import data_root, held_out, read_rows
 
 Setting = tuple[str, Mapping[str, Any]]
 RECORDED: Setting = ("prompt-lookup", {})

@@ -29,9 +29,9 @@ from polydec.base.errors import PolydecError
 from polydec.core.decoder import answers
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.methods import registry, steer
-from polydec.methods.kit import MASKED_DRAFT
-from polydec.testing.examples import SHAPERS, artefacts, bend, decoder, pairs
+from polydec.lab.testing.examples import SHAPERS, artefacts, bend, decoder, pairs
+from polydec.methods.registry import registry, steer
+from polydec.methods.registry.kit import MASKED_DRAFT
 
 METHODS = [name for name in registry.of_family("ar") if name != "auto"]
 STEERINGS = tuple(steer.steerings())

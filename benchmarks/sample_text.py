@@ -1,4 +1,4 @@
-"""The sample that travels along (src/polydec/train/sample): small stories, talks, questions and sums, written by rules.
+"""The sample that travels along (src/polydec/lab/train/sample): small stories, talks, questions and sums, written by rules.
 
 python benchmarks/sample_text.py          # writes the files anew; the same ones, as long as the rules are
 """
@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-WHERE = Path(__file__).parents[1] / "src/polydec/train/sample"
+WHERE = Path(__file__).parents[1] / "src/polydec/lab/train/sample"
 
 
 def listed(text: str) -> list[str]:

@@ -22,29 +22,29 @@ from typing import Any
 import torch
 from csv_rows import write_csv
 
-from polydec.bench.scaling import LEAST, Point, beyond, fit, full, slope
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
-from polydec.drafters.model import FromModel
-from polydec.drafting.widths import best_width
-from polydec.families.ar.speculative import Speculative
-from polydec.methods import registry
-from polydec.methods.kit import Kit
-from polydec.models import checkpoint
-from polydec.models.lm import LM
-from polydec.nets.query import Query
-from polydec.policies.fixed import Fixed
-from polydec.shapers.greedy import Greedy
-from polydec.shapers.temperature import Temperature
-from polydec.targets.shaped import Shaped
-from polydec.train.data import data_root, split
-from polydec.train.lm import PRESETS, LMSpec, train_lm
-from polydec.train.loop import Schedule
-from polydec.train.network import Shape
-from polydec.trees.best_first import BestFirst
-from polydec.verifiers.match import Match
+from polydec.lab.bench.scaling import LEAST, Point, beyond, fit, full, slope
+from polydec.lab.train.data import data_root, split
+from polydec.lab.train.lm import PRESETS, LMSpec, train_lm
+from polydec.lab.train.loop import Schedule
+from polydec.lab.train.network import Shape
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.economics.widths import best_width
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.best_first import BestFirst
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.nets.query import Query
+from polydec.models.sessions import checkpoint
+from polydec.models.sessions.lm import LM
 
 LAWS = {"greedy": Greedy(), "T = 1": Temperature(1.0)}
 DEPTH = 5

@@ -2,12 +2,13 @@
 
     python benchmarks/search.py [--model zoo:reasoner] [--reward zoo:reasoner-prm] [--problems 70] [--csv FILE] [--svg FILE]
 
-Problems are of seeds and of questions that nothing was trained on (train/problems.py: SHA-1 of the question), as many of each
-kind. An answer counts where the checker accepts all of it, every step: the reward is learned and never the checker. Every
-method sees the same problems, so differences are paired: intervals are of a bootstrap over problems (95 %). Tokens are those of
-all texts that were tried; positions are what the model was fed, prompt included, and their share is of what as many texts would
-feed that share nothing; seconds are CPU seconds of the process, many requests at a time.
-"""
+Problems are of seeds and of questions that nothing was trained on (lab/train/problems.py: SHA-1 of
+the question), as many of each kind. An answer counts where the checker accepts all of it, every
+step: the reward is learned and never the checker. Every method sees the same problems, so
+differences are paired: intervals are of a bootstrap over problems (95 %). Tokens are those of all
+texts that were tried; positions are what the model was fed, prompt included, and their share is of
+what as many texts would feed that share nothing; seconds are CPU seconds of the process, many
+requests at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ import numpy as np
 from csv_rows import write_csv
 
 from polydec import api
-from polydec.train.problems import KINDS, Problem, make, solved
+from polydec.lab.train.problems import KINDS, Problem, make, solved
 
 
 @dataclass(frozen=True)

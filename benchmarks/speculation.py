@@ -31,14 +31,14 @@ from pathlib import Path
 from typing import Any
 
 from polydec import api
-from polydec.bench import measure
 from polydec.cli.prompts import Row, read
 from polydec.core.trace import Edited
 from polydec.core.types import Exactness
-from polydec.families.ar.events import Verified
-from polydec.methods import registry
+from polydec.lab.bench import measure
+from polydec.lab.train.data import data_root, held_out, read_rows
+from polydec.methods.registry import registry
+from polydec.methods.speculative.loop.events import Verified
 from polydec.request import machine, profile
-from polydec.train.data import data_root, held_out, read_rows
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engines

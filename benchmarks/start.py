@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 
-from polydec.nets.linear import cpu_name
+from polydec.models.nets.linear import cpu_name
 
 PROMPT, TOKENS = "Name two colours.", 8
 OURS = ["generate", PROMPT, "--model", "zoo:smollm2", "--max-tokens", str(TOKENS)]
@@ -53,7 +53,7 @@ def commands(llama: str | None) -> dict[str, list[str]]:
     found = {name: [sys.executable, "-m", "polydec", *rest] for name, rest in POLYDEC.items()}
     found["`import torch` alone"] = [sys.executable, "-c", "import torch"]
     if llama is not None:
-        from polydec.formats import zoo
+        from polydec.models.formats import zoo
 
         path = str(zoo.resolve("zoo:smollm2"))
         found[f"llama-cpp-python, {TOKENS} tokens"] = [

@@ -31,16 +31,16 @@ from csv_rows import write_csv
 from polydec.core.decoder import answers
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import run
-from polydec.learned.kinds import ngrams
-from polydec.methods import registry
-from polydec.methods.kit import Kit
-from polydec.models import checkpoint
-from polydec.models.checkpoint import Checkpoint
-from polydec.shapers.sampling import Sampling, build_shapers
-from polydec.targets.shaped import Shaped
-from polydec.train.data import held_out
-from polydec.train.ngrams import train_ngrams
-from polydec.train.specs.ngrams import NGramSpec
+from polydec.lab.train.data import held_out
+from polydec.lab.train.ngrams import train_ngrams
+from polydec.lab.train.specs.ngrams import NGramSpec
+from polydec.laws.shapers.sampling import Sampling, build_shapers
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import Kit
+from polydec.models.learned.kinds import ngrams
+from polydec.models.sessions import checkpoint
+from polydec.models.sessions.checkpoint import Checkpoint
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 GIVEN, WRITTEN, SKIPPED = 15, 10, 40

@@ -14,8 +14,8 @@ import numpy as np
 import replay
 
 from polydec.core.types import Exactness
-from polydec.drafting.costs import Costs
-from polydec.methods import registry
+from polydec.methods.economics.costs import Costs
+from polydec.methods.registry import registry
 
 Cell = Mapping[str, Any]
 Task = tuple[str, Any, Any]

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from polydec import api
-from polydec.train.network import Llama, Shape, save_directory
+from polydec.lab.train.network import Llama, Shape, save_directory
 
 END = "end"
 Drawn = tuple[list[str], list[str]]

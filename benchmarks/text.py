@@ -44,9 +44,9 @@ import tasks
 from studies.granola import Granularity
 
 from polydec import api
-from polydec.constraints.span_of import SpanOf
-from polydec.contrasts.gated import Gated
-from polydec.train.problems import Problem, make, solved
+from polydec.lab.train.problems import Problem, make, solved
+from polydec.laws.constraints.span_of import SpanOf
+from polydec.laws.contrasts.gated import Gated
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 Figures = Mapping[str, float]
@@ -536,8 +536,8 @@ def tuned(base: Path, at: Path, pairs: Sequence[tuple[str, str]], steps: int) ->
     import torch
     from tokenizers import Tokenizer
 
-    from polydec.models.sources import open_source
-    from polydec.train.network import from_weights, save_directory
+    from polydec.lab.train.network import from_weights, save_directory
+    from polydec.models.sessions.sources import open_source
 
     source, dice = open_source(str(base)), Random(0)
     net = from_weights(source.config, source.weights).requires_grad_(True).train()
@@ -568,7 +568,7 @@ def tuned(base: Path, at: Path, pairs: Sequence[tuple[str, str]], steps: int) ->
 def names(model: str, count: int) -> str:
     from tempfile import TemporaryDirectory
 
-    from polydec.train.strength import strength
+    from polydec.lab.train.strength import strength
 
     base, (learnt, held) = Path(model), named(count)
     calibration, learnt = learnt[:100], learnt[100:]

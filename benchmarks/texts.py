@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.bench.others import LlamaCpp, Missing
 from polydec.core.types import Want
-from polydec.models.sources import open_source
-from polydec.native.library import COMPUTES
-from polydec.native.network import CpuStep
-from polydec.nets.query import Query
+from polydec.lab.bench.others import LlamaCpp, Missing
+from polydec.models.native.library import COMPUTES
+from polydec.models.native.network import CpuStep
+from polydec.models.nets.query import Query
+from polydec.models.sessions.sources import open_source
 
 PROMPTS = (
     "The old river ran past the mill, and",

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from polydec.core.types import Want
-from polydec.models.sources import open_source
-from polydec.native.library import COMPUTES
-from polydec.native.network import CpuStep
-from polydec.nets.linear import cpu_name
-from polydec.nets.query import Query
+from polydec.models.native.library import COMPUTES
+from polydec.models.native.network import CpuStep
+from polydec.models.nets.linear import cpu_name
+from polydec.models.nets.query import Query
+from polydec.models.sessions.sources import open_source
 
 
 def passes(net: CpuStep, rows: int, context: int, count: int) -> list[tuple[float, float]]:

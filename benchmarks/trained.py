@@ -4,7 +4,7 @@ costs, training seconds and size; on held-out prompts, at equal nodes, greedy an
     polydec train heads --kind hydra --out runs/hydra --text runs/text.jsonl …      (and so on: the same text and steps for
     each) python benchmarks/trained.py runs/medusa runs/hydra … --held runs/held.jsonl --csv docs/trained.csv
 
-Text is one JSON object a line (see polydec/train/selfplay.py). Intervals are 95 % ones of a bootstrap over the
+Text is one JSON object a line (see polydec/lab/train/selfplay.py). Intervals are 95 % ones of a bootstrap over the
 prompts. Where a paper claims to be ahead of another method of the run, its tokens a pass at equal nodes are told over that
 one's, on the same prompts in the same draws of the bootstrap. What a draft costs is measured in this process's time, and so
 is training. Speed is that of one answer at a time over plain decoding's: timed, by turns, in this process's time; and
@@ -31,22 +31,22 @@ from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Exactness, Reads
-from polydec.families.ar.protocols import Verifier
-from polydec.families.ar.speculative import Speculative
-from polydec.families.ar.types import Verdict
-from polydec.formats import zoo
-from polydec.learned import artefacts
-from polydec.methods import registry
-from polydec.methods.kit import Kit, Trained
-from polydec.models import checkpoint
-from polydec.models.lm import LM
+from polydec.lab.train.judge import same
+from polydec.lab.train.selfplay import Sample, read
+from polydec.lab.train.states import cost_of
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.speculative.loop.protocols import Verifier
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.types import Verdict
+from polydec.models.formats import zoo
+from polydec.models.learned import artefacts
+from polydec.models.sessions import checkpoint
+from polydec.models.sessions.lm import LM
 from polydec.request.passes import Passes, table
-from polydec.shapers.greedy import Greedy
-from polydec.shapers.temperature import Temperature
-from polydec.targets.shaped import Shaped
-from polydec.train.judge import same
-from polydec.train.selfplay import Sample, read
-from polydec.train.states import cost_of
 
 METHODS = {
     "heads": ("medusa", "hydra", "hydra-plus-plus"),

@@ -1,5 +1,6 @@
-"""Writes src/polydec/shapers/declared.py: the fields of sampling, which each rule declares in its own file, in one place for
-editors and for whoever must not load what computes. `--check` only says whether it is up to date."""
+"""Writes src/polydec/laws/shapers/declared.py: the fields of sampling, which each rule declares in
+its own file, in one place for editors and for whoever must not load what computes. `--check` only
+says whether it is up to date."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polydec.base.options import Note, OneOf, Option
-from polydec.shapers import sampling
+from polydec.laws.shapers import sampling
 
 FILE = Path(sampling.__file__).with_name("declared.py")
 HEAD = '''\

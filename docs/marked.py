@@ -7,7 +7,8 @@ that repeats some figures of another page says so instead:
 
     *From [search-measured.md](search-measured.md).*
 
-`tests/test_marked.py` compares both, and fails where a table with figures has neither a file (docs/results.py) nor such a mark.
+`tests/project/test_marked.py` compares both, and fails where a table with figures has neither a
+file (docs/results.py) nor such a mark.
 
     python docs/marked.py             # which table of which page has a file, a mark, or neither
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orders
 
-from polydec.methods.card import Card
+from polydec.methods.registry.card import Card
 
 DOCS = Path(__file__).parent
 Row = Mapping[str, str]

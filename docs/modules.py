@@ -19,14 +19,22 @@ ROOT = Path(polydec.__file__).parent
 
 
 def rooms() -> list[str]:
-    """The folders of the package that hold modules."""
-    return sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+    """The folders of the package that hold modules, dotted: where a folder holds nothing but folders, these are the rooms."""
+    return sorted(room for path in ROOT.glob("*/__init__.py") for room in _rooms_in(path.parent))
+
+
+def _rooms_in(folder: Path) -> list[str]:
+    inner = [path.parent for path in folder.glob("*/__init__.py")]
+    modules_here = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    if inner and not modules_here:
+        return [room for path in inner for room in _rooms_in(path)]
+    return [".".join(folder.relative_to(ROOT).parts)]
 
 
 def modules(room: str) -> list[str]:
     """The public modules of a room by their full names, the room itself first."""
     name = f"polydec.{room}"
-    found = walk_packages([str(ROOT / room)], f"{name}.")
+    found = walk_packages([str(ROOT.joinpath(*room.split(".")))], f"{name}.")
     public = [m.name for m in found if not m.name.rpartition(".")[2].startswith("_")]
     return [name, *sorted(public)]
 

@@ -20,14 +20,16 @@ import polydec
 PAGE = Path(__file__).with_name("api.md")
 
 FAMILIES = sorted(
-    p.parent.name for p in Path(polydec.__file__).parent.glob("families/*/protocols.py")
+    p.parts[-3] for p in Path(polydec.__file__).parent.glob("methods/*/loop/protocols.py")
 )
 
 ROOMS = {
     "core.protocols": "What methods are written in",
     "core.decoder": "What answers a request",
-    **{f"families.{name}.protocols": f"Roles of the family {name}" for name in FAMILIES},
-    "methods.kit": "What a recipe is given",
+    "core.canvas_law": "What a masked-diffusion model is",
+    "core.insertion_law": "What an insertion model is",
+    **{f"methods.{name}.loop.protocols": f"Roles of the family {name}" for name in FAMILIES},
+    "methods.registry.kit": "What a recipe is given",
 }
 
 HEAD = """\
@@ -55,8 +57,8 @@ def page() -> str:
         out += [f"## {title}: `polydec.{where}`", "", prose(module), ""]
         for name, thing in own(module):
             out += described(name, thing)
-    testing = import_module("polydec.testing")
-    out += ["## For tests: `polydec.testing`", "", prose(testing), ""]
+    testing = import_module("polydec.lab.testing")
+    out += ["## For tests: `polydec.lab.testing`", "", prose(testing), ""]
     for name in testing.__all__:
         out += described(name, getattr(testing, name))
     return "\n".join(out).rstrip() + "\n"

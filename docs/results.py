@@ -1,7 +1,7 @@
 """Which figures of the pages come from which result file, by which command, on which machine.
 
-Each table or sentence is named once. `tests/test_results.py` compares them by docs/made.py, and fails where README.md or
-docs/measurements.md states a figure that nothing here covers.
+Each table or sentence is named once. `tests/project/test_results.py` compares them by docs/made.py,
+and fails where README.md or docs/measurements.md states a figure that nothing here covers.
 
     python docs/results.py            # writes the list of files into docs/measurements.md; how much of each page is covered
     python docs/results.py --check    # only says whether that list is up to date
@@ -396,7 +396,7 @@ def context_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
 
 
 def scaling_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
-    from polydec.bench.scaling import Point, beyond, fit
+    from polydec.lab.bench.scaling import Point, beyond, fit
 
     points = [
         Point(int(r["tokens"]), int(r["layers"]), float(r["accepted"]))
@@ -1148,7 +1148,7 @@ UNMEASURED = {
     (
         "docs/claims.md",
         "| method | order |",
-    ): "figures of other pages, compared by tests/test_orders.py",
+    ): "figures of other pages, compared by tests/project/test_orders.py",
     ("docs/methods.md", "| method |"): "titles and names of the cards",
     ("docs/families.md", "| family |"): "names and versions of models",
     ("docs/serve.md", "| client |"): "versions",
@@ -1159,7 +1159,7 @@ UNMEASURED = {
     ("docs/steering.md", "| way |"): "formulas and published settings",
     ("docs/models.md", "| | zoo:tiny |"): "sizes, and how long the training took",
     ("docs/diffusion.md", "| layout |"): "compared outside of this repository, as the page says",
-    ("docs/structure.md", "| | 9254647"): "counts of two commits, which the page names",
+    ("docs/history.md", "| | 9254647"): "counts of two commits, which the page names",
     ("docs/native.md", "| | number | from |"): "what a calculation starts from",
     ("docs/native.md", "| 1B, milliseconds |"): "a calculation",
 }

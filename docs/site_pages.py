@@ -12,8 +12,8 @@ from typing import Any
 
 from polydec.base.options import Option
 from polydec.core.types import Exactness
-from polydec.methods import press, registry, steer
-from polydec.methods.card import Card
+from polydec.methods.registry import press, registry, steer
+from polydec.methods.registry.card import Card
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

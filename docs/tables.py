@@ -5,11 +5,11 @@ the rules, kinds of constraints (docs/constraints.md), flags of training (docs/t
 import sys
 from pathlib import Path
 
-from polydec.cli import training
-from polydec.constraints import asked
-from polydec.methods import registry
+from polydec.lab.commands import training
+from polydec.laws.constraints import asked
+from polydec.laws.shapers import sampling
+from polydec.methods.registry import registry
 from polydec.serve import field_table
-from polydec.shapers import sampling
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- {what}: made by docs/tables.py from the {source} -->", "<!-- end -->"

@@ -10,9 +10,9 @@ import polydec
 from polydec.core.decoder import answers
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
-from polydec.families.ar.protocols import Guess
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
+from polydec.methods.speculative.loop.protocols import Guess
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
 
 
 class Followers:

@@ -14,15 +14,18 @@ import typer.main
 from hypothesis import HealthCheck, settings
 
 from polydec.cli.main import main as polydec_main
-from polydec.nets import linear
+from polydec.lab.testing import examples
+from polydec.lab.testing.toy import Letters
+from polydec.lab.train import loop as training_loop
+from polydec.models.nets import linear
 from polydec.request import profile
-from polydec.testing import examples
-from polydec.testing.toy import Letters
-from polydec.train import loop as training_loop
+from project_paths import PROJECT_ROOT, TESTS_FOLDER
 from training_seeds import use_training_seed
 
 for folder in ("benchmarks", "docs"):
-    sys.path.append(str(Path(__file__).parents[1] / folder))
+    sys.path.append(str(PROJECT_ROOT / folder))
+# a test may read what stands beside a test of another room
+sys.path += sorted(str(path) for path in TESTS_FOLDER.rglob("*") if any(path.glob("*.py")))
 pytest_plugins = ("contract_counts",)
 torch.set_num_threads(1)
 # a shell that starts tests behind `&` lets them and all their programs ignore Ctrl-C, which some of them test

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from polydec.methods import catalogue, registry
+from polydec.methods.registry import catalogue, registry
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-a-method.md"
 FILES: dict[str, str] = dict(
     re.findall(r'^```python title="(\S+)"\n(.*?)^```', PAGE.read_text("utf-8"), re.S | re.M)
 )
-"""The code of each block by the file that it is, in the order of the page: "drafters/echo.py" and so on."""
+"""The code of each block by the file that it is, in the order of the page: "methods/speculative/drafters/echo.py"
+and so on."""
 
 CACHES = (catalogue._modules, catalogue._names, catalogue._options, registry.mechanisms)
 """What remembers which files there are."""

@@ -7,9 +7,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from polydec import load
 from polydec.api import LM
-from polydec.drafting.costs import Costs
-from polydec.models import sources
-from polydec.testing.examples import artefacts
+from polydec.lab.testing.examples import artefacts
+from polydec.methods.economics.costs import Costs
+from polydec.models.sessions import sources
 
 TEXT = [
     f"The {a} {b} {c} the {d} by the old river, and nobody asked why."

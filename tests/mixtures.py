@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from polydec.core.types import Vocab
-from polydec.models.lm import LM
-from polydec.nets.transformer import Transformer
-from polydec.testing.toy import Letters
+from polydec.lab.testing.toy import Letters
+from polydec.models.nets.transformer import Transformer
+from polydec.models.sessions.lm import LM
 
 LAYERS, EXPERTS, WIDTH, SIZE = 2, 5, 32, 12
 

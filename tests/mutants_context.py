@@ -2,43 +2,43 @@
 
 from mutant import Mutant
 
-REFRAG = "tests/test_refrag.py::"
-CACHE = "tests/test_augmentation.py::"
-TRAINED = "train/contexts/refrag.py"
-AUGMENTED = "train/contexts/cache_augmentation.py"
+REFRAG = "tests/methods/steering/test_refrag.py::"
+CACHE = "tests/laws/targets/test_augmentation.py::"
+TRAINED = "lab/train/contexts/refrag.py"
+AUGMENTED = "lab/train/contexts/cache_augmentation.py"
 
 MUTANTS = [
     Mutant(
         "refrag: a chunk goes beyond its passage",
-        "targets/chunked.py",
+        "laws/targets/chunked.py",
         "parts += [(span[i : i + k], passage)",
         "parts += [(range(span.start + i, span.start + i + k), passage)",
         REFRAG + "test_lengths_are_the_card_s_and_chunks_end_with_their_passage",
     ),
     Mutant(
         "refrag: those that score least are expanded",
-        "targets/chunked.py",
+        "laws/targets/chunked.py",
         "descending=True, stable=True",
         "descending=False, stable=True",
         REFRAG + "test_lengths_are_the_card_s_and_chunks_end_with_their_passage",
     ),
     Mutant(
         "refrag: rows are read one place too far",
-        "targets/chunked.py",
+        "laws/targets/chunked.py",
         "rows += [len(instead)] * len(span)",
         "rows += [len(instead) + 1] * len(span)",
         REFRAG + "test_a_law_behind_chunks_is_a_target_and_rows_are_those_of_what_stands_there",
     ),
     Mutant(
         "refrag: what fills a short chunk up is read",
-        "learned/kinds/chunk_encoder.py",
+        "models/learned/kinds/chunk_encoder.py",
         "token_NT != s.vocab",
         "token_NT >= 0",
         REFRAG + "test_what_fills_a_short_chunk_up_is_not_read",
     ),
     Mutant(
         "refrag: nothing is kept",
-        "learned/kinds/chunk_encoder.py",
+        "models/learned/kinds/chunk_encoder.py",
         "self.kept[name] = made",
         "self.kept[()] = made\n        name = ()",
         REFRAG + "test_vectors_depend_on_their_tokens_alone_and_are_kept",
@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         "cache augmentation: groups see one another",
-        "learned/kinds/coprocessor.py",
+        "models/learned/kinds/coprocessor.py",
         "(group[:, None] == group) &",
         "(group[:, None] >= group) &",
         CACHE + "test_one_pass_over_groups_is_a_pass_for_each",
@@ -87,21 +87,21 @@ MUTANTS = [
     ),
     Mutant(
         "cache augmentation: the last layer's cache in the place of every layer's",
-        "targets/augmented.py",
+        "laws/targets/augmented.py",
         "session.memory(at)",
         "session.memory()",
         CACHE + "test_vectors_come_from_the_cache_of_every_layer",
     ),
     Mutant(
         "cache augmentation: an evicted session's empty cache is read",
-        "targets/augmented.py",
+        "laws/targets/augmented.py",
         "return memory if memory[0][0].shape[1] == len(prompt) else []",
         "return memory",
         CACHE + "test_every_method_writes_the_same",
     ),
     Mutant(
         "cache augmentation: vectors stand where the prompt's last token was read",
-        "learned/kinds/coprocessor.py",
+        "models/learned/kinds/coprocessor.py",
         "first = torch.tensor([[n]])",
         "first = torch.tensor([[n - 1]])",
         CACHE + "test_it_is_trained_and_the_engine_reads_as_in_training",

@@ -11,15 +11,15 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.word_bank import word_bank
-from polydec.models.lm import LM
-from polydec.policies.fixed import Fixed
-from polydec.shapers.logit_bias import LogitBias
-from polydec.targets.shaped import Shaped
-from polydec.testing.toy import Letters, toy
-from polydec.verifiers.match import Match
+from polydec.lab.testing.toy import Letters, toy
+from polydec.laws.shapers.logit_bias import LogitBias
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.search.loop.word_bank import word_bank
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.sessions.lm import LM
 
 PROMPT = (0, 1, 0)
 DATES = ("3 May 1961", "4 May 1961", "7 June 1961", "May 1961", "1961", "I don't know", "blue", "")

@@ -7,7 +7,7 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-from polydec.train import specs
+from polydec.lab.train import specs
 
 
 def spec_classes() -> list[Any]:

@@ -4,8 +4,8 @@ outcome the child that is accepted (None: none is), the token, and how likely th
 from dataclasses import replace
 
 from polydec.core.types import Draw
-from polydec.methods import registry
-from polydec.testing.examples import example
+from polydec.lab.testing.examples import example
+from polydec.methods.registry import registry
 
 
 def probabilities(scores, node):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
 
-from polydec.drafters.lookup import Lookup
-from polydec.drafters.trigram import Trigram, Trigrams
-from polydec.verifiers.match import Match
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.trigram import Trigram, Trigrams
+from polydec.methods.speculative.verifiers.match import Match
 
 
 def main() -> None:

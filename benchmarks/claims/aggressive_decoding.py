@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
 
 from polydec.api import LM
-from polydec.drafters.input_guided import InputGuided
-from polydec.drafters.lookup import Lookup
-from polydec.drafters.suffix import Suffix
-from polydec.verifiers.match import Match
+from polydec.methods.speculative.drafters.input_guided import InputGuided
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.suffix import Suffix
+from polydec.methods.speculative.verifiers.match import Match
 
 CORRECT = "Correct the grammar and spelling of this text. Repeat the whole text, corrected, and write nothing else.\n\n"
 EDIT = "{}. Write the whole file again, changed.\n\n```python\n"

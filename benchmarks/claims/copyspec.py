@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from seen import arguments, decode, interval, lines, model, per_pass, report, shaped
 
-from polydec.drafters.capped import Capped
-from polydec.drafters.copying import Copying
-from polydec.drafters.first_of import FirstOf
-from polydec.drafters.lookup import Lookup
-from polydec.drafters.model import FromModel
-from polydec.drafters.nothing import Nothing
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
+from polydec.methods.speculative.drafters.capped import Capped
+from polydec.methods.speculative.drafters.copying import Copying
+from polydec.methods.speculative.drafters.first_of import FirstOf
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.verifiers.exact import Exact
 
 
 def main() -> None:

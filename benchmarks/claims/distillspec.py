@@ -11,11 +11,11 @@ import shutil
 from pathlib import Path
 from statistics import mean, stdev
 
-from polydec.models import checkpoint
-from polydec.train.divergence import DIVERGENCES
-from polydec.train.draft import train_draft
-from polydec.train.own_text import write_text
-from polydec.train.specs.draft import DraftSpec
+from polydec.lab.train.divergence import DIVERGENCES
+from polydec.lab.train.draft import train_draft
+from polydec.lab.train.own_text import write_text
+from polydec.lab.train.specs.draft import DraftSpec
+from polydec.models.sessions import checkpoint
 
 FIGURES = ("greedy", "sampled", "length")
 

@@ -21,10 +21,10 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, Usage, run
 from polydec.core.types import Reads, Want
-from polydec.families.ar.protocols import Drafter, Policy, Tree, Verifier
-from polydec.families.ar.speculative import Speculative
-from polydec.families.ar.types import Budget
-from polydec.testing.kits import build
+from polydec.lab.testing.kits import build
+from polydec.methods.speculative.loop.protocols import Drafter, Policy, Tree, Verifier
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.types import Budget
 
 Setting = tuple[Callable[[Target], Drafter], Verifier, Policy[Any]]
 """(a drafter from the draft model's law, verifier, policy)."""

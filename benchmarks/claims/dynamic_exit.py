@@ -16,11 +16,11 @@ from exits import counted, greedy, hits, prompts, replay, sizes
 from seen import arguments, interval, model, report, shaped
 
 from polydec.api import LM
-from polydec.bench.measure import Method, Task, measure, table
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.testing.kits import build
+from polydec.lab.bench.measure import Method, Task, measure, table
+from polydec.lab.testing.kits import build
 
 
 def fixed(

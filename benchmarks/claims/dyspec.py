@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from drafted import Run, questions, ratio, rounds, row
 from seen import arguments, model, report
 
-from polydec.families.ar.protocols import Tree, Verifier
-from polydec.families.ar.types import Budget
-from polydec.trees.best_slot import BestSlot
-from polydec.trees.greedy_growth import GreedyGrowth
-from polydec.trees.static import Static
-from polydec.verifiers.exact import Exact
+from polydec.methods.speculative.loop.protocols import Tree, Verifier
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees.best_slot import BestSlot
+from polydec.methods.speculative.trees.greedy_growth import GreedyGrowth
+from polydec.methods.speculative.trees.static import Static
+from polydec.methods.speculative.verifiers.exact import Exact
 
 SHAPES = (
     (1,) * 12,

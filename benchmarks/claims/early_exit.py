@@ -13,8 +13,8 @@ from typing import Any
 from exits import greedy, hits, prompts, rate, replay
 from seen import arguments, model, report
 
-from polydec.bench.measure import Method, Task, measure, table
-from polydec.train.data import KINDS
+from polydec.lab.bench.measure import Method, Task, measure, table
+from polydec.lab.train.data import KINDS
 
 
 def main() -> None:

@@ -11,15 +11,15 @@ from seen import arguments, model, report
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.drafters.grouped import FromGrouped
-from polydec.families.ar.speculative import Speculative
-from polydec.formats.architectures import Config
-from polydec.policies.fixed import Fixed
-from polydec.shapers.greedy import Greedy
-from polydec.shapers.temperature import Temperature
-from polydec.targets.shaped import Shaped
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.grouped import FromGrouped
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.models.formats.architectures import Config
 
 WORKERS = 4
 LAWS = {"greedy": Greedy(), "T = 0.8": Temperature(0.8)}

@@ -23,11 +23,11 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.types import Draft, Want
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.policies.fixed import Fixed
-from polydec.targets.switch import ByEntropy, ByShare, Rule, Switch, entropy
-from polydec.verifiers.match import Match
+from polydec.laws.targets.switch import ByEntropy, ByShare, Rule, Switch, entropy
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
 
 SOURCES = (
     "text_books/books-0.jsonl.gz",

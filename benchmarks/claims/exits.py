@@ -19,8 +19,8 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.testing.kits import build
-from polydec.train.data import KINDS, documents
+from polydec.lab.testing.kits import build
+from polydec.lab.train.data import KINDS, documents
 
 
 def prompts(lm: LM, args: argparse.Namespace, tune: bool) -> list[tuple[str, tuple[int, ...]]]:

@@ -15,15 +15,15 @@ from seen import DATA, arguments, decode, model, report, shaped
 from polydec.core.protocols import Scores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
-from polydec.drafters._states import StateGuess
-from polydec.drafters.eagle import FromEagle
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.types import Budget, Verdict
-from polydec.learned.kinds.eagle3 import Eagle3
+from polydec.lab.train.selfplay import prompts
+from polydec.methods.speculative.drafters._states import StateGuess
+from polydec.methods.speculative.drafters.eagle import FromEagle
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.trees.best_first import BestFirst
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.learned.kinds.eagle3 import Eagle3
 from polydec.request.passes import Passes
-from polydec.train.selfplay import prompts
-from polydec.trees.best_first import BestFirst
-from polydec.verifiers.match import Match
 
 
 @dataclass(frozen=True)

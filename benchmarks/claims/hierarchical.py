@@ -7,17 +7,17 @@ from __future__ import annotations
 from drafted import Run, answer, questions, ratio
 from seen import arguments, interval, model, per_pass, report
 
-from polydec.drafters.eagle import FromEagle
-from polydec.drafters.hierarchical import Hierarchical
-from polydec.drafters.lookup import Lookup
-from polydec.drafters.model import FromModel
-from polydec.drafters.recycling import Recycling
-from polydec.learned import artefacts
-from polydec.policies.fixed import Fixed
-from polydec.trees.best_first import BestFirst
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
-from polydec.verifiers.match import Match
+from polydec.methods.speculative.drafters.eagle import FromEagle
+from polydec.methods.speculative.drafters.hierarchical import Hierarchical
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.drafters.recycling import Recycling
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.best_first import BestFirst
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.learned import artefacts
 
 
 def fewer(ours: list[Run], theirs: list[Run]) -> str:

@@ -26,21 +26,21 @@ from torch import Tensor
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.drafters.model import FromModel
-from polydec.drafters.nothing import Nothing
-from polydec.drafters.with_states import WithStates
-from polydec.families.ar.speculative import Speculative
-from polydec.learned.kinds import judge as trained
-from polydec.models import checkpoint
-from polydec.policies.fixed import Fixed
-from polydec.shapers.greedy import Greedy
-from polydec.targets.shaped import Shaped
-from polydec.train import judge as training
-from polydec.train.problems import KINDS, make, solved
-from polydec.train.solutions import LONGEST, draw
-from polydec.trees.ranked import Ranked
-from polydec.verifiers.judged import Judged
-from polydec.verifiers.match import Match
+from polydec.lab.train import judge as training
+from polydec.lab.train.problems import KINDS, make, solved
+from polydec.lab.train.solutions import LONGEST, draw
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.drafters.with_states import WithStates
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.ranked import Ranked
+from polydec.methods.speculative.verifiers.judged import Judged
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.learned.kinds import judge as trained
+from polydec.models.sessions import checkpoint
 
 THRESHOLDS = (0.99, 0.9, 0.7, 0.5, 0.3)
 

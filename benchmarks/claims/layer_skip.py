@@ -16,12 +16,12 @@ from exits import prompts
 from seen import arguments, interval, model, report, shaped
 from studies.skip_search import Found, Price, search
 
-from polydec.bench.measure import Method, Task, measure, table
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.drafting.depth import halves, kept_layers, named
-from polydec.testing.kits import build
+from polydec.lab.bench.measure import Method, Task, measure, table
+from polydec.lab.testing.kits import build
+from polydec.methods.economics.depth import halves, kept_layers, named
 
 
 def counted(network: Any, price: Price) -> dict[str, float]:

@@ -15,14 +15,14 @@ import numpy as np
 from exits import counted, prompts
 from seen import arguments, model, report, shaped
 
-from polydec.bench.measure import Method, Task, measure, table
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.drafting.depth import kept_layers
-from polydec.targets.skipping import Skipping
-from polydec.testing.kits import build
+from polydec.lab.bench.measure import Method, Task, measure, table
+from polydec.lab.testing.kits import build
+from polydec.laws.targets.skipping import Skipping
+from polydec.methods.economics.depth import kept_layers
 
 SPEEDS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
 

@@ -10,11 +10,11 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
-from polydec.policies.fixed import Fixed
-from polydec.trees.chain import Chain
-from polydec.verifiers.lenient import Lenient
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.verifiers.lenient import Lenient
 
 
 def main() -> None:

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from polydec import api
-from polydec.train import selfplay
-from polydec.train.lexical import MODEL, train_lexical
-from polydec.train.problems import KINDS, Problem, make, solved
-from polydec.train.selfplay import Mode
-from polydec.train.specs.lexical_units import LexicalSpec
+from polydec.lab.train import selfplay
+from polydec.lab.train.lexical import MODEL, train_lexical
+from polydec.lab.train.problems import KINDS, Problem, make, solved
+from polydec.lab.train.selfplay import Mode
+from polydec.lab.train.specs.lexical_units import LexicalSpec
 
 UNITS, CHECKED = "lexical-unit-decoding", "lexical-unit-decoding-verified"
 SURE = (0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2)

@@ -15,7 +15,7 @@ from polydec.api import LM
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler
-from polydec.testing.kits import build
+from polydec.lab.testing.kits import build
 
 METHODS = {
     "plain": ("plain", {}),

@@ -21,10 +21,10 @@ from polydec import api
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler
-from polydec.models.lm import LM
-from polydec.shapers.sampling import build_shapers
-from polydec.targets.shaped import Shaped
-from polydec.testing.kits import build
+from polydec.lab.testing.kits import build
+from polydec.laws.shapers.sampling import build_shapers
+from polydec.laws.targets.shaped import Shaped
+from polydec.models.sessions.lm import LM
 
 
 def pair(

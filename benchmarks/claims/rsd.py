@@ -6,11 +6,11 @@ from __future__ import annotations
 from drafted import questions, ratio, rounds, row
 from seen import arguments, model, report
 
-from polydec.families.ar.types import Budget
-from polydec.trees.chain import Chain
-from polydec.trees.static import Static
-from polydec.trees.stochastic_beam import StochasticBeam
-from polydec.verifiers.exact import Exact
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.trees.static import Static
+from polydec.methods.speculative.trees.stochastic_beam import StochasticBeam
+from polydec.methods.speculative.verifiers.exact import Exact
 
 SHAPES = {6: ((2, 1, 1), 2), 12: ((3, 1, 1, 1), 3)}
 """Nodes: (children by level of the trees, width of the beam of as many levels)."""

@@ -29,13 +29,13 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.models.lm import LM as Law
-from polydec.testing.kits import build
-from polydec.train.data import KINDS, split
-from polydec.train.evaluate import bits_per_byte
-from polydec.train.exits import resized
-from polydec.train.lm import LMSpec, encode, find_tokenizer, load_directory
-from polydec.train.sorted import SortedSpec, exits_of, train_sorted
+from polydec.lab.testing.kits import build
+from polydec.lab.train.data import KINDS, split
+from polydec.lab.train.evaluate import bits_per_byte
+from polydec.lab.train.exits import resized
+from polydec.lab.train.lm import LMSpec, encode, find_tokenizer, load_directory
+from polydec.lab.train.sorted import SortedSpec, exits_of, train_sorted
+from polydec.models.sessions.lm import LM as Law
 
 BARS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.1)
 STOPS, LENGTHS = (0.0, 0.1, 0.2, 0.3, 0.45), (1, 2, 3, 4, 6)

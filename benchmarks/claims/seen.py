@@ -21,12 +21,12 @@ from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.families.ar.protocols import Drafter, Verifier
-from polydec.families.ar.speculative import Speculative
-from polydec.policies.fixed import Fixed
+from polydec.laws.shapers.sampling import build_shapers
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.loop.protocols import Drafter, Verifier
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
 from polydec.request import machine
-from polydec.shapers.sampling import build_shapers
-from polydec.targets.shaped import Shaped
 
 sys.path.append(str(Path(__file__).parents[1]))  # for what other claims read of `studies`
 DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2].parent / "shared" / "data"))

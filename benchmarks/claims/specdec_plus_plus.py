@@ -23,18 +23,18 @@ from polydec.api import LM
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
-from polydec.drafters.model import FromModel
-from polydec.families.ar.types import Budget
-from polydec.learned.kinds import stop_head
-from polydec.learned.kinds.stop_head import StopHead
-from polydec.policies.additive import Additive
-from polydec.policies.confidence import Confidence
-from polydec.policies.fixed import Fixed
-from polydec.policies.goodput import Goodput
-from polydec.train.stop_head import StopHeadSpec, train_stop_head
-from polydec.trees.chain import Chain
-from polydec.trees.learned_stop import LearnedStop
-from polydec.verifiers.exact import Exact
+from polydec.lab.train.stop_head import StopHeadSpec, train_stop_head
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.policies.additive import Additive
+from polydec.methods.speculative.policies.confidence import Confidence
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.policies.goodput import Goodput
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.trees.learned_stop import LearnedStop
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.models.learned.kinds import stop_head
+from polydec.models.learned.kinds.stop_head import StopHead
 
 LONGEST, COINS, PRICES = 12, 4, (0.02, 0.05, 0.1, 0.2)
 HEAD = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)

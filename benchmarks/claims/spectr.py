@@ -11,10 +11,10 @@ from seen import arguments, model, report, shaped
 from polydec.core.law import probs
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.families.ar.types import Budget
-from polydec.trees.sequences import Sequences
-from polydec.verifiers.exact import Exact
-from polydec.verifiers.k_seq import KSeq, acceptance, best_acceptance
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees.sequences import Sequences
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.verifiers.k_seq import KSeq, acceptance, best_acceptance
 
 
 def rows(lm, prompt, args):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
 
-from polydec.drafters.lookup import Lookup
-from polydec.drafters.ngram_rows import NgramRows, Rows
-from polydec.drafters.recycling import Memory, Recycling
-from polydec.verifiers.exact import Exact
-from polydec.verifiers.match import Match
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.ngram_rows import NgramRows, Rows
+from polydec.methods.speculative.drafters.recycling import Memory, Recycling
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.verifiers.match import Match
 
 
 def main() -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 from seen import DATA, Pair, arguments, decode, interval, model, per_pass, report, shaped
 
-from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
-from polydec.drafters.eagle import FromEagle
-from polydec.drafters.merged_tree import MergedTree
-from polydec.drafters.suffix import Suffix
-from polydec.learned.kinds.eagle3 import Eagle3
-from polydec.learned.kinds.ngrams import NGrams
-from polydec.train.selfplay import prompts
-from polydec.trees.best_first import BestFirst
-from polydec.verifiers.match import Match
+from polydec.lab.train.selfplay import prompts
+from polydec.methods.speculative.drafters.copy_ngram_mixture import CopyNGramMixture
+from polydec.methods.speculative.drafters.eagle import FromEagle
+from polydec.methods.speculative.drafters.merged_tree import MergedTree
+from polydec.methods.speculative.drafters.suffix import Suffix
+from polydec.methods.speculative.trees.best_first import BestFirst
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.learned.kinds.eagle3 import Eagle3
+from polydec.models.learned.kinds.ngrams import NGrams
 
 LAWS = {"greedy": (0.0, 1.0), "greedy, penalty 1.1": (0.0, 1.1), "T = 0.7": (0.7, 1.0)}
 """Temperature and repetition penalty."""

@@ -15,12 +15,12 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.trace import Event
 from polydec.core.types import Draft
-from polydec.drafters._shape import Path, best, counts
-from polydec.drafters.recycling import Memory, Recycling
-from polydec.families.ar.events import Proposed, Verified
-from polydec.families.ar.speculative import Speculative
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
+from polydec.methods.speculative.drafters._shape import Path, best, counts
+from polydec.methods.speculative.drafters.recycling import Memory, Recycling
+from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
 
 
 def positions(prompts: list[tuple[int, ...]], lm, args) -> Counter[Path]:

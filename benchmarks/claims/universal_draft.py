@@ -11,7 +11,7 @@ from typing import Any
 from seen import arguments, interval, lines, part, per_pass, report
 
 from polydec import api
-from polydec.drafters._reader import twins
+from polydec.methods.speculative.drafters._reader import twins
 
 
 def main() -> None:

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from polydec import Engine, load
-from polydec.families.ar.events import Proposed, Verified
-from polydec.train import rows
-from polydec.train.data import held_out
-from polydec.train.problems import make
+from polydec.lab.train.data import held_out
+from polydec.lab.train.problems import make
+from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.models.formats import text_rows
 
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Of a mean of so many values, 95 %."""
@@ -242,7 +242,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.write:
         return write(Path(args.write), 900, 150)
-    texts = [p for item in rows.read(Path(args.data)) for p in item.prompts]
+    texts = [p for item in text_rows.read(Path(args.data)) for p in item.prompts]
     unseen = [t for t in texts if held_out(t)]
     prompts = unseen[:: max(1, len(unseen) // args.count)][: args.count]
     kinds = tuple(map(Kind.of, args.kinds))

@@ -25,19 +25,19 @@ from typing import Any
 import torch
 
 from polydec import generate, load
-from polydec.contrasts.product import Product
 from polydec.core.decoder import Decoder, answers
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Vocab
-from polydec.families.search.diverse_beam import DiverseBeam
-from polydec.families.search.fused_beam import FusedBeam, Reader
-from polydec.models.lm import LM
-from polydec.nets.query import Answer, Query
-from polydec.targets.contrast import Contrast
-from polydec.targets.read_as_bytes import EMPTY, ByteWords, read_as_bytes
-from polydec.testing.toy import TextCache
-from polydec.train.data import bucket, data_root, read_rows
+from polydec.lab.testing.toy import TextCache
+from polydec.lab.train.data import bucket, data_root, read_rows
+from polydec.laws.contrasts.product import Product
+from polydec.laws.targets.contrast import Contrast
+from polydec.laws.targets.read_as_bytes import EMPTY, ByteWords, read_as_bytes
+from polydec.methods.search.loop.diverse_beam import DiverseBeam
+from polydec.methods.search.loop.fused_beam import FusedBeam, Reader
+from polydec.models.nets.query import Answer, Query
+from polydec.models.sessions.lm import LM
 
 ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 END = 256

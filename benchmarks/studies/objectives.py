@@ -19,14 +19,14 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn import functional as F
 
-from polydec.train.hyperfit import train_hyperfit
-from polydec.train.lm import load_directory, train_lm
-from polydec.train.network import Llama
-from polydec.train.objectives.cm3 import FILLED, GAPS
-from polydec.train.schedule import Schedule
-from polydec.train.shape import Shape
-from polydec.train.specs.hyperfit import HyperfitSpec
-from polydec.train.specs.lm import LMSpec
+from polydec.lab.train.hyperfit import train_hyperfit
+from polydec.lab.train.lm import load_directory, train_lm
+from polydec.lab.train.network import Llama
+from polydec.lab.train.objectives.cm3 import FILLED, GAPS
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.shape import Shape
+from polydec.lab.train.specs.hyperfit import HyperfitSpec
+from polydec.lab.train.specs.lm import LMSpec
 
 SEEDS = (0, 1, 2)
 SHAPE = Shape(512, width=64, layers=2, heads=2, kv_heads=2, inner=192, context=128)
@@ -129,7 +129,7 @@ def cm3(out: Path, seed: int, steps: int, data: str | None) -> dict[str, Any]:
 
 def held(data: str | None) -> list[str]:
     """Held-out texts, as `train lm` splits them."""
-    from polydec.train.data import split, training_data
+    from polydec.lab.train.data import split, training_data
 
     return list(split(training_data(data), "prose", 0, 2_000_000, 99).unseen)
 

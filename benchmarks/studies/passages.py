@@ -23,13 +23,13 @@ import torch
 
 from polydec import Ask, Engine, load
 from polydec.api import LM
-from polydec.bench.intervals import wilson
-from polydec.train import facts, page_reader, sums
-from polydec.train.context import train_context
-from polydec.train.contexts import cache_augmentation, refrag
-from polydec.train.envelope import carry_out
-from polydec.train.page_reader import CLOSING, LINES, OPENING, RECORDS
-from polydec.train.specs.context import ContextSpec
+from polydec.lab.bench.intervals import wilson
+from polydec.lab.train import facts, page_reader, sums
+from polydec.lab.train.context import train_context
+from polydec.lab.train.contexts import cache_augmentation, refrag
+from polydec.lab.train.envelope import carry_out
+from polydec.lab.train.page_reader import CLOSING, LINES, OPENING, RECORDS
+from polydec.lab.train.specs.context import ContextSpec
 
 ASKED = 300
 """Questions of each cell."""

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from polydec import Engine, load
-from polydec.train import pairs
-from polydec.train.data import held_out
+from polydec.lab.train import pairs
+from polydec.lab.train.data import held_out
 
 METHODS = {
     "plain": ("plain", {}),

@@ -19,9 +19,9 @@ from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.drafting.depth import left, named
-from polydec.methods import registry
-from polydec.methods.kit import Kit
+from polydec.methods.economics.depth import left, named
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import Kit
 from studies.surrogate import Mask, minimise
 
 _WANT, _SILENT = Want(law=Reads.ARGMAX), Want(law=Reads.NOTHING)

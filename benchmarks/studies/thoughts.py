@@ -21,9 +21,9 @@ import torch
 
 from polydec import Ask, Engine, load
 from polydec.api import LM
-from polydec.train import graphs, sums
-from polydec.train.context import train_context
-from polydec.train.specs.context import ContextSpec
+from polydec.lab.train import graphs, sums
+from polydec.lab.train.context import train_context
+from polydec.lab.train.specs.context import ContextSpec
 
 ASKED = 200
 """Questions of each cell."""

@@ -14,7 +14,7 @@ import re
 from dataclasses import replace
 
 from polydec import generate, load
-from polydec.learned.kinds.reward import TextReward
+from polydec.models.learned.kinds.reward import TextReward
 
 BEGUN = (
     "The old man", "In the morning she", "When the ship", "A small boy", "They were", "The captain of",

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
         stream,
     )
     from polydec.base.errors import FileError, MissingError, PolydecError, RequestError
-    from polydec.constraints.any_of import AnyOf
-    from polydec.constraints.json_schema import JsonSchema
-    from polydec.constraints.lark import Lark
-    from polydec.constraints.regex import Regex
-    from polydec.constraints.span_of import SpanOf
     from polydec.core.request import Request, Result
     from polydec.core.rng import Rng
     from polydec.core.trace import replay
     from polydec.core.types import Draft, Exactness
-    from polydec.families.ar.speculative import Speculative
-    from polydec.methods import registry
-    from polydec.models.soft import Soft
-    from polydec.shapers.sampling import Sampling, build_shapers
-    from polydec.targets.shaped import Shaped
+    from polydec.laws.constraints.any_of import AnyOf
+    from polydec.laws.constraints.json_schema import JsonSchema
+    from polydec.laws.constraints.lark import Lark
+    from polydec.laws.constraints.regex import Regex
+    from polydec.laws.constraints.span_of import SpanOf
+    from polydec.laws.shapers.sampling import Sampling, build_shapers
+    from polydec.laws.targets.shaped import Shaped
+    from polydec.methods.registry import registry
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.models.sessions.soft import Soft
 
 __version__ = "0.2.0"
 __all__ = [
@@ -83,26 +83,28 @@ _HOMES = {
         "stream",
     ),
     "base.errors": ("FileError", "MissingError", "PolydecError", "RequestError"),
-    "constraints.any_of": ("AnyOf",),
-    "constraints.json_schema": ("JsonSchema",),
-    "constraints.lark": ("Lark",),
-    "constraints.regex": ("Regex",),
-    "constraints.span_of": ("SpanOf",),
-    "families.ar.speculative": ("Speculative",),
+    "laws.constraints.any_of": ("AnyOf",),
+    "laws.constraints.json_schema": ("JsonSchema",),
+    "laws.constraints.lark": ("Lark",),
+    "laws.constraints.regex": ("Regex",),
+    "laws.constraints.span_of": ("SpanOf",),
+    "methods.speculative.loop.speculative": ("Speculative",),
     "core.request": ("Request", "Result"),
     "core.rng": ("Rng",),
     "core.trace": ("replay",),
     "core.types": ("Draft", "Exactness"),
-    "models.soft": ("Soft",),
-    "shapers.sampling": ("Sampling", "build_shapers"),
-    "targets.shaped": ("Shaped",),
+    "models.sessions.soft": ("Soft",),
+    "laws.shapers.sampling": ("Sampling", "build_shapers"),
+    "laws.targets.shaped": ("Shaped",),
 }
 _HOME = {name: f"polydec.{home}" for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name in ("api", "registry"):
-        return import_module("polydec.api" if name == "api" else "polydec.methods.registry")
+        return import_module(
+            "polydec.api" if name == "api" else "polydec.methods.registry.registry"
+        )
     if name not in _HOME:
         raise AttributeError(f"module 'polydec' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOME[name]), name)

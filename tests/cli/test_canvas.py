@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 
 from polydec import Engine, load
-from polydec.train.tasks import SHIPPED, make, right
+from polydec.lab.train.tasks import SHIPPED, make, right
 
 
 def command(monkeypatch, args):

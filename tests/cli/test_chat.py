@@ -14,7 +14,7 @@ from polydec.base import files
 from polydec.base.errors import RequestError
 from polydec.cli import history, orders, prompts
 from polydec.cli.main import main
-from polydec.train import rows
+from polydec.models.formats import text_rows
 
 TALK = orders.Chat(
     "plain", turns=({"role": "user", "content": "é?"}, {"role": "assistant", "content": "e\n"})
@@ -97,7 +97,7 @@ def test_a_saved_chat_is_read_back_as_a_prompt_and_as_rows_of_training(tmp_path)
     assert told(f"/save {at}").startswith("2 messages are saved")
     assert json.loads(at.read_text("utf-8")) == {"messages": list(TALK.turns)}
     assert prompts.read(at)[0].prompt == [TALK.turns[0]]
-    assert next(rows.read(at)).exchange == ("é?", "e\n")
+    assert next(text_rows.read(at)).exchange == ("é?", "e\n")
     assert os.listdir(tmp_path) == ["chat.jsonl"]
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import micro
-from polydec.learned.kinds import stop_head
+from polydec.models.learned.kinds import stop_head
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_trace_says_what_an_approximation_promises(polydec_command, model, tmp_p
 
 
 def test_defaults_of_methods_can_be_given_back(polydec_command):
-    from polydec.methods import registry
+    from polydec.methods.registry import registry
 
     for name, option in (
         ("rsd-c", "levels=2,1,1"),
@@ -615,8 +615,8 @@ def test_an_interrupt_while_libraries_load_is_met_as_well(library, args):
 def test_bench_takes_lists_and_says_what_is_wrong_before_it_runs(
     polydec_command, model, monkeypatch
 ):
-    from polydec.bench import measure
-    from polydec.cli.bench import parse
+    from polydec.lab.bench import measure
+    from polydec.lab.commands.bench import parse
 
     assert [
         (m.name, m.options)

@@ -14,10 +14,10 @@ import torch
 import micro
 from polydec.base.edge import sentence
 from polydec.base.errors import RequestError
-from polydec.bench import certify, measure
 from polydec.cli import prompts
 from polydec.cli.main import main
-from polydec.train import rows
+from polydec.lab.bench import certify, measure
+from polydec.models.formats import text_rows
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_prompt_files_that_cannot_be_read(polydec, model, tmp_path, name, conten
 
 
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "LARGEST_TEXT", 1000)
+    monkeypatch.setattr(text_rows, "LARGEST_TEXT", 1000)
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"x" * 1001))
     with pytest.raises(ValueError, match="more than 1000 bytes"):
         prompts.read_text(tmp_path / "a.gz")

@@ -9,9 +9,9 @@ import warnings
 import pytest
 
 from polydec import api
+from polydec.lab.testing.toy import toy
 from polydec.request import profile
 from polydec.request.passes import Passes, table
-from polydec.testing.toy import toy
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 import micro
-from polydec.learned.kinds import stop_head
+from polydec.models.learned.kinds import stop_head
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import pytest
 
 import micro
 from polydec import api
-from polydec.learned.kinds import stop_head
-from polydec.methods import registry
-from polydec.methods.kit import MASKED_DRAFT
-from polydec.testing.examples import artefacts
+from polydec.lab.testing.examples import artefacts
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import MASKED_DRAFT
+from polydec.models.learned.kinds import stop_head
 
 CASES = [
     (name, o.name)

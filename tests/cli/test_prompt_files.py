@@ -11,10 +11,10 @@ import pytest
 
 import polydec
 from polydec.cli import generate, prompts
+from polydec.models.formats import text_rows
 from polydec.request import exemplars
 from polydec.serve.batch import lines_of
 from polydec.serve.gate import read_keys
-from polydec.train import rows
 
 MARK = b"\xef\xbb\xbf"
 
@@ -44,8 +44,8 @@ def test_a_mark_is_no_part_of_the_first_prompt(mark, end, tmp_path, monkeypatch)
     for name in ("p.jsonl", "p.txt"):
         (tmp_path / name).write_bytes(mark + objects)
         assert [row.prompt for row in prompts.read(tmp_path / name)] == said
-    assert [line for _, line in rows.lines(written)] == said
-    assert [x["prompt"] for _, x in rows.objects(tmp_path / "p.jsonl")] == said
+    assert [line for _, line in text_rows.lines(written)] == said
+    assert [x["prompt"] for _, x in text_rows.objects(tmp_path / "p.jsonl")] == said
     assert len(lines_of(prompts.read_text(tmp_path / "p.jsonl"), "")) == 3
     assert generate.asked(None, written) == end.join(said)
     monkeypatch.setattr(sys, "stdin", Piped(mark + text + end.encode()))

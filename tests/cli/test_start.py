@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from polydec.cli.garbage import uncollected
-from polydec.cli.main import COMMANDS, command
+from polydec.cli.main import command, every_command
 
 HEAVY = ("torch", "transformers", "llguidance", "numpy")
 ASK = "import sys; {}; print([m for m in {!r} if m in sys.modules])"
@@ -24,9 +24,9 @@ def loaded(code: str) -> str:
 @pytest.mark.parametrize(
     "code",
     [
-        "from polydec.methods import registry; [registry.describe(n) for n in registry.recipes()]",
-        "from polydec.methods import steer; [steer.describe(n) for n in steer.steerings()]",
-        "from polydec.methods import registry; registry.chosen('auto', {'depth': 3})",
+        "from polydec.methods.registry import registry; [registry.describe(n) for n in registry.recipes()]",
+        "from polydec.methods.registry import steer; [steer.describe(n) for n in steer.steerings()]",
+        "from polydec.methods.registry import registry; registry.chosen('auto', {'depth': 3})",
     ],
 )
 def test_what_is_known_of_methods_needs_nothing_that_computes(code):
@@ -83,10 +83,10 @@ def test_names_are_said_and_checked_without_what_computes(args):
     assert out.stdout.splitlines()[-1] == "[]", out.stderr
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", every_command())
 def test_a_list_says_how_a_commands_own_help_begins(name):
     said = " ".join((command(name).help or "").split())
-    assert said.startswith(COMMANDS[name].removesuffix(".")), said
+    assert said.startswith(every_command()[name].removesuffix(".")), said
 
 
 def test_no_garbage_is_looked_for_while_a_command_loads_and_none_among_what_it_loaded():

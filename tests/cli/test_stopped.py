@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from polydec import api
-from polydec.bench import measure
-from polydec.cli import verify as verifying
+from polydec.lab.bench import measure
+from polydec.lab.commands import verify as verifying
 from polydec.request import profile
 
 STOPS = (signal.SIGINT, signal.SIGTERM)

@@ -11,18 +11,18 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import Edited, Finished, Opened, replay
 from polydec.core.types import Draft, Exactness, Reads, Want
-from polydec.drafters.lookup import Lookup
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.events import Proposed, Verified
-from polydec.families.ar.speculative import Speculative
-from polydec.families.ar.types import Verdict
-from polydec.families.ar.walk import Walk
-from polydec.policies.fixed import Fixed
-from polydec.shapers.greedy import Greedy
-from polydec.shapers.temperature import Temperature
-from polydec.targets.shaped import Shaped
-from polydec.testing.toy import toy
-from polydec.verifiers.match import Match
+from polydec.lab.testing.toy import toy
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.types import Verdict
+from polydec.methods.speculative.loop.walk import Walk
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.transcript import Transcript
 from polydec.core.types import Draft, Reads, Want
-from polydec.drafters.lookup import Lookup
-from polydec.families.ar.speculative import Speculative
-from polydec.policies.fixed import Fixed
-from polydec.testing.toy import toy
-from polydec.verifiers.exact import Exact
+from polydec.lab.testing.toy import toy
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.exact import Exact
 
 PROMPT = (1, 3, 0, 2, 2, 3, 1, 0, 4, 2, 1)
 

@@ -19,7 +19,7 @@ from polydec.core.trace import (
     to_json,
 )
 from polydec.core.types import Edit
-from polydec.families.ar.events import Proposed, Verified
+from polydec.methods.speculative.loop.events import Proposed, Verified
 
 EVENTS = [
     Opened(0, (1, 2)),

@@ -8,7 +8,7 @@ import torch
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft, Draw, Edit, Vocab
-from polydec.families.ar.types import Budget, Verdict, follow
+from polydec.methods.speculative.loop.types import Budget, Verdict, follow
 
 LAW = torch.zeros(3)
 #        0

@@ -11,8 +11,8 @@ from house import served
 from starlette.testclient import TestClient
 
 from polydec import Ask, Engine
-from polydec.models.reuse import KEYS as KEYS_KEPT
-from polydec.models.reuse import Texts
+from polydec.models.sessions.reuse import KEYS as KEYS_KEPT
+from polydec.models.sessions.reuse import Texts
 from polydec.request.engine import MEMORIES, Memories
 from polydec.serve import steps
 from polydec.serve.clients import HEADER, client_of

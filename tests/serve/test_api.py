@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -17,10 +16,11 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import polydec
-from polydec.methods import registry
+from polydec.laws.shapers.sampling import fields
+from polydec.methods.registry import registry
 from polydec.serve.body import IDLE, ONLY
 from polydec.serve.settings import Limits
-from polydec.shapers.sampling import fields
+from project_paths import PROJECT_ROOT
 
 CHAT = [
     {"role": "system", "content": "You tell stories."},
@@ -892,7 +892,7 @@ def test_loading_is_told(lm):
 
 
 def test_fields_that_do_nothing_are_listed_in_the_docs(http):
-    page = Path(__file__).parents[2] / "docs" / "serve.md"
+    page = PROJECT_ROOT / "docs" / "serve.md"
     if not page.exists():
         pytest.skip("the docs are not here")
     text = page.read_text("utf-8")

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
-from polydec.hostile import attack, fuzz_requests
-from polydec.hostile.attack import Flight, Look, Told
+from polydec.lab.fuzz import attack, fuzz_requests
+from polydec.lab.fuzz.attack import Flight, Look, Told
 
 
 def test_a_short_attack(server):

@@ -20,15 +20,15 @@ import house
 
 from polydec.base.apart import Worker
 from polydec.base.options import Option
-from polydec.constraints import guidance
-from polydec.constraints.span_of import SpanOf
+from polydec.laws.constraints import guidance
+from polydec.laws.constraints.span_of import SpanOf
+from polydec.models.text.tokenizer import Text
 from polydec.serve import arrival, connection, constrained, memory
 from polydec.serve.errors import Refusal
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
 from polydec.serve.settings import Limits
 from polydec.serve.shapes import Completions
-from polydec.text.tokenizer import Text
 
 
 def refused(http, body, path="/v1/completions", status=400):

@@ -1,7 +1,6 @@
 """Each field that other servers take is really sent: what happens to it is what the docs' table says."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from polydec.serve.known_fields import (
     TEXT,
     fields_of,
 )
+from project_paths import PROJECT_ROOT
 
 NEEDED = {
     CHAT: {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "seed": 1},
@@ -154,6 +154,6 @@ def test_the_table_is_of_use():
     named = {row[0] for row in rows}
     assert REASONS.keys() <= named, REASONS.keys() - named
     assert not set(IDLE) & REASONS.keys()
-    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text("utf-8")
+    page = (PROJECT_ROOT / "docs" / "serve.md").read_text("utf-8")
     assert field_table.table() in page, "the table is old: run `python docs/tables.py`"
     json.dumps(rows)

@@ -12,13 +12,13 @@ import house
 import polydec
 from polydec.cli import serve
 from polydec.cli.main import main
+from polydec.models.text.template import Template
 from polydec.serve.application import IGNORED
 from polydec.serve.body import IDLE, ONLY, Body
 from polydec.serve.described import fields
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import Refusal
 from polydec.serve.settings import Limits
-from polydec.text.template import Template
 
 TEMPLATE = """{%- if enable_thinking is not defined or enable_thinking %}think {% endif -%}
 {%- for m in messages %}{{ m.name or m.role }}: {{ m.content }} {{ m.thinking }}

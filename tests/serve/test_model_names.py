@@ -13,8 +13,8 @@ from house import served
 import micro
 import polydec
 from polydec.base.errors import RequestError
-from polydec.drafting.costs import Costs
-from polydec.models.checkpoint import Deferred
+from polydec.methods.economics.costs import Costs
+from polydec.models.sessions.checkpoint import Deferred
 
 HIDDEN = "where-nobody-looks"
 CHAT = [{"role": "user", "content": "x"}]

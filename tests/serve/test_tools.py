@@ -12,10 +12,10 @@ from openai.types.chat import ChatCompletion
 
 import micro
 import polydec
-from polydec.constraints.tool_calls import Form
+from polydec.laws.constraints.tool_calls import Form
+from polydec.models.text import tool_prompt
+from polydec.models.text.tokenizer import Text
 from polydec.serve.tools import OPEN, Call, Reader, joined, read_calls
-from polydec.text import tool_prompt
-from polydec.text.tokenizer import Text
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": [1, "}"]}}\n</tool_call>'
 LOOK = Call("look", '{"at": [1, "}"]}')

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polydec import api
-from polydec.drafting.costs import Costs
+from polydec.methods.economics.costs import Costs
 
 
 def check(

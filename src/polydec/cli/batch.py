@@ -145,7 +145,7 @@ def _watched(lm: api.LM, into: Path | None) -> Iterator[Any]:
 
 def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
     """What the flags give and no prompt makes use of; requests with a body of their own say themselves what they want."""
-    from polydec.drafting.costs import Costs
+    from polydec.methods.economics.costs import Costs
     from polydec.request.ask import plan
     from polydec.serve import batch as rows
 

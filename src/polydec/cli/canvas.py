@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polydec.base.edge import printable
-from polydec.families.diffusion.events import Remasked, Unmasked
+from polydec.methods.diffusion.loop.events import Remasked, Unmasked
 
 GAP = "·"
 

@@ -14,9 +14,10 @@ import typer
 from rich.console import Console
 
 from polydec import api
-from polydec import native as cpu
 from polydec.base.errors import PolydecError
-from polydec.formats import zoo
+from polydec.cli.lab_commands import lab_module
+from polydec.models import native as cpu
+from polydec.models.formats import zoo
 from polydec.request import machine
 from polydec.request.loading import declared
 
@@ -46,8 +47,7 @@ def doctor(
         )
     report = facts() | {"model": path_of(model, threads)}
     if bench:
-        from polydec.bench import diagnose
-
+        diagnose = lab_module("diagnose", "polydec doctor --bench")
         with Console(stderr=True).status("measuring"):
             report["bench"] = diagnose.run(model, threads)
     if json_:
@@ -110,7 +110,7 @@ def data() -> dict[str, Any]:
 
 def path_of(model: str, threads: int | None) -> dict[str, Any]:
     """Which path `auto` takes for a model, and why not the native one."""
-    from polydec.learned.kinds.ngrams import NGrams
+    from polydec.models.learned.kinds.ngrams import NGrams
     from polydec.request import profile
 
     try:
@@ -190,6 +190,5 @@ def show(report: dict[str, Any]) -> None:
     else:
         out.print("profile     none: `polydec tune` measures one for --method auto")
     if "bench" in report:
-        from polydec.bench import diagnose
-
+        diagnose = lab_module("diagnose", "polydec doctor --bench")
         diagnose.show(report["bench"], out)

@@ -31,7 +31,7 @@ def export(
 ) -> None:
     """Write a draft model or a drafter as vLLM and SGLang load it, and print the settings for both."""
     whole("tokens", tokens, 1, 64)
-    from polydec.learned.export import export as write
+    from polydec.models.learned.export import export as write
 
     model = None if target is None else api.load(target, draft=None, ngrams=None)
     done = write(name, out, tokens=tokens, target=None if model is None else model.checkpoint.lm)

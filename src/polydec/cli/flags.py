@@ -19,14 +19,14 @@ from polydec.base.options import as_text
 from polydec.cli import prompts
 from polydec.cli.declared import check, flag, flags_of
 from polydec.cli.garbage import uncollected
-from polydec.methods import press, registry, steer
+from polydec.laws.shapers.names import check_fields
+from polydec.laws.shapers.names import declared as sampled
+from polydec.methods.registry import press, registry, steer
 from polydec.request import fields, loading
-from polydec.shapers.names import check_fields
-from polydec.shapers.names import declared as sampled
 
 if TYPE_CHECKING:
-    from polydec.constraints.protocols import Constraint
-    from polydec.shapers.sampling import Sampling
+    from polydec.laws.constraints.protocols import Constraint
+    from polydec.laws.shapers.sampling import Sampling
 
 MODEL, SAMPLING, CONSTRAINT, OUTPUT, STEERING = (
     "Model",
@@ -195,7 +195,7 @@ class Flags:
             press.chosen(self.cache, pairs("cache-set", self.cache_set))
         check_fields(self.bent)
         if self.bent:  # what only all of them together may not be, and the rules of other packages
-            from polydec.shapers.sampling import Sampling
+            from polydec.laws.shapers.sampling import Sampling
 
             Sampling(**self.bent)
 
@@ -243,7 +243,7 @@ class Flags:
         values |= other
         if all(value is None for value in values.values()):
             return None
-        from polydec.constraints.asked import constraint_of
+        from polydec.laws.constraints.asked import constraint_of
 
         return constraint_of(values)
 

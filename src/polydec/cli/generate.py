@@ -25,7 +25,7 @@ from polydec.cli.flags import Flags, Steered
 from polydec.cli.shown import fit
 from polydec.core.scheduler import Pass
 from polydec.core.trace import Event, Opened, ignore, to_json
-from polydec.formats.thinking_marks import Kind, Segment, ThinkingReader
+from polydec.models.formats.thinking_marks import Kind, Segment, ThinkingReader
 
 if TYPE_CHECKING:
     from polydec.request.ask import Plan

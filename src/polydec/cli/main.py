@@ -16,6 +16,7 @@ from polydec import __version__
 from polydec.base.edge import sentence
 from polydec.base.errors import PolydecError
 from polydec.base.interrupts import sigterm_raised
+from polydec.cli.lab_commands import lab_commands, require_lab
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
@@ -31,20 +32,15 @@ COMMANDS = {
     "methods": "List every method: what it is, promises, needs, options, source.",
     "steerings": "List every way to steer (`polydec generate --steer NAME`).",
     "presses": "List every way to make a cache smaller (`polydec generate --cache NAME`).",
-    "verify": "Certify that a method keeps its promise.",
-    "bench": "Time methods side by side.",
-    "harness": "Run lm-evaluation-harness on a model and a method.",
-    "demo": "Decode real prompts greedily by every method.",
     "tune": "Measure what a pass over 1 to 32 rows costs on this machine.",
     "detect": "Look for the watermark (`--sample watermark_bias=2`) in a text.",
     "doctor": "Machine, kernels, models: what runs, which path serves and why, what is missing.",
     "export": "Write a draft model or a drafter as vLLM and SGLang load it.",
-    "train": "Train language models and drafts; an interrupted run goes on where it was.",
     "zoo": "Embedded models: what is here, what each is, how to get it.",
     "trace": "Read traces that --trace wrote.",
 }
-"""Every command and what a list says of it: its module in this folder, which holds a function of that name or an `app`, is
-imported when it is called."""
+"""Every command of the engine and what a list says of it: its module in this folder, which holds a function of that name or
+an `app`, is imported when it is called."""
 
 _LOOK: Any = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 
@@ -53,10 +49,11 @@ class Later(TyperGroup):
     """Commands that are imported when one of them is called: what they import takes seconds, and a list of them needs none."""
 
     def __init__(self, **settings: Any) -> None:
-        listed = {name: TyperCommand(name, help=about) for name, about in COMMANDS.items()}
+        listed = {name: TyperCommand(name, help=about) for name, about in every_command().items()}
         super().__init__(**{**settings, "commands": listed})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        require_lab(args[0])
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and command(str(name)), rest
 
@@ -69,10 +66,17 @@ class Later(TyperGroup):
             raise typer.Exit(130) from None
 
 
+def every_command() -> dict[str, str]:
+    """All commands and what a list says of each, those of the lab behind those of the engine."""
+    brought = {name: package.COMMANDS[name] for name, package in lab_commands().items()}
+    return COMMANDS | brought
+
+
 @cache
 def command(name: str) -> Any:
     """A command or group with all its flags."""
-    module = import_module(f"polydec.cli.{name}")
+    package = "polydec.cli" if name in COMMANDS else lab_commands()[name].__name__
+    module = import_module(f"{package}.{name}")
     alone = typer.Typer(add_completion=False, **_LOOK)
     if hasattr(module, "app"):
         alone.add_typer(module.app, name=name)

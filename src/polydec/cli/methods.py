@@ -13,9 +13,9 @@ from rich.table import Table
 
 from polydec.base.errors import PolydecError
 from polydec.cli.shown import emit_drawn
-from polydec.methods import press, registry, steer
-from polydec.methods.catalogue import holding
-from polydec.methods.studies import STUDIES
+from polydec.methods.registry import press, registry, steer
+from polydec.methods.registry.catalogue import holding
+from polydec.methods.registry.studies import STUDIES
 
 LONGEST = 200
 """Characters of a search that are looked at."""

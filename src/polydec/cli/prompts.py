@@ -22,7 +22,7 @@ from polydec.base.errors import RequestError
 
 if TYPE_CHECKING:
     from polydec.api import LM, Prompt
-    from polydec.bench.checks import Check
+    from polydec.base.answer_check import AnswerCheck
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Row:
     prompt: Prompt
     workload: str
     raw: bool = False
-    answer: str | Check | None = None
+    answer: str | AnswerCheck | None = None
 
     @property
     def key(self) -> str:
@@ -45,7 +45,7 @@ def read_text(path: Path) -> str:
     read."""
     if str(path) == "-":
         return standard_input()
-    from polydec.train.rows import whole_file
+    from polydec.models.formats.text_rows import whole_file
 
     return whole_file(path)
 
@@ -94,7 +94,7 @@ def row(
     line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None
 ) -> Row:
     """The prompt of line i. Raises RequestError with one sentence where there is none."""
-    from polydec.train.rows import NAMES, Line
+    from polydec.models.formats.text_rows import NAMES, Line
 
     what = f"line {i} of {str(path)!r}"
     j = check(Line, parse_object(line, what), what)

@@ -19,8 +19,8 @@ from polydec.base.errors import RequestError
 from polydec.base.options import shown
 from polydec.cli.declared import flag, flags_of, shared
 from polydec.cli.generate import note
-from polydec.drafting.costs import Costs
-from polydec.methods import registry
+from polydec.methods.economics.costs import Costs
+from polydec.methods.registry import registry
 from polydec.request.loading import declared
 from polydec.serve.settings import Limits, limits, settings
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from polydec.cli.methods import in_full
 from polydec.cli.shown import emit_drawn
-from polydec.methods import steer
+from polydec.methods.registry import steer
 
 
 def steerings(

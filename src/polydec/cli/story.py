@@ -10,7 +10,7 @@ from polydec.base.errors import RequestError
 from polydec.core.trace import Event, Passed
 from polydec.core.trace import replay as replay_edits
 from polydec.core.types import Edit
-from polydec.families.diffusion.events import Remasked, Unmasked
+from polydec.methods.diffusion.loop.events import Remasked, Unmasked
 
 Key = tuple[int, int]
 """Of a story: the request, from 0 in the order in which they were asked, and its choice."""

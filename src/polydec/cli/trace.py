@@ -19,6 +19,7 @@ from polydec.base.edge import parse_object, printable, read_bytes, sentence, who
 from polydec.base.errors import RequestError
 from polydec.cli import canvas, search_tree, trace_page
 from polydec.cli.flags import pairs
+from polydec.cli.lab_commands import lab_module
 from polydec.cli.shown import emit, emit_drawn
 from polydec.cli.story import Key, Round, Story, Tree
 from polydec.core.trace import (
@@ -35,8 +36,8 @@ from polydec.core.trace import (
     from_json,
 )
 from polydec.core.types import Edit
-from polydec.families.ar.events import Forced, Proposed, Verified
-from polydec.families.diffusion.events import Remasked, Unmasked
+from polydec.methods.diffusion.loop.events import Remasked, Unmasked
+from polydec.methods.speculative.loop.events import Forced, Proposed, Verified
 
 MOST = 1 << 20
 """Requests of a trace."""
@@ -171,8 +172,7 @@ def replay(
     """Make a recorded run again under other settings without its model: the drafter works, and what the model would say is
     read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded; and with
     --against what the replay says of another run against that run itself."""
-    from polydec.cli import trace_replay
-
+    trace_replay = lab_module("trace_replay", "polydec trace replay")
     live = None if against is None else read(against)
     found = trace_replay.made_again(
         file, read(file), method, pairs("set", set_), draft, live=live, live_file=against

@@ -17,6 +17,7 @@ from polydec.base.edge import whole
 from polydec.base.errors import RequestError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
+from polydec.cli.lab_commands import lab_module
 from polydec.request import machine
 from polydec.request.loading import declared
 
@@ -55,7 +56,7 @@ def tune(
     whole("max_tokens", max_tokens, 2, 1 << 20)
     whole("best", best, 1, 8)
     rows = None if on is None else prompts.first(prompts.read(on), limit)
-    from polydec.cli import tune_on  # behind the checks: they load torch
+    on_prompts = None if rows is None else lab_module("tune_on", "polydec tune --on")
     from polydec.request import profile
 
     writable(profile.path().parent)
@@ -67,8 +68,8 @@ def tune(
         compute=compute,
         cache_dtype=cache_dtype,
     )
-    if rows is not None:
-        tune_on.check(lm, rows, max_tokens, raw)
+    if rows is not None and on_prompts is not None:
+        on_prompts.check(lm, rows, max_tokens, raw)
     err = Console(stderr=True, highlight=False)
     recorded = os.environ.get("POLYDEC_PROFILE")
     if recorded:
@@ -90,10 +91,10 @@ def tune(
         measured = profile.measure(lm, seconds=seconds)
     profile.keep_surely(lm, measured)
     advice = None
-    if rows is not None:
+    if rows is not None and on_prompts is not None:
         kept = f"stopped: what passes cost is kept in {profile.path()}, and nothing of your prompts"
         with said_when_stopped(lambda: kept), err.status("decoding") as status:
-            advice = tune_on.advise(lm, rows, measured, max_tokens, raw, best, status.update)
+            advice = on_prompts.advise(lm, rows, measured, max_tokens, raw, best, status.update)
     if json_:
         told = {"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(measured)}
         print(json.dumps(told if advice is None else {**told, "on": advice.to_json()}))
@@ -120,8 +121,8 @@ def tune(
             f"draft model: {measured.draft[1]:.2f} ms a token ({measured.draft[1] / measured.rows[1]:.0%} of a pass)"
         )
     out.print(f"kept in {profile.path()}")
-    if advice is not None:
-        tune_on.show(advice)
+    if advice is not None and on_prompts is not None:
+        on_prompts.show(advice)
 
 
 def writable(folder: Path) -> None:

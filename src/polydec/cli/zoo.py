@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from polydec.formats import zoo
+from polydec.models.formats import zoo
 
 app = typer.Typer(
     help="Embedded models: what is here, what each is, how to get it.", invoke_without_command=True

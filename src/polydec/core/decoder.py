@@ -45,7 +45,7 @@ async def answers(decoder: Decoder, request: Request, on: Observer = ignore) -> 
 async def answer_one(
     decoder: Decoder, request: Request, rng: Any = None, on: Observer = ignore
 ) -> Result:
-    """The first choice alone. rng: replaces its stream (the enumerator of polydec.testing does that)."""
+    """The first choice alone. rng: replaces its stream (the enumerator of polydec.lab.testing does that)."""
 
     def stream_of(choice: int) -> Rng:
         return rng

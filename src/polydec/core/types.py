@@ -112,7 +112,7 @@ class Draft:
     """A token tree: guesses of how the text goes on. Every field but the last two has one entry a node.
 
     Node 0 is the root. It is the last token of the text, and it is not in the cache yet. An id that stands for a vector
-    (models/soft.py) may be the root, in a session of a model itself: a committed state in the place of a token.
+    (models/sessions/soft.py) may be the root, in a session of a model itself: a committed state in the place of a token.
 
     parent: the node that a node follows; it stands before it, and the root's is -1. Siblings stand in the order drawn.
     draw: how a node was proposed. law: the log-probabilities (V) that it was drawn from, None where it was certain; siblings of
@@ -123,7 +123,7 @@ class Draft:
     state: of probes, what is fed in place of the token's embedding (H). enter: of each node the index of the layer that its
     state enters, 0 where it has none; layers below do not run there. None: all enter the first. Nodes with a state stand
     behind all others, those that enter further up behind those that enter below. adapter: what changes the target's matrices
-    at the rows of nodes with a state, and at no others (see nets/gated.py); None: nothing does.
+    at the rows of nodes with a state, and at no others (see models/nets/gated.py); None: nothing does.
     natural: how many tokens the proposer took for the right length, whatever it proposed; policies alone read it. None: it does
     not say.
     """

@@ -1,1 +1,1 @@
-"""What a method says of itself, what it is given, and how it is found."""
+"""The published methods: how each family decodes, and every recipe that composes its parts."""

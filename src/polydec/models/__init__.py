@@ -1,1 +1,1 @@
-"""From the name of a checkpoint to a loaded model with its sessions."""
+"""From a name to a law: files, tokenizers, networks, compiled passes, sessions and what was trained for a model."""

@@ -10,28 +10,28 @@ from typing import Any
 
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import shown
-from polydec.constraints import pieces
-from polydec.constraints.in_time import InTime, in_time
-from polydec.constraints.protocols import Constraint, Language
 from polydec.core.decoder import Decoder
 from polydec.core.prompt import Noted
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
-from polydec.drafting.costs import Costs
-from polydec.methods import press, registry, steer
-from polydec.methods.card import Card
-from polydec.methods.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
-from polydec.models.reuse import Reuse
+from polydec.laws.constraints import pieces
+from polydec.laws.constraints.in_time import InTime, in_time
+from polydec.laws.constraints.protocols import Constraint, Language
+from polydec.laws.shapers.sampling import Sampling, build_guard, build_shapers, sequential
+from polydec.laws.targets.reprompted import Reprompted
+from polydec.laws.targets.shaped import Shaped
+from polydec.laws.targets.softened import Softened
+from polydec.methods.diffusion.loop.no_early_end import NoEarlyEnd
+from polydec.methods.economics.costs import Costs
+from polydec.methods.registry import press, registry, steer
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
+from polydec.models.sessions.reuse import Reuse
+from polydec.models.text import prompt_ending
+from polydec.models.text.message_forms import joined_text
 from polydec.request.fields import LENGTH, Ask, Prompt, declared
 from polydec.request.loaded import LM
 from polydec.request.thinking import Thinking, thinking_of
-from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
-from polydec.targets.no_early_end import NoEarlyEnd
-from polydec.targets.reprompted import Reprompted
-from polydec.targets.shaped import Shaped
-from polydec.targets.softened import Softened
-from polydec.text import prompt_ending
-from polydec.text.message_forms import joined_text
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from polydec.base.errors import RequestError
 
 if TYPE_CHECKING:  # a command line is checked before anything computes
     from polydec.core.effects import Forward
-    from polydec.models.checkpoint import Checkpoint
+    from polydec.models.sessions.checkpoint import Checkpoint
     from polydec.request.loaded import LM
 
 
@@ -114,7 +114,7 @@ def chosen(name: str, rows: int) -> Batching:
 def padded(plain: LM, name: str) -> LM:
     """The model over passes that are one padded tensor, and its draft as well. Raises RequestError where the compiled step or
     another engine runs it, which keep every row at its own end."""
-    from polydec.models.checkpoint import Deferred, whole
+    from polydec.models.sessions.checkpoint import Deferred, whole
 
     draft = plain.draft
     small = None if draft is None else Deferred(draft.name, lambda: _laid_out(whole(draft), name))
@@ -125,8 +125,8 @@ def padded(plain: LM, name: str) -> LM:
 
 
 def _laid_out(point: Checkpoint, name: str) -> Checkpoint:
-    from polydec.models.lm import LM as Law
-    from polydec.nets.transformer import Transformer
+    from polydec.models.nets.transformer import Transformer
+    from polydec.models.sessions.lm import LM as Law
 
     law = point.lm
     if type(law) is not Law or not isinstance(law.network, Transformer):

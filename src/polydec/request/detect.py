@@ -1,4 +1,4 @@
-"""Is a text watermarked? The other half of polydec.shapers.watermark."""
+"""Is a text watermarked? The other half of polydec.laws.shapers.watermark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from polydec.base.errors import RequestError
-from polydec.shapers.watermark import check_list, count, green
+from polydec.laws.shapers.watermark import check_list, count, green
 
 
 @dataclass(frozen=True)

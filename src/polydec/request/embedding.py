@@ -23,9 +23,9 @@ from polydec.base.options import shown
 from polydec.core.effects import Forward, gather
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
-from polydec.formats import sentences
-from polydec.methods.kit import CALLED, family_of
-from polydec.nets.query import Query
+from polydec.methods.registry.kit import CALLED, family_of
+from polydec.models.formats import sentences
+from polydec.models.nets.query import Query
 from polydec.request.reading import PLACE, TEXT, Reading
 
 TOGETHER = 4096
@@ -65,8 +65,9 @@ def embed(model: Loaded, texts: Texts, how: Reading) -> Tensor:
 
 
 def settled(model: Loaded, how: Reading) -> Reading:
-    """What is left open in `how`, as an embedding model's own files have it (formats/sentences.py); of other models the last
-    state, and no prompt. Raises RequestError for a prompt that the model has not, FileError for a layout that is not read."""
+    """What is left open in `how`, as an embedding model's own files have it
+    (models/formats/sentences.py); of other models the last state, and no prompt. Raises
+    RequestError for a prompt that the model has not, FileError for a layout that is not read."""
     says = sentences.read(Path(model.checkpoint.path))
     prompts = {} if says is None else says.prompts
     if how.prompt is not None and how.prompt not in prompts:

@@ -13,14 +13,14 @@ from typing import Any, Unpack
 
 from polydec.base import notebook
 from polydec.base.errors import RequestError
-from polydec.constraints.in_time import InTime
 from polydec.core.decoder import streams
 from polydec.core.effects import Coro
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
 from polydec.core.scheduler import Pass, Scheduler, Task
 from polydec.core.trace import Edited, Event, Observer, Opened, ignore
 from polydec.core.transcript import Transcript
-from polydec.drafting.costs import Costs
+from polydec.laws.constraints.in_time import InTime
+from polydec.methods.economics.costs import Costs
 from polydec.request.ask import Plan, plan
 from polydec.request.batching import Batching
 from polydec.request.fair_queue import FairQueue, fits

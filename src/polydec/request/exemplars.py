@@ -11,7 +11,7 @@ from pathlib import Path
 
 from polydec.base.edge import Record, check, parse_object, read_bytes, sentence, whole, whole_text
 from polydec.base.errors import RequestError
-from polydec.families.search.vote import steps
+from polydec.methods.search.loop.vote import steps
 from polydec.request.fields import LENGTH
 from polydec.request.loaded import LM
 

@@ -8,17 +8,24 @@ from typing import Any
 
 from polydec.base.errors import PolydecError
 from polydec.base.options import as_text, together
-from polydec.constraints.everything import Everything
 from polydec.core.types import Exactness
-from polydec.drafting.costs import Costs
-from polydec.methods import registry
-from polydec.methods.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Artefact, Trained, family_of
-from polydec.methods.registry import DEFAULTS
+from polydec.laws.constraints.everything import Everything
+from polydec.laws.shapers._rule import Setting
+from polydec.laws.shapers.sampling import Sampling, acting, fields, rules
+from polydec.methods.economics.costs import Costs
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import (
+    ANY_DRAFT,
+    DRAFT,
+    MASKED_DRAFT,
+    Artefact,
+    Trained,
+    family_of,
+)
+from polydec.methods.registry.registry import DEFAULTS
 from polydec.request.ask import Plan, plan, room
 from polydec.request.fields import Ask, declared
 from polydec.request.loaded import LM
-from polydec.shapers._rule import Setting
-from polydec.shapers.sampling import Sampling, acting, fields, rules
 
 PROMISES = {
     Exactness.LAW: "texts have exactly the law of the model as it is pressed, steered, shaped and constrained below",

@@ -24,12 +24,12 @@ from polydec.base.options import (
     option,
     shown,
 )
-from polydec.constraints.protocols import Constraint
-from polydec.shapers._rule import ENGINES
+from polydec.laws.constraints.protocols import Constraint
+from polydec.laws.shapers._rule import ENGINES
 
 if TYPE_CHECKING:
-    from polydec.models.soft import Soft
-    from polydec.shapers.sampling import Sampling
+    from polydec.laws.shapers.sampling import Sampling
+    from polydec.models.sessions.soft import Soft
 
 Prompt = str | Sequence["int | Soft"] | Sequence[Mapping[str, str]]
 """Text (through the chat template where the model has one), token ids as they stand (vectors among them: `Soft`), or chat
@@ -70,9 +70,9 @@ class Ask:
     Nothing changes for a model of which nothing is known. reasoning_budget: behind so many tokens of thinking the mark that
     ends it is forced.
 
-    steer: any name of a way to steer (polydec.methods.steer), None for none, or "cfg" where there is a negative prompt;
-    negative_prompt: in any form that a prompt has; the empty text is an empty turn of a chat or, without a template, the
-    prompt's last token alone.
+    steer: any name of a way to steer (polydec.methods.registry.steer), None for none, or "cfg"
+    where there is a negative prompt; negative_prompt: in any form that a prompt has; the empty text
+    is an empty turn of a chat or, without a template, the prompt's last token alone.
 
     source: of an encoder-decoder model (T5, BART, Marian) a text, its UTF-8 bytes or token ids; the prompt, which may be empty
     beside it, is then what the answer begins with. Without a source the prompt is the source.
@@ -80,12 +80,13 @@ class Ask:
     units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or a second model may have
     another tokenizer, and wherever this request or its answer says tokens, bytes are meant.
 
-    cache: any name of a way to keep old keys and values (polydec.methods.press), None: as they are. The law is then that of the
-    pressed cache: every method keeps it as it keeps the model's.
+    cache: any name of a way to keep old keys and values (polydec.methods.registry.press), None: as
+    they are. The law is then that of the pressed cache: every method keeps it as it keeps the
+    model's.
 
     reuse: "prefix" takes of an earlier request's cache what both texts begin with, "edited" also what stands behind an edit,
     turned to its new positions: the law is approximate then, and the answer's `method` says so. reuse_key names the text:
-    requests of one key follow one another, and each leaves its text to the next (models/reuse.py).
+    requests of one key follow one another, and each leaves its text to the next (models/sessions/reuse.py).
 
     cache_salt: texts of one engine that begin alike share what was computed for them, a reuse_key names a text, and methods may
     keep a memory from request to request: all of it only among requests of one salt. No text depends on it.

@@ -18,20 +18,20 @@ from polydec.base.edge import whole_text
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.heard import warn
 from polydec.core.protocols import Target
-from polydec.drafting.costs import Costs
-from polydec.formats import zoo
-from polydec.learned import artefacts
-from polydec.methods import registry
-from polydec.methods.kit import CALLED, Artefact, Kit, family_of, fit
-from polydec.models import checkpoint, sources
-from polydec.models.checkpoint import Checkpoint, Deferred, whole
-from polydec.models.soft import Soft, entering
+from polydec.laws.shapers.sampling import Sampling
+from polydec.laws.targets.softened import Softened
+from polydec.methods.economics.costs import Costs
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import CALLED, Artefact, Kit, family_of, fit
+from polydec.models.formats import zoo
+from polydec.models.learned import artefacts
+from polydec.models.sessions import checkpoint, sources
+from polydec.models.sessions.checkpoint import Checkpoint, Deferred, whole
+from polydec.models.sessions.soft import Soft, entering
+from polydec.models.text import prompt_ending, tool_prompt
+from polydec.models.text.message_forms import joined_text
 from polydec.request.fields import OWN, Ask, Prompt
 from polydec.request.units import over_bytes, second
-from polydec.shapers.sampling import Sampling
-from polydec.targets.softened import Softened
-from polydec.text import prompt_ending, tool_prompt
-from polydec.text.message_forms import joined_text
 
 if TYPE_CHECKING:
     from polydec.request.classifier import Classifier
@@ -340,11 +340,12 @@ class LM:
     ) -> tuple[int, ...]:
         """Token ids of a prompt, which messages call `who`.
 
-        raw: without the chat template; tools: what that shows beside messages; template: further names that it is told; ending:
-        what the text of messages ends with (text/prompt_ending.py); most: tokens that there is room for, far beyond which a
-        text is not even encoded; sanitize_control_tokens: control tokens in all of these are plain text. Raises RequestError
-        where the prompt is empty, or holds something else than a prompt does, or the tools cannot be shown.
-        """
+        raw: without the chat template; tools: what that shows beside messages; template: further
+        names that it is told; ending: what the text of messages ends with
+        (models/text/prompt_ending.py); most: tokens that there is room for, far beyond which a text
+        is not even encoded; sanitize_control_tokens: control tokens in all of these are plain text.
+        Raises RequestError where the prompt is empty, or holds something else than a prompt does,
+        or the tools cannot be shown."""
         values = template or {}
         sanitized = sanitize_control_tokens
         if sanitized:

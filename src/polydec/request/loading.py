@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 from polydec.base.edge import path_text
 from polydec.base.errors import RequestError
 from polydec.base.options import As, Option, option
-from polydec.models.options import CacheDtype, Compute, Device, Dtype, Quantize, Threads, Workers
+from polydec.models.sessions.options import (
+    CacheDtype,
+    Compute,
+    Device,
+    Dtype,
+    Quantize,
+    Threads,
+    Workers,
+)
 
 if TYPE_CHECKING:
     from polydec.request.loaded import LM

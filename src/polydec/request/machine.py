@@ -26,7 +26,7 @@ def describe(network: Any = None) -> str:
     """One line: processor, cores used (by this network, else by torch), instruction sets, versions."""
     import torch
 
-    from polydec.nets.linear import cpu_name
+    from polydec.models.nets.linear import cpu_name
 
     threads = getattr(network, "threads", None) or torch.get_num_threads()
     return (

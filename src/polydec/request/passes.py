@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from polydec.core.types import Reads, Want
-from polydec.nets.query import Query
+from polydec.models.nets.query import Query
 
 
 class Passes:

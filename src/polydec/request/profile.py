@@ -23,20 +23,20 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.drafters import trained_tree
-from polydec.drafting.costs import Costs, at
-from polydec.families.ar.protocols import Drafter, Guess
-from polydec.families.ar.speculative import Speculative
-from polydec.families.ar.types import Budget, Verdict
-from polydec.methods.kit import Kit, family_of
-from polydec.models.checkpoint import Deferred
-from polydec.nets.linear import cpu_name, profile_path
-from polydec.policies.fixed import Fixed
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.economics.costs import Costs, at
+from polydec.methods.registry.kit import Kit, family_of
+from polydec.methods.speculative.drafters import trained_tree
+from polydec.methods.speculative.loop.protocols import Drafter, Guess
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.best_first import BestFirst
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.nets.linear import cpu_name, profile_path
+from polydec.models.sessions.checkpoint import Deferred
 from polydec.request.passes import Passes, table
-from polydec.shapers.greedy import Greedy
-from polydec.targets.shaped import Shaped
-from polydec.trees.best_first import BestFirst
-from polydec.verifiers.match import Match
 
 
 class Loaded(Protocol):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from polydec.nets.transport import plan
+from polydec.models.nets.transport import plan
 from polydec.request.deciding import Deciding
 
 TOGETHER = 64

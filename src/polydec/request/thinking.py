@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.constraints.after_thinking import AfterThinking, after_thinking
-from polydec.constraints.in_time import InTime
-from polydec.constraints.protocols import Language
-from polydec.formats.thinking_marks import ThinkingReader
-from polydec.methods.kit import CALLED
-from polydec.models.checkpoint import Checkpoint
+from polydec.laws.constraints.after_thinking import AfterThinking, after_thinking
+from polydec.laws.constraints.in_time import InTime
+from polydec.laws.constraints.protocols import Language
+from polydec.methods.registry.kit import CALLED
+from polydec.models.formats.thinking_marks import ThinkingReader
+from polydec.models.sessions.checkpoint import Checkpoint
 
 ROOM = 32
 """Tokens that an answer which must end in time has beside its shortest text, a quarter of all at most."""

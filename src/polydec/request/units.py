@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.methods.kit import CALLED, family_of
-from polydec.models.checkpoint import Checkpoint
-from polydec.targets.by_bytes import ByBytes
-from polydec.text.byte_text import Marks, byte_text, lead_of, marks_of, start_of
-from polydec.text.tokenizer import Text
+from polydec.laws.targets.by_bytes import ByBytes
+from polydec.methods.registry.kit import CALLED, family_of
+from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.models.text.byte_text import Marks, byte_text, lead_of, marks_of, start_of
+from polydec.models.text.tokenizer import Text
 
 UNITS = {"tokens": "what the model's tokenizer makes", "bytes": "bytes of UTF-8"}
 """What an answer may be counted and written in."""

@@ -19,7 +19,9 @@ from polydec.api import LM
 from polydec.base.edge import whole_text
 from polydec.base.errors import PolydecError
 from polydec.base.options import shown
-from polydec.methods import registry
+from polydec.laws.shapers.sampling import fields as sampling_fields
+from polydec.methods.registry import registry
+from polydec.models.text import prompt_ending
 from polydec.request.embedding import vectors
 from polydec.serve.answering import WRITERS, respond, unless_left, written
 from polydec.serve.application import IGNORED, application
@@ -40,8 +42,6 @@ from polydec.serve.shapes import read_messages
 from polydec.serve.template import chat_ending
 from polydec.serve.traced import Trace
 from polydec.serve.worker import Worker
-from polydec.shapers.sampling import fields as sampling_fields
-from polydec.text import prompt_ending
 
 READERS = 16
 """Threads that read and check requests, so that the event loop has nothing to do for long. They are many because some wait for

@@ -12,13 +12,13 @@ from typing import Any
 from polydec.api import LM, Ask
 from polydec.base.edge import parse_object, whole_text
 from polydec.base.options import shown
-from polydec.constraints.tool_calls import Form
+from polydec.laws.constraints.tool_calls import Form
+from polydec.laws.shapers.sampling import fields as sampling_fields
+from polydec.laws.shapers.sampling import rules as sampling_rules
 from polydec.request.fields import ALTERNATIVES, declared
 from polydec.serve.errors import Refusal
 from polydec.serve.known_fields import REASONS
 from polydec.serve.settings import Limits
-from polydec.shapers.sampling import fields as sampling_fields
-from polydec.shapers.sampling import rules as sampling_rules
 
 IDLE = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id", "service_tier")
 """Fields that clients send and that change nothing here, whatever they hold."""

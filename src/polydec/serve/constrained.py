@@ -10,10 +10,10 @@ from polydec.api import LM
 from polydec.base.apart import Busy, few_waiting
 from polydec.base.errors import PolydecError
 from polydec.base.options import shown
-from polydec.constraints.asked import constraint_of
-from polydec.constraints.gbnf import lark_of
-from polydec.constraints.protocols import Constraint, Language
 from polydec.core.types import Vocab
+from polydec.laws.constraints.asked import constraint_of
+from polydec.laws.constraints.gbnf import lark_of
+from polydec.laws.constraints.protocols import Constraint, Language
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
 

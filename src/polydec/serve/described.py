@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.base.options import Option
+from polydec.laws.shapers.sampling import fields as sampling_fields
 from polydec.request.fields import OWN, declared
 from polydec.request.reading import declared as readings
 from polydec.serve.body import ASKED
@@ -16,7 +17,6 @@ from polydec.serve.constrained import FIELDS as CONSTRAINTS
 from polydec.serve.reasoning import BUDGETS, FORMATS
 from polydec.serve.shapes import USUAL
 from polydec.serve.template import EFFORTS
-from polydec.shapers.sampling import fields as sampling_fields
 
 Schema = dict[str, Any]
 

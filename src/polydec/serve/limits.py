@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from polydec.api import LM, Ask
 from polydec.base.errors import RequestError
-from polydec.models.soft import surplus
+from polydec.models.sessions.soft import surplus
 from polydec.request.ask import room, steering
 from polydec.serve.settings import Limits
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from polydec.api import LM
 from polydec.base.options import shown
-from polydec.formats.thinking_marks import Kind, Segment, ThinkingReader
+from polydec.models.formats.thinking_marks import Kind, Segment, ThinkingReader
 from polydec.request.fields import THOUGHT as MOST
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal

@@ -9,7 +9,8 @@ from typing import Any
 from polydec.api import LM, Choice, Completion, Piece
 from polydec.core.request import PromptLogprob, TokenLogprob
 from polydec.core.scheduler import Pass
-from polydec.formats.thinking_marks import ThinkingReader
+from polydec.models.formats.thinking_marks import ThinkingReader
+from polydec.models.text.tokenizer import Text
 from polydec.serve.body import Wanted
 from polydec.serve.errors import Refusal
 from polydec.serve.json_text import LazyRows
@@ -17,7 +18,6 @@ from polydec.serve.reasoning import ThoughtStream
 from polydec.serve.shapes import Offsets, Shape, by_id
 from polydec.serve.steps import Step, passes, steps
 from polydec.serve.tools import Part, Reader, read_calls
-from polydec.text.tokenizer import Text
 
 
 @dataclass(frozen=True)

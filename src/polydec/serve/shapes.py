@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from polydec.api import LM, Ask
 from polydec.base.options import shown
 from polydec.core.request import PromptLogprob, TokenLogprob
+from polydec.models.text.tokenizer import Text
 from polydec.request.fields import ALTERNATIVES
 from polydec.serve import vectors
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
@@ -19,7 +20,6 @@ from polydec.serve.reasoning import read_budget, read_reasoning
 from polydec.serve.settings import Limits
 from polydec.serve.template import chat_ending, no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
-from polydec.text.tokenizer import Text
 
 LOWEST = -9999.0
 """What JSON has for the logarithm of 0, as vLLM writes it."""

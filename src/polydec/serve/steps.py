@@ -9,9 +9,9 @@ from typing import Any
 
 from polydec.core.scheduler import Pass
 from polydec.core.trace import Edited, Event
-from polydec.families.ar.events import Proposed, Verified
+from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.models.text.tokenizer import Text
 from polydec.serve.shapes import token_text
-from polydec.text.tokenizer import Text
 
 
 @dataclass(frozen=True)

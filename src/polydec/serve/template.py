@@ -8,10 +8,10 @@ from typing import Any
 
 from polydec.api import LM
 from polydec.base.options import shown
+from polydec.models.text import prompt_ending
 from polydec.request.thinking import SWITCHES
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
-from polydec.text import prompt_ending
 
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 """Names that have fields of their own."""
@@ -51,7 +51,8 @@ def template_values(body: Body, model: LM) -> dict[str, Any]:
 
 
 def chat_ending(body: Body) -> str:
-    """What the text of a chat ends with (text/prompt_ending.py). Raises Refusal where two fields contradict one another."""
+    """What the text of a chat ends with (models/text/prompt_ending.py). Raises Refusal where two
+    fields contradict one another."""
     continued = body.flag("continue_final_message")
     opened = body.flag("add_generation_prompt", not continued)
     if continued and opened:

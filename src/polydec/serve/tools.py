@@ -18,9 +18,9 @@ from typing import Any
 from polydec.api import LM
 from polydec.base.errors import RequestError
 from polydec.base.options import shown
-from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
-from polydec.constraints.protocols import Constraint
-from polydec.constraints.tool_calls import CLOSE, OPEN, Form, Function, ToolCalls
+from polydec.laws.constraints.json_schema import ANY_OBJECT, JsonSchema
+from polydec.laws.constraints.protocols import Constraint
+from polydec.laws.constraints.tool_calls import CLOSE, OPEN, Form, Function, ToolCalls
 from polydec.serve.body import Body, is_whole
 from polydec.serve.constrained import checked
 from polydec.serve.errors import Refusal

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from polydec.base.options import shown
-from polydec.models.soft import Soft
+from polydec.models.sessions.soft import Soft
 from polydec.serve.errors import Refusal
 
 HEADER = 4096

@@ -1,1 +1,0 @@
-"""Families of methods, each with its protocols and its loop in one folder: ar (draft and verify)."""

@@ -1,0 +1,1 @@
+"""What makes, measures and attacks models and methods: training, benchmarks, contracts, fuzzers. Nothing of it decodes."""

@@ -1,0 +1,296 @@
+"""How far an approximate method is from the law that it was asked for: by position, with intervals."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from polydec.api import LM, Ask, Prompt
+from polydec.core.law import probs
+from polydec.core.protocols import Target
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Exactness, Want
+from polydec.lab.bench.forced import Fate, fate
+from polydec.lab.bench.intervals import wilson
+from polydec.lab.bench.sampled import ALARM, CELLS, Drawn, Test, draw, tests, where
+from polydec.lab.bench.shapes import ungreedy
+from polydec.request.ask import plan
+
+DRAWS = 400
+"""Resamples, whole texts at a time, behind each interval."""
+LEVEL = (2.5, 97.5)
+TIE = 1e-3
+"""Nats within which two tokens of a method's own law may change places by rounding."""
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Tokens at some positions of the answers. kl: KL(method || plain) of a token in nats; tv: total variation of a token;
+    surprise: by how many nats a token is less likely than plain decoding's law expects of a draw (greedy: than its likeliest).
+    Each with its 95 % interval. Where the method's own law is known the first two are of the laws (from plain to method's);
+    where only its texts are, they are of cells of equal weight, and the true values are at least those."""
+
+    first: int
+    last: int
+    tokens: int
+    kl: float | None
+    kl_interval: Interval | None
+    tv: float
+    tv_interval: Interval
+    surprise: float
+    surprise_interval: Interval
+
+
+@dataclass(frozen=True)
+class Distances:
+    """by: "laws", "samples" (at least so much) or "greedy texts"; all: of every position; positions: of some each. own: tests
+    of what was written against the law that the method decodes in the target's place, where it is known: it must keep to that
+    one; place: where it does not."""
+
+    by: str
+    tokens: int
+    texts: int
+    all: Apart
+    positions: tuple[Apart, ...]
+    own: tuple[Test, ...] = ()
+    place: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return "fault" if self.place else "measured"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One token's divergence and total variation, from the rows of both laws, and its fate under the method's own."""
+
+    kl: float
+    tv: float
+    own: Fate
+
+
+def distances(
+    lm: LM,
+    prompts: Sequence[tuple[Prompt, bool]],
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    samples: int,
+    seed: int = 0,
+    **request: Any,
+) -> Distances:
+    """Of texts that the method writes. At temperature 0 each prompt has one."""
+    greedy = not request["sampling"].temperature
+    ours = draw(
+        lm,
+        prompts,
+        method,
+        options,
+        samples=1 if greedy else samples,
+        seed=seed,
+        law=ungreedy if greedy else None,
+        **request,
+    )
+    rows = _rows(lm, prompts, method, options, ours.texts, greedy, request)
+    by = "laws" if rows else "greedy texts" if greedy else "samples"
+
+    def of(tokens: Sequence[Drawn], first: int, last: int) -> Apart:
+        mine = [d for d in tokens if first <= d.at <= last]
+        return apart(mine, first, last, greedy, rows)
+
+    spans = [(a, b) for a, b in _spans(max((d.at for d in ours.drawn), default=0))]
+    parts = [of(ours.drawn, a, b) for a, b in spans]
+    mine = [replace(d, fate=rows[_key(d)].own) for d in ours.drawn if rows]
+    own, place = _kept(mine, greedy)
+    return Distances(
+        by,
+        len(ours.drawn),
+        len(ours.texts),
+        of(ours.drawn, 0, 1 << 30),
+        tuple(p for p in parts if p.tokens),
+        own,
+        place,
+    )
+
+
+def _kept(mine: Sequence[Drawn], greedy: bool) -> tuple[tuple[Test, ...], str]:
+    """Whether these tokens follow the law that their fates are of: the tests, and the place of a fault."""
+    off = [
+        d for d in mine if d.fate.chance <= 0.0 or (greedy and d.fate.surprise > d.fate.best + TIE)
+    ]
+    results = [] if greedy or not mine else tests(mine)
+    if off:
+        what = (
+            "a token that its own law makes impossible"
+            if not greedy
+            else "not its own law's choice"
+        )
+        return tuple(results), f"{where(off[0])}: {what}"
+    worst = min(results, key=lambda t: t.p, default=None)
+    alarm = worst is not None and worst.p < ALARM / len(results)
+    return tuple(
+        results
+    ), f"against its own law, {worst.name}: {worst.where}" if worst and alarm else ""
+
+
+def _spans(last: int) -> list[tuple[int, int]]:
+    """Positions 0, 1, 2-3, 4-7, 8-15 and so on."""
+    out = [(0, 0)]
+    while out[-1][1] < last:
+        begin = out[-1][1] + 1
+        out.append((begin, 2 * begin - 1))
+    return out
+
+
+def apart(
+    drawn: Sequence[Drawn],
+    first: int,
+    last: int,
+    greedy: bool,
+    rows: Mapping[tuple[int, int, int, int], Pair],
+) -> Apart:
+    """What these tokens say together, with intervals over texts. rows: of each token its laws' distance, empty where the
+    method's law is not known."""
+    last = min(last, max((d.at for d in drawn), default=first))
+    groups = defaultdict[tuple[int, int, int], list[Drawn]](list)
+    for d in drawn:
+        groups[d.prompt, d.seed, d.choice].append(d)
+    texts = list(groups.values())
+    if not texts:
+        return Apart(first, last, 0, None, None, 0.0, (0.0, 1.0), 0.0, (0.0, 0.0))
+
+    def surprise(tokens: Sequence[Drawn]) -> float:
+        return float(np.mean([_shift(d.fate, greedy) for d in tokens]))
+
+    shift, shift_interval = _interval(texts, surprise)
+    if rows:
+        kl, kl_i = _interval(
+            texts, lambda tokens: float(np.mean([rows[_key(d)].kl for d in tokens]))
+        )
+        tv, tv_i = _interval(
+            texts, lambda tokens: float(np.mean([rows[_key(d)].tv for d in tokens]))
+        )
+        return Apart(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
+    if greedy:
+        other = sum(d.fate.surprise > d.fate.best + 1e-9 for d in drawn)
+        tv, tv_i = other / len(drawn), wilson(other, len(drawn))
+        return Apart(first, last, len(drawn), None, None, tv, tv_i, shift, shift_interval)
+    kl, kl_i = _interval(texts, lambda tokens: _cells(tokens)[0])
+    tv, tv_i = _interval(texts, lambda tokens: _cells(tokens)[1])
+    return Apart(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
+
+
+def _key(d: Drawn) -> tuple[int, int, int, int]:
+    return d.prompt, d.seed, d.choice, d.at
+
+
+def _shift(fate: Fate, greedy: bool) -> float:
+    return min(fate.surprise, 50.0) - (fate.best if greedy else fate.entropy)
+
+
+def _cells(tokens: Sequence[Drawn]) -> tuple[float, float]:
+    """KL and total variation between where the tokens stand in the law and an even spread, less what chance alone makes of as
+    many (Miller and Madow's term, and the mean of a multinomial's)."""
+    n, cells = len(tokens), min(CELLS, max(2, len(tokens) // 5))
+    share = np.bincount([int(d.fate.rank * cells) for d in tokens], minlength=cells) / n
+    live = share[share > 0.0]
+    kl = float((live * np.log(live * cells)).sum()) - (cells - 1) / (2 * n)
+    tv = float(np.abs(share - 1 / cells).sum()) / 2
+    chance = cells * np.sqrt((1 / cells) * (1 - 1 / cells) * 2 / (np.pi * n)) / 2
+    return max(0.0, kl), float(max(0.0, tv**2 - chance**2) ** 0.5)
+
+
+def _interval(
+    texts: Sequence[Sequence[Drawn]], figure: Callable[[Sequence[Drawn]], float]
+) -> tuple[float, Interval]:
+    """The figure of all texts, and its interval over resampled ones."""
+    rng = np.random.default_rng(0)
+    value = figure([d for text in texts for d in text])
+    resampled = [
+        figure([d for i in rng.integers(0, len(texts), len(texts)) for d in texts[i]])
+        for _ in range(DRAWS if len(texts) > 1 else 0)
+    ]
+    if not resampled:
+        return value, (value, value)
+    low, high = np.percentile(resampled, LEVEL)
+    return value, (min(value, float(low)), max(value, float(high)))
+
+
+def _rows(
+    lm: LM,
+    prompts: Sequence[tuple[Prompt, bool]],
+    method: str,
+    options: Mapping[str, Any],
+    texts: Mapping[tuple[int, int, int], tuple[int, ...]],
+    greedy: bool,
+    request: Mapping[str, Any],
+) -> dict[tuple[int, int, int, int], Pair]:
+    """Of every token of these texts the distance of plain decoding's law and the method's own there; none where the method
+    has no law of its own: its verifier, or a search, is what departs. Of greedy texts they are the laws before the last step,
+    which takes the likeliest token: those of temperature 1."""
+    out, rng = dict[tuple[int, int, int, int], Pair](), np.random.default_rng(1)
+    groups = defaultdict[tuple[int, int], dict[int, tuple[int, ...]]](dict)
+    for (prompt, seed, choice), tokens in texts.items():
+        groups[prompt, seed][choice] = tokens
+    for (prompt, seed), written in groups.items():
+        asked, raw = prompts[prompt]
+        warm = {**request, "sampling": replace(request["sampling"], temperature=1.0)}
+        made: list[Any] = [
+            plan(
+                lm,
+                Ask(
+                    asked, method=m, options=o, raw=raw, seed=seed, **(warm if greedy else request)
+                ),
+            )
+            for m, o in (("plain", {}), (method, options))
+        ]
+        if not _keeps_its_law(made[1].decoder):
+            return {}
+        laws, ids = [m.decoder.target for m in made], made[0].request.prompt
+        p_CNV, q_CNV = (run([_forced(law, ids, c, x) for c, x in written.items()]) for law in laws)
+        for (choice, tokens), p_NV, q_NV in zip(written.items(), p_CNV, q_CNV, strict=True):
+            for at, (p_V, q_V) in enumerate(zip(p_NV, q_NV, strict=True)):
+                live = p_V > 0.0
+                ratio = np.log(p_V[live]) - np.log(np.maximum(q_V[live], 1e-30))
+                out[prompt, seed, choice, at] = Pair(
+                    max(0.0, float((p_V[live] * ratio).sum())),
+                    float(np.abs(p_V - q_V).sum()) / 2,
+                    fate(q_V, tokens[at], rng.random()),
+                )
+    return out
+
+
+def _keeps_its_law(decoder: Any) -> bool:
+    """Whether a decoder puts another law in the target's place and draws from that one exactly."""
+    verifier = getattr(decoder, "verifier", None)
+    departs = getattr(decoder, "law", Exactness.LAW) is not Exactness.LAW
+    return departs and getattr(verifier, "exactness", None) is Exactness.LAW
+
+
+async def _forced(target: Target, prompt: Sequence[int], choice: int, tokens: Sequence[int]) -> Any:
+    """The law's rows behind a text, token by token as it is written: a law may depend on how it is fed."""
+    base = target.open(prompt)
+    session = None
+    try:
+        await base.prefill(Want())
+        session = base.fork(choice)
+        out, root = list[Any](), prompt[-1]
+        for x in tokens:
+            scores = await session.score(Draft.chain(root), Want())
+            out.append(probs(scores.row(0)).numpy().copy())
+            session.commit((root,))
+            root = x
+        return out
+    finally:
+        if session is not None:
+            session.close()
+        base.close()

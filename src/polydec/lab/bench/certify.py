@@ -1,0 +1,95 @@
+"""Does a method keep its promise here? Greedy token equality with plain decoding, and where it first fails, why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.api import LM, Ask, Prompt, generate
+from polydec.core.trace import Event
+from polydec.lab.bench.certificate import digest
+from polydec.lab.bench.places import Places
+from polydec.lab.bench.shapes import gap, ungreedy
+from polydec.lab.testing.exercised import DRAFT_KINDS, ExercisedCollector
+from polydec.laws.shapers.sampling import Sampling
+from polydec.request.ask import plan
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """equal: the same tokens. Else `at` is the first position that differs (0 is the first generated token), `plain` and
+    `method` the tokens there, `place` the pass of the method that wrote it; `gap` is by how much log-probability plain
+    decoding's two candidates differ, `noise` the largest difference that other shapes of passes make to that gap. tie: the gap
+    lies within the noise, so that rounding may decide. digest: of the method's tokens, for whoever repeats it. drafted,
+    accepted, rejected: what the method's text exercised (`polydec.lab.testing.exercised`)."""
+
+    equal: bool
+    tokens: int
+    at: int | None = None
+    plain: int | None = None
+    method: int | None = None
+    gap: float | None = None
+    noise: float | None = None
+    tie: bool = False
+    place: str = ""
+    digest: str = ""
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+
+    @property
+    def verdict(self) -> str:
+        return "equal" if self.equal else "near-tie" if self.tie else "fault"
+
+
+def compare(
+    lm: LM,
+    prompt: Prompt,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    sampling: Sampling,
+    max_tokens: int,
+    raw: bool = False,
+    **more: Any,
+) -> Comparison:
+    """Both sides greedy, in one process. more: what else both requests hold, such as a constraint or stop strings."""
+    common: dict[str, Any] = {"sampling": sampling, "max_tokens": max_tokens, "raw": raw, **more}
+    watch, collector = Places(), ExercisedCollector()
+
+    def on(event: Event) -> None:
+        watch(event)
+        collector(event)
+
+    plain = generate(lm, prompt, method="plain", **common).token_ids
+    ours = generate(lm, prompt, method=method, options=options, on=on, **common).token_ids
+    counts = collector.counts
+    exercised = {name: getattr(counts, name) for name in DRAFT_KINDS}
+    if plain == ours:
+        return Comparison(True, len(plain), digest=digest(ours), **exercised)
+    at = next(
+        (i for i, (a, b) in enumerate(zip(plain, ours)) if a != b), min(len(plain), len(ours))
+    )
+    a, b = (ids[at] if at < len(ids) else None for ids in (plain, ours))
+    place = str(watch.at(0, at) or "")
+    if a is None or b is None:
+        return Comparison(
+            False, len(plain), at, a, b, place=place, digest=digest(ours), **exercised
+        )
+    made = plan(lm, Ask(prompt, method="plain", **common))
+    decoder: Any = made.decoder
+    found = gap(ungreedy(decoder.target), made.request.prompt, plain[:at], a, b)
+    return Comparison(
+        False,
+        len(plain),
+        at,
+        a,
+        b,
+        found.size,
+        found.noise,
+        found.tie,
+        place,
+        digest(ours),
+        **exercised,
+    )

@@ -1,0 +1,133 @@
+"""What an answer is held against: a number or words, a formula in a box, unit tests, a schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from polydec.base.answer_check import AnswerCheck
+from polydec.base.apart import Ended, Limits, Worker
+from polydec.lab.bench import answers
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The number that a text must end with, or words that must stand in it (see `answers.right`)."""
+
+    words: str
+
+    def right(self, text: str) -> bool:
+        return answers.right(self.words, text)
+
+
+@dataclass(frozen=True)
+class Boxed:
+    """A formula: what the last \\boxed{} of a text holds, spaces and how fractions are set left out. A text without a box is
+    right where it ends with the same number."""
+
+    formula: str
+
+    def right(self, text: str) -> bool:
+        boxed = last_box(text)
+        if boxed is None:
+            wanted = answers.wanted(self.formula)
+            return wanted is not None and bare(wanted).isdigit() and answers.right(wanted, text)
+        return bare(boxed) == bare(self.formula)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Unit tests of a Python program, run in a process of its own with limits on time and memory. begin: stands before an
+    answer that does not define `name` itself; after: behind it."""
+
+    tests: str
+    begin: str = ""
+    name: str = ""
+
+    def right(self, text: str) -> bool:
+        code = last_code(text)
+        if self.name and not re.search(rf"^def {re.escape(self.name)}\b", code, re.MULTILINE):
+            code = self.begin + code
+        asked = json.dumps({"program": code, "tests": self.tests}).encode() + b"\n"
+        try:
+            return bool(_worker().ask(asked).get("passed"))
+        except Ended:
+            return False
+
+
+@dataclass(frozen=True)
+class Follows:
+    """A JSON schema: the first JSON value of a text must be valid."""
+
+    schema: str
+
+    def right(self, text: str) -> bool | None:
+        from polydec.lab.bench.valid import valid
+        from polydec.laws.constraints.json_schema import JsonSchema
+
+        code = last_code(text).strip()
+        try:
+            _, end = json.JSONDecoder().raw_decode(code)
+        except (ValueError, RecursionError):
+            return False
+        return valid(JsonSchema(self.schema), code[:end])
+
+
+def check_of(answer: str | AnswerCheck | None) -> AnswerCheck | None:
+    """The check of a row's answer; None where there is nothing that a text could be held against."""
+    if not isinstance(answer, str):
+        return answer
+    words = answers.wanted(answer)
+    return None if words is None else Expected(words)
+
+
+def last_box(text: str) -> str | None:
+    """What the last \\boxed{...} holds; None where there is none that is closed."""
+    begin = text.rfind("\\boxed{")
+    if begin < 0:
+        return None
+    depth, first = 0, begin + len("\\boxed")
+    for i in range(first, len(text)):
+        depth += (text[i] == "{") - (text[i] == "}")
+        if not depth:
+            return text[first + 1 : i]
+    return None
+
+
+_SETTING: tuple[tuple[str, str], ...] = (
+    (r"\\left|\\right|\\!|\\,|\\;|\\ |\\\$|\$|\s", ""),
+    (r"\\[dt]frac", r"\\frac"),
+    (r"\\text\{([^{}]*)\}", r"\1"),
+    (r"\\frac(\d)(\d)", r"\\frac{\1}{\2}"),
+    (r"\^\\circ|\^\{\\circ\}|\\%|%", ""),
+    (r"(?<=\d),(?=\d{3}\b)", ""),
+    (r"\.$", ""),
+)
+
+
+def bare(formula: str) -> str:
+    """A formula without what only sets it."""
+    for old, new in _SETTING:
+        formula = re.sub(old, new, formula)
+    return formula
+
+
+_BLOCK = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+def last_code(text: str) -> str:
+    """The last block of code of a text; where there is none, the text."""
+    blocks = _BLOCK.findall(text)
+    return blocks[-1] if blocks else text
+
+
+SCRIPT = Path(__file__).with_name("unit_tests.py")
+WORK = Limits(memory=2 << 30, seconds=30.0, answer=1 << 16)
+
+
+@cache
+def _worker() -> Worker:
+    return Worker(SCRIPT, WORK, "a program and its tests")

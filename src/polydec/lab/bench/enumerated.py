@@ -1,0 +1,301 @@
+"""The output law of a method on toy models, with every draw enumerated: exact to rounding, where samples only bound."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from itertools import islice
+from typing import Any
+
+from polydec.base.errors import PolydecError
+from polydec.core.decoder import Decoder, answer_one
+from polydec.core.law import probs, without
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.core.trace import Observer, ignore
+from polydec.core.types import Draft, Draw
+from polydec.lab.testing.enumerate import (
+    DrawnTwice,
+    Law,
+    NoiseSize,
+    TooManyWays,
+    counted_law,
+    distance,
+    executions,
+)
+from polydec.lab.testing.examples import artefacts, decoder
+from polydec.lab.testing.exercised import (
+    DRAFT_KINDS,
+    ExercisedCollector,
+    ExercisedCounts,
+    missing_kinds,
+)
+from polydec.lab.testing.toy_canvas import Chain, ToyDenoiser
+from polydec.lab.testing.toy_laws import FURTHER_LAWS, ToyLaw, toy_laws
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
+
+LAWS = 8
+"""Random laws that are enumerated at least, bare and under sampling rules: of twelve those of four tokens may be left out."""
+LENGTH = 2
+"""Tokens of an answer. The first two laws, which cost the most, have a token more: there a pass accepts two drafts."""
+TOLERANCE = 1e-9
+"""Total variation that rounding may leave."""
+MOST = 2_000
+"""Ways for draws to fall that are followed in one law: some seconds of a core. A law with more of them is left out."""
+RULES = {"plain": "without rules", "shaped": "under penalties, a temperature and top-p"}
+"""Which of the examples' shapings are enumerated, in words."""
+PROMPT = (0, 1, 0)
+CANVAS = 3
+"""Tokens of a canvas."""
+
+
+@dataclass(frozen=True)
+class Enumerated:
+    """laws: random laws whose every draw was followed; ways: in how many ways these fell, together; apart: the largest total
+    variation between what a method writes and the law; place: of the first law that is off; unknown: why nothing could be
+    enumerated, "" where it was; exercised: what happened in all of this; missing: what never did ("drafted", "accepted",
+    "rejected", of a canvas "edited") and should have, so that nothing is shown by the rest."""
+
+    laws: int = 0
+    ways: int = 0
+    apart: float = 0.0
+    place: str = ""
+    unknown: str = ""
+    exercised: ExercisedCounts = field(default_factory=ExercisedCounts)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        if self.place:
+            return "fault"
+        return "keeps it" if self.laws and not self.missing else "not shown"
+
+    @property
+    def why(self) -> str:
+        """Why nothing is shown, "" where something is."""
+        if self.verdict != "not shown":
+            return ""
+        if not self.laws:
+            return f"no law was enumerated: {self.unknown}"
+        never = self.missing[:1] if "drafted" in self.missing else self.missing
+        return f"in {self.laws} enumerated laws nothing was {' and nothing was '.join(never)}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Toy:
+    """One law: its number, what it is called, the decoder over it, what is asked, and what an answer's law must be."""
+
+    number: int
+    called: str
+    decoder: Decoder
+    request: Request
+    law: Law
+
+
+Growing = Iterator[Toy]
+"""One law in answers of growing length: the next one is for methods that have drafted nothing in those before."""
+
+
+@dataclass(frozen=True)
+class ToyFamily:
+    """What enumerations of a family run over. groups: of a method and its options the laws, one after the other; the next
+    group follows where the ones before it have not brought about all that is wanted; wanted: counts that must not be 0; grows:
+    the count that ends the growing of an answer."""
+
+    groups: Sequence[Callable[[str, Mapping[str, Any]], Iterator[Growing]]]
+    wanted: tuple[str, ...]
+    grows: str
+
+
+def enumerated(method: str, options: Mapping[str, Any], family: str = "ar") -> Enumerated:
+    """Of a method that promises a law, with these options: its output over random laws of three or four tokens."""
+    toys, reasons = FAMILIES[family], registry.get(method).CARD.unexercised
+    found, numbers = Enumerated(missing=toys.wanted), set[int]()
+    try:
+        for group in toys.groups:
+            for growing in group(method, options):
+                some = islice(growing, 1) if toys.grows in reasons else growing
+                found = _grown(found, some, toys.grows, numbers)
+                if found.place:
+                    return found
+            missing = missing_kinds(found.exercised, toys.wanted, reasons)
+            found = replace(found, missing=missing)
+            if not missing:
+                break
+    except PolydecError as error:
+        return replace(found, unknown=str(error))
+    few = f"its draws fall in over {MOST} ways" if len(numbers) < LAWS else ""
+    return replace(found, unknown=few)
+
+
+def _grown(found: Enumerated, growing: Growing, grows: str, numbers: set[int]) -> Enumerated:
+    """What is found with one law more, in answers that grow until there is something of what is wanted first."""
+    for toy in growing:
+        collector = ExercisedCollector()
+        try:
+            law, ways = _law(toy, on=collector)
+        except (NoiseSize, TooManyWays):  # noise can be enumerated over three tokens only
+            return found
+        except DrawnTwice as error:
+            return replace(found, place=f"randomness: {toy.called}: {error}")
+        numbers.add(toy.number)
+        off = distance(law, toy.law)
+        exercised = found.exercised + collector.counts + ExercisedCounts(laws=1)
+        found = replace(
+            found,
+            laws=len(numbers),
+            ways=found.ways + ways,
+            apart=max(found.apart, off),
+            exercised=exercised,
+            place=f"{_part(toy)}: {_where(toy, law)}" if off > TOLERANCE else "",
+        )
+        if found.place or getattr(collector.counts, grows):
+            return found
+    return found
+
+
+def _usual_texts(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
+    """Toys that continue a text, with a draft that resembles them in every second one."""
+    laws = toy_laws(LAWS + LAWS // 2, LENGTH, tuple(RULES), longer=2)
+    return _texts(laws, method, options)
+
+
+def _texts(laws: Iterable[ToyLaw], method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
+    for one in laws:
+        made = decoder(method, one.target, one.draft, options)
+        yield (
+            Toy(one.number, one.called, made, one.request(length), one.law(length))
+            for length in one.lengths
+        )
+
+
+def _further_texts(
+    laws: Callable[[Sequence[str]], Iterable[ToyLaw]],
+) -> Callable[[str, Mapping[str, Any]], Iterator[Growing]]:
+    return lambda method, options: _texts(laws(tuple(RULES)), method, options)
+
+
+def _canvases(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
+    """Toys that fill a canvas, whose conditionals agree; in every second one a token ends the answer."""
+    for seed in range(LAWS):
+        chain, eos = Chain(seed), 2 if seed % 2 else -1
+        denoiser: Any = ToyDenoiser(chain, eos)
+        kit = Kit(denoiser, None, artefacts(denoiser.vocab))
+        made, _ = registry.build(method, kit, options)
+        law = chain.joint(PROMPT, CANVAS, denoiser.vocab.eos)
+        called = f"toy law {seed + 1}"
+        yield iter([Toy(seed, called, made, Request(PROMPT, max_tokens=CANVAS), law)])
+
+
+FAMILIES = {
+    "ar": ToyFamily(
+        (_usual_texts, *(_further_texts(laws) for laws in FURTHER_LAWS)), DRAFT_KINDS, "drafted"
+    ),
+    "diffusion": ToyFamily((_canvases,), ("edited",), "edited"),
+}
+"""Toys by family of models."""
+
+
+def _law(toy: Toy, made: Decoder | None = None, on: Observer = ignore) -> tuple[Law, int]:
+    """The law of the answers, and in how many ways the draws fell."""
+    return counted_law(lambda rng: answer_one(made or toy.decoder, toy.request, rng, on), MOST)
+
+
+def _where(toy: Toy, law: Law) -> str:
+    """Which token of the answer is off first, by how much, and where most."""
+    for length in range(1, toy.request.max_tokens + 1):
+        ours, right = (_beginnings(chances, length) for chances in (law, toy.law))
+        off = distance(ours, right)
+        if off > TOLERANCE:
+            worst = max(
+                ours.keys() | right.keys(), key=lambda k: abs(ours.get(k, 0.0) - right.get(k, 0.0))
+            )
+            return (
+                f"{toy.called}, token {length - 1} of the answer: off by {off:.2g} (total variation), most at "
+                f"{list(worst)}, {ours.get(worst, 0.0):.3f} in place of {right.get(worst, 0.0):.3f}"
+            )
+    return toy.called
+
+
+def _beginnings(law: Law, length: int) -> Law:
+    out: Law = defaultdict(float)
+    for text, p in law.items():
+        out[text[:length]] += p
+    return out
+
+
+# Whether it is the draft that says a law other than the one it draws from, or the verdict
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A verifier that notes the first draft of an answer."""
+
+    verifier: Any
+    first: list[Draft]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.verifier, name)
+
+    def verify(self, draft: Draft, *rest: Any) -> Any:
+        if not self.first:
+            self.first.append(draft)
+        return self.verifier.verify(draft, *rest)
+
+
+def _part(toy: Toy) -> str:
+    """Which part of the method is off: "law" where plain decoding of the same is off as well, "draft" where nodes are drawn
+    from other laws than they say, else "verdict"; of a canvas "unmasking"."""
+    owner: Any = toy.decoder
+    if hasattr(owner, "unmasker"):
+        return "unmasking"
+    plain = Speculative(owner.target, Nothing(), Match(), Fixed(0))
+    if distance(_law(toy, plain)[0], toy.law) > TOLERANCE:
+        return "law"
+    if not _verifies(owner):
+        return "verdict"
+    first = list[Draft]()
+    made: Any = replace(owner, verifier=Watched(owner.verifier, first))
+    seen = defaultdict[Any, defaultdict[int, float]](lambda: defaultdict(float))
+    laws = dict[Any, Any]()
+    for _, p in executions(lambda rng: run([answer_one(made, toy.request, rng)])[0]):
+        if first:
+            _noted(first.pop(), p, seen, laws)
+    return "draft" if any(_off(got, laws[key], key[1]) for key, got in seen.items()) else "verdict"
+
+
+def _verifies(decoder: Any) -> bool:
+    """Whether a decoder has a verifier that can be watched."""
+    return is_dataclass(decoder) and "verifier" in {f.name for f in fields(decoder)}
+
+
+def _noted(draft: Draft, p: float, seen: Any, laws: dict[Any, Any]) -> None:
+    """Add what was drawn below every node, and what the node's law says of it."""
+    for node, children in enumerate(draft.children):
+        path, before = tuple(draft.token[i] for i in draft.path_to(node)), tuple[int, ...]()
+        for c in children:
+            law_V = draft.law[c]
+            if law_V is None:
+                continue
+            known = before if draft.draw[c] is Draw.WITHOUT else ()
+            key = path, known, len(before)
+            laws[key] = law_V
+            seen[key][draft.token[c]] += p
+            before = (*before, draft.token[c])
+
+
+def _off(got: Mapping[int, float], law_V: Any, before: tuple[int, ...]) -> bool:
+    want_V = probs(law_V)
+    for x in before:
+        want_V = without(want_V, x)
+    total = sum(got.values())
+    return any(abs(got.get(x, 0.0) / total - float(q)) > 1e-6 for x, q in enumerate(want_V))

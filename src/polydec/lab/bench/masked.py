@@ -1,0 +1,158 @@
+"""Constraints: every finished answer is valid, and the law that was drawn from is the model's under the mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from polydec.api import LM, Ask, Prompt, generate
+from polydec.core.law import normalise
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.lab.bench.places import Places
+from polydec.lab.bench.valid import valid
+from polydec.laws.shapers.sampling import Sampling
+from polydec.request.ask import plan
+
+CLOSE = 1e-4
+"""Nats by which two computations of one masked law may differ."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Of answers under a constraint. finished: that came to an end by themselves; valid, invalid, unjudged: of these, as others
+    judge them; rows: laws that were computed again from the model's bare rows and the mask; apart: the largest difference of a
+    log-probability; outside: weight that a law leaves outside its mask, at most; place: of the first thing that is wrong."""
+
+    answers: int
+    finished: int
+    valid: int
+    invalid: int
+    unjudged: int
+    rows: int
+    apart: float
+    outside: float
+    place: str
+
+    @property
+    def verdict(self) -> str:
+        return "fault" if self.place else "keeps it"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, **asdict(self)}
+
+
+def judge_constrained(
+    lm: LM,
+    prompts: Sequence[tuple[Prompt, bool]],
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    samples: int,
+    seed: int = 0,
+    **request: Any,
+) -> Held:
+    """Answers by the method, each judged, and the laws behind the first of each prompt computed again."""
+    counts: dict[str, int] = dict.fromkeys(("answers", "finished", "yes", "no", "unknown"), 0)
+    rows, furthest, outside, place = 0, 0.0, 0.0, ""
+    greedy = not request["sampling"].temperature
+    for at, (prompt, raw) in enumerate(prompts):
+        watch = Places()
+        completion = generate(
+            lm,
+            prompt,
+            method=method,
+            options=options,
+            raw=raw,
+            seed=seed,
+            n=1 if greedy else samples,
+            on=watch,
+            **request,
+        )
+        for choice, answer in enumerate(completion.choices):
+            counts["answers"] += 1
+            if answer.finish_reason != "stop":
+                continue
+            counts["finished"] += 1
+            judged = valid(request["constraint"], answer.text)
+            counts[{True: "yes", False: "no", None: "unknown"}[judged]] += 1
+            if judged is False and not place:
+                wrong = (
+                    f"a finished answer that the constraint does not allow, {answer.text[:80]!r}"
+                )
+                place = f"prompt {at + 1}, answer {choice}: {wrong}"
+        if _is_bare(request["sampling"]):
+            again = _again(lm, prompt, raw, seed, completion.choices[0].token_ids, request)
+            for i, (gap, more) in enumerate(again):
+                rows, furthest, outside = rows + 1, max(furthest, gap), max(outside, more)
+                if (gap > CLOSE or more > 0.0) and not place:
+                    where = watch.at(0, i)
+                    place = f"prompt {at + 1}, token {i}: the masked law is {gap:.1e} nats off" + (
+                        "" if where is None else f", {where}"
+                    )
+    return Held(
+        counts["answers"],
+        counts["finished"],
+        counts["yes"],
+        counts["no"],
+        counts["unknown"],
+        rows,
+        furthest,
+        outside,
+        place,
+    )
+
+
+def _is_bare(sampling: Sampling) -> bool:
+    """Whether a temperature is all that bends the model's law beside the mask."""
+    return Sampling(temperature=sampling.temperature) == sampling
+
+
+def _again(
+    lm: LM,
+    prompt: Prompt,
+    raw: bool,
+    seed: int,
+    tokens: Sequence[int],
+    request: Mapping[str, Any],
+) -> list[tuple[float, float]]:
+    """Of every token's law under the constraint: how far its log-probabilities are from the model's own row, divided by the
+    temperature, cut by the mask and normalised here; and what weight it has outside the mask. At temperature 0 both are of
+    temperature 1."""
+    sampling = request["sampling"]
+    warm = sampling if sampling.temperature else Sampling(temperature=1.0)
+    asked = {**request, "sampling": warm}
+    made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **asked))
+    decoder: Any = made.decoder
+    vocab, eos = (
+        lm.checkpoint.lm.vocab,
+        frozenset[int]() if request.get("ignore_eos") else lm.checkpoint.lm.vocab.eos,
+    )
+    language = request["constraint"].language(vocab, eos | made.request.stop_ids)
+
+    async def ask() -> list[tuple[float, float]]:
+        session = decoder.target.open(made.request.prompt)
+        try:
+            await session.prefill(Want())
+            draft = Draft.chain(made.request.prompt[-1], tokens[:-1])
+            scores = await session.score(draft, Want(base=Want().law))
+            out, state = list[tuple[float, float]](), language.start()
+            for i, x in enumerate(tokens):
+                mask_V = language.mask(state)
+                own_V = scores.base.weights(i).double().cpu() / warm.temperature
+                want_V = normalise(
+                    own_V.masked_fill(~mask_V[: len(own_V)].cpu(), float("-inf"))
+                ).numpy()
+                got_V = normalise(scores.weights(i).double().cpu()).numpy()
+                live = np.isfinite(want_V) & (want_V > -30.0)
+                stray = float(np.exp(got_V[~np.isfinite(want_V)]).sum())
+                out.append((float(np.abs(got_V[live] - want_V[live]).max()), stray))
+                state = language.step(state, x)
+            return out
+        finally:
+            session.close()
+
+    return run([ask()])[0]

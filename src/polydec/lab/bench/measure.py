@@ -1,0 +1,350 @@
+"""Methods × prompts, interleaved, on one loaded model."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from polydec.api import LM, Completion, Engine, Prompt, Ticket
+from polydec.base.answer_check import AnswerCheck
+from polydec.base.errors import RequestError
+from polydec.core.trace import Edited, Event
+from polydec.lab.bench import energy
+from polydec.lab.bench.intervals import wilson
+from polydec.laws.shapers.sampling import Sampling
+from polydec.methods.registry import registry
+from polydec.methods.speculative.loop.stats import DraftStats
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    options: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        return self.name + "".join(f" {k}={v}" for k, v in self.options.items())
+
+
+def spelt(item: str) -> Method:
+    """`name:option=value:option=value`. Raises RequestError for a method that is unknown and for options in another form."""
+    name, *pairs = item.strip().split(":")
+    registry.get(name)
+    options: dict[str, str] = {}
+    for pair in pairs:
+        key, eq, value = pair.partition("=")
+        if not eq:
+            raise RequestError(
+                f"methods holds {item!r}: options are written as {name}:option=value"
+            )
+        options[key] = value
+    return Method(name, options)
+
+
+def spelt_all(items: str) -> list[Method]:
+    """Several with commas between them; a comma before a digit belongs to an option. Raises RequestError as `spelt` does."""
+    return [spelt(item) for item in re.split(r",(?!\s*\d)", items)]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Requests that run together (one where the batch is 1). wanted: of each prompt what its answer is held against, None where
+    nobody says it; none at all where no prompt has one."""
+
+    workload: str
+    prompts: tuple[Prompt, ...]
+    raw: bool = False
+    wanted: tuple[AnswerCheck | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One task by one method. tokens and seconds count decoding only: without the first pass of each request.
+
+    firsts: of each request the seconds to its first token; gaps: seconds between two moments at which tokens of a request came;
+    accepted_at, tried_at: as in DraftStats; target_seconds: in passes of the target, other_seconds: of all other models;
+    cache_bytes: of all caches, at their largest; joules: of the processor, None where the machine does not tell; right: of
+    each request whether its answer is the one that is wanted, None where nobody says which.
+    """
+
+    task: int
+    repeat: int
+    tokens: int
+    seconds: float
+    whole_seconds: float
+    generated: int
+    passes: int
+    positions: int
+    drafts: int
+    accepted: int
+    ids: tuple[tuple[int, ...], ...]
+    distinct: float
+    firsts: tuple[float, ...] = ()
+    gaps: tuple[float, ...] = ()
+    accepted_at: tuple[int, ...] = ()
+    tried_at: tuple[int, ...] = ()
+    target_seconds: float = 0.0
+    other_seconds: float = 0.0
+    cache_bytes: int = 0
+    joules: float | None = None
+    right: tuple[bool | None, ...] = ()
+
+
+@dataclass
+class Arrivals:
+    """An observer of one request: when tokens of it came, and how large the engine's caches were then."""
+
+    kinds = (Edited,)
+    engine: Engine
+    at: list[float] = field(default_factory=list[float])
+    cached: int = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Edited) and event.tokens:
+            self.at.append(time.perf_counter())
+            if len(self.at) % LOOK == 1:
+                self.cached = max(self.cached, self.engine.cached)
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between one arrival and the next, to a microsecond."""
+        return [round(b - a, 6) for a, b in pairwise(self.at)]
+
+
+LOOK = 16
+"""Of so many arrivals one looks how large the caches are, the first among them: it takes a while to add them up."""
+
+
+def distinct_4grams(ids: Sequence[int]) -> float:
+    """The share of different ones among the 4-grams of a text: low where it loops. 1 for shorter texts."""
+    grams = [tuple(ids[i : i + 4]) for i in range(len(ids) - 3)]
+    return len(set(grams)) / len(grams) if grams else 1.0
+
+
+def run_task(lm: LM, method: Method, task: Task, at: int, repeat: int, **request: Any) -> Run:
+    engine = Engine(lm)
+    watching = [Arrivals(engine) for _ in task.prompts]
+    tickets = [
+        engine.submit(p, method=method.name, options=method.options, raw=task.raw, on=on, **request)
+        for p, on in zip(task.prompts, watching, strict=True)
+    ]
+    before = energy.joules()
+    answers = engine.run(tickets)
+    after = energy.joules()
+    used = None if before is None or after is None else energy.between(before, after)
+    return summary(tickets, answers, at, repeat, watching, used, task.wanted)
+
+
+def summary(
+    tickets: Sequence[Ticket],
+    answers: Sequence[Completion],
+    at: int,
+    repeat: int,
+    watching: Sequence[Arrivals] = (),
+    joules: float | None = None,
+    wanted: Sequence[AnswerCheck | None] = (),
+) -> Run:
+    watches = [t.watch for t in tickets]
+    stats: list[Any] = [r.stats for ticket in tickets for r in ticket.results]
+    begun, ended = min(w.opened for w in watches), max(w.last for w in watches)
+    ids = tuple(c.token_ids for a in answers for c in a.choices)
+    generated = sum(map(len, ids))
+    first = min(w.first or w.last for w in watches)
+    drafted = [s for s in stats if isinstance(s, DraftStats)]
+    used = [u for t in tickets if t.task is not None for u in t.task.usage.items()]
+    target = tickets[0].engine.model.network
+    counted = drafted[0] if drafted else DraftStats()
+    for further in drafted[1:]:
+        counted = counted.plus(further)
+    return Run(
+        at,
+        repeat,
+        generated - sum(s.first for s in stats),
+        ended - first,
+        ended - begun,
+        generated,
+        sum(s.passes for s in stats),
+        sum(m["positions_fed"] for a in answers for m in a.metrics["models"]),
+        counted.drafts,
+        counted.accepted,
+        ids,
+        statistics.fmean(map(distinct_4grams, ids)),
+        firsts=tuple(a.metrics["time_to_first_token"] for a in answers),
+        gaps=tuple(gap for watched in watching for gap in watched.gaps),
+        accepted_at=counted.accepted_at,
+        tried_at=counted.tried_at,
+        target_seconds=sum(u.seconds for model, u in used if model is target),
+        other_seconds=sum(u.seconds for model, u in used if model is not target),
+        cache_bytes=max((watched.cached for watched in watching), default=0),
+        joules=joules,
+        right=tuple(
+            None if want is None else want.right(a.text)
+            for want, a in zip(wanted, answers, strict=False)
+        ),
+    )
+
+
+def measure(
+    lm: LM,
+    methods: Sequence[Method],
+    tasks: Sequence[Task],
+    *,
+    sampling: Sampling,
+    max_tokens: int,
+    repeats: int,
+    seed: int = 0,
+    tick: Callable[[str], None] = lambda label: None,
+    into: dict[str, list[Run]] | None = None,
+    keep: Callable[[str, Run], None] = lambda label, run: None,
+) -> dict[str, list[Run]]:
+    """Every method on every task, `repeats` times, methods side by side in turn; their order moves on by one each time.
+
+    The first task is run once by the first method before anything is counted (caches, lazy initialisation). into: what is
+    filled run by run and returned, so that whoever has it keeps what was measured before a failure; a turn (a task's
+    repetition) that stands there already by all methods is not run again. keep: is told of every run as soon as it is measured.
+    """
+    runs = {} if into is None else into
+    for m in methods:
+        runs.setdefault(m.label, [])
+    done = set.intersection(*({(r.task, r.repeat) for r in runs[m.label]} for m in methods))
+    turns = [(n, at) for n in range(repeats) for at in range(len(tasks)) if (at, n) not in done]
+    if not turns:
+        return runs
+    run_task(
+        lm, methods[0], tasks[0], 0, 0, sampling=sampling, max_tokens=min(16, max_tokens), seed=seed
+    )
+    for repeat, at in turns:
+        task, turn = tasks[at], (repeat + at) % len(methods)
+        for m in [*methods[turn:], *methods[:turn]]:
+            tick(f"{m.label}: {task.workload}")
+            run = run_task(
+                lm, m, task, at, repeat, sampling=sampling, max_tokens=max_tokens, seed=seed
+            )
+            keep(m.label, run)
+            runs[m.label].append(run)
+    return runs
+
+
+def speed(runs: Sequence[Run]) -> float:
+    """Tokens per second over all tasks, each counted with the median of its seconds."""
+    tokens = seconds = 0.0
+    for at in {r.task for r in runs}:
+        mine = [r for r in runs if r.task == at]
+        tokens += statistics.median(r.tokens for r in mine)
+        seconds += statistics.median(r.seconds for r in mine)
+    return tokens / seconds if seconds > 0 else 0.0
+
+
+def interval(ours: Sequence[Run], plain: Sequence[Run], draws: int = 2000) -> tuple[float, float]:
+    """95 % bootstrap interval of the ratio of speeds, over pairs (task, repeat) that ran side by side."""
+    base = {(r.task, r.repeat): r for r in plain}
+    rows = np.array(
+        [
+            (r.tokens, r.seconds, base[r.task, r.repeat].tokens, base[r.task, r.repeat].seconds)
+            for r in ours
+            if (r.task, r.repeat) in base
+        ]
+    )
+    if not len(rows):
+        return (float("nan"), float("nan"))
+    at = np.random.default_rng(0).integers(0, len(rows), (draws, len(rows)))
+    t1, s1, t0, s0 = np.moveaxis(rows[at].sum(1), -1, 0)
+    ok = (t0 > 0) & (s1 > 0) & (s0 > 0)
+    if not ok.any():
+        return (float("nan"), float("nan"))
+    low, high = np.quantile((t1[ok] / s1[ok]) / (t0[ok] / s0[ok]), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def table(
+    lm: LM, runs: Mapping[str, Sequence[Run]], tasks: Sequence[Task], plain: str = "plain"
+) -> list[dict[str, Any]]:
+    """One row per method and workload, and per method over all ("all") where there are several."""
+    workloads = list(dict.fromkeys(t.workload for t in tasks))
+    groups = [
+        *((w, {i for i, t in enumerate(tasks) if t.workload == w}) for w in workloads),
+        *([("all", set(range(len(tasks))))] if len(workloads) > 1 else []),
+    ]
+    rows: list[dict[str, Any]] = []
+    for label, mine in runs.items():
+        for workload, among in groups:
+            ours, base = (
+                [r for r in mine if r.task in among],
+                [r for r in runs.get(plain, ()) if r.task in among],
+            )
+            if not ours:  # a run that ended early has not come to it
+                continue
+            same = {(r.task, r.repeat): r.ids for r in base}
+            passes, drafts = sum(r.passes for r in ours), sum(r.drafts for r in ours)
+            rows.append(
+                {
+                    "model": lm.name,
+                    "method": label,
+                    "workload": workload,
+                    "batch": max(len(tasks[i].prompts) for i in among),
+                    "tokens_per_second": speed(ours),
+                    "ratio_to_plain": speed(ours) / speed(base) if base and speed(base) else None,
+                    "ratio_interval": list(interval(ours, base)) if base else None,
+                    "tokens_per_pass": sum(r.generated for r in ours) / passes if passes else None,
+                    "positions_fed": sum(r.positions for r in ours if r.repeat == 0),
+                    "mean_acceptance_length": 1 + sum(r.accepted for r in ours) / drafts
+                    if drafts
+                    else 1.0,
+                    "identical": all(r.ids == same.get((r.task, r.repeat), r.ids) for r in ours)
+                    if base
+                    else None,
+                    "whole_tokens_per_second": sum(r.generated for r in ours)
+                    / sum(r.whole_seconds for r in ours),
+                    "distinct_4grams": statistics.fmean(r.distinct for r in ours),
+                    "kernel": lm.checkpoint.kernel,
+                    **more(ours),
+                }
+            )
+    return rows
+
+
+def more(runs: Sequence[Run]) -> dict[str, Any]:
+    """What a reader of figures asks beside speed: waiting, depth, where the time went, memory, energy, right answers.
+
+    accepted_at[d]: of all drafts, how many had d + 1 levels accepted; of_those_tried[d]: of those that were so deep. A share
+    is one of the whole time, the prompt's pass included."""
+    firsts = [x for r in runs for x in r.firsts]
+    gaps = [x for r in runs for x in r.gaps]
+    drafts, whole = sum(r.drafts for r in runs), sum(r.whole_seconds for r in runs)
+    deep = max((len(r.tried_at) for r in runs), default=0)
+    accepted, tried = (
+        [sum(levels[d] for levels in counts if d < len(levels)) for d in range(deep)]
+        for counts in ([r.accepted_at for r in runs], [r.tried_at for r in runs])
+    )
+    target, others = (
+        sum(x) / whole if whole else 0.0
+        for x in ([r.target_seconds for r in runs], [r.other_seconds for r in runs])
+    )
+    joules = [r.joules for r in runs if r.joules is not None]
+    first = min((r.repeat for r in runs), default=0)
+    # a text is the same in every repetition: each answer counts once
+    judged = [x for r in runs if r.repeat == first for x in r.right if x is not None]
+    return {
+        "time_to_first_token": statistics.median(firsts) if firsts else None,
+        "gap": statistics.median(gaps) if gaps else None,
+        "gap_99": float(np.quantile(gaps, 0.99)) if gaps else None,
+        "accepted_at": [a / drafts for a in accepted],
+        "of_those_tried": [a / t for a, t in zip(accepted, tried, strict=True)],
+        "target_share": target,
+        "other_share": others,
+        "rest_share": max(0.0, 1.0 - target - others),
+        "cache_bytes": max((r.cache_bytes for r in runs), default=0),
+        "joules_per_token": sum(joules) / sum(r.generated for r in runs)
+        if len(joules) == len(runs) and joules
+        else None,
+        "right": sum(judged) / len(judged) if judged else None,
+        "right_interval": list(wilson(sum(judged), len(judged))) if judged else None,
+        "judged": len(judged),
+    }

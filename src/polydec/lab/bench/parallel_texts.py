@@ -1,0 +1,148 @@
+"""ParallelBench's tasks of writing: sentences of given words, paraphrases and summaries, judged without another model.
+
+Source: ParallelBench (Kang et al., 2025). Sentences and conversations are made here, of slots whose synonyms are known, so that
+it can be counted what of a meaning is kept; there a language model and a grammar checker judge, which have no part here.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from math import exp, log
+
+from polydec.lab.bench.problem import Problem
+
+THEMES = {
+    "kitchen": ("oven", "spoon", "bread", "butter", "kettle", "plate", "recipe", "sugar"),
+    "sea": ("sailor", "harbour", "wave", "island", "anchor", "whale", "storm", "beach"),
+    "school": ("teacher", "pupil", "lesson", "pencil", "library", "exam", "chalk", "desk"),
+    "garden": ("flower", "spade", "tree", "seed", "fence", "gardener", "rose", "bench"),
+    "city": ("tram", "street", "museum", "bridge", "crowd", "tower", "market", "taxi"),
+    "winter": ("snow", "scarf", "ice", "sledge", "fireplace", "glove", "frost", "skate"),
+}
+"""Words that often stand together."""
+
+MIXED = {"easy": (4,), "medium": (2, 2), "hard": (1, 1, 1, 1)}
+"""Of how many themes a set of words is, and how many words of each."""
+
+SLOTS: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("old", "elderly", "aged"), ("young", "youthful"), ("tired", "weary", "exhausted")),
+    (("doctor", "physician"), ("teacher", "instructor", "tutor"), ("child", "kid", "youngster")),
+    (("bought", "purchased", "acquired"), ("repaired", "fixed", "mended"), ("hid", "concealed")),
+    (("big", "large", "huge"), ("small", "little", "tiny"), ("beautiful", "pretty", "lovely")),
+    (("car", "automobile", "vehicle"), ("house", "home"), ("picture", "painting", "image")),
+    (("quickly", "fast", "rapidly"), ("yesterday", "a day ago"), ("secretly", "in secret")),
+)
+"""What stands in each place of a sentence: one of several meanings, each of several words."""
+
+NAMES = ("Ada", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry")
+THINGS = ("cake", "guitar", "camera", "tent", "ladder", "bicycle")
+DAYS = ("Monday", "Tuesday", "Thursday", "Friday", "Saturday", "Sunday")
+PLACES = ("station", "park", "library", "harbour", "museum", "school")
+
+
+def words_to_sentence(level: str, seed: int, number: int) -> Problem:
+    """Four words that a sentence must hold: of one theme, of two or of four. Whether it is grammatical is not judged."""
+    r = random.Random(f"parallelbench words {level} {seed} {number}")
+    counts = MIXED[level]
+    words = [
+        w
+        for theme, count in zip(r.sample(sorted(THEMES), len(counts)), counts, strict=True)
+        for w in r.sample(THEMES[theme], count)
+    ]
+    r.shuffle(words)
+
+    def right(answer: str) -> bool:
+        words_used = spoken(answer)
+        return all(w in words_used for w in words)
+
+    return Problem(
+        f"words_to_sentence_{level}",
+        f"Write one sentence with these words: {', '.join(words)}.",
+        right,
+        lambda answer: right(answer) and answer.strip().endswith("."),
+    )
+
+
+def paraphrase(seed: int, number: int) -> Problem:
+    """A sentence to be said in other words. An answer has the share of its six meanings that are there in any of their words,
+    times one less its BLEU against the sentence: nothing for a copy, nothing for another sentence."""
+    r = random.Random(f"parallelbench paraphrase {seed} {number}")
+    meanings = [r.choice(place) for place in SLOTS]
+    a, b, c, d, e, f = (words[0] for words in meanings)
+    source = f"The {a} {b} {c} the {d} {e} {f}."
+
+    def right(answer: str) -> float:
+        spaced = f" {' '.join(spoken(answer))} "
+        kept = sum(any(f" {w} " in spaced for w in words) for words in meanings)
+        return kept / len(meanings) * (1 - bleu(spoken(answer), spoken(source)))
+
+    return Problem(
+        "paraphrase",
+        f"Say this in other words. Answer with one sentence alone.\n{source}",
+        right,
+        lambda answer: right(answer) if answer.strip().count(".") == 1 else 0.0,
+    )
+
+
+def summary(seed: int, number: int) -> Problem:
+    """A conversation to be told in one sentence. An answer has its ROUGE-L against a sentence that tells all of it."""
+    r = random.Random(f"parallelbench summary {seed} {number}")
+    (a, b), thing, day, place = (
+        r.sample(NAMES, 2),
+        r.choice(THINGS),
+        r.choice(DAYS),
+        r.choice(PLACES),
+    )
+    talk = (
+        f"{a}: Hi {b}, may I borrow your {thing}?\n{b}: Sure. When do you need it?\n{a}: On {day}.\n"
+        f"{b}: Fine, let us meet at the {place} then."
+    )
+    told = f"{b} will lend {a} a {thing} at the {place} on {day}."
+
+    def right(answer: str) -> float:
+        return rouge_l(spoken(answer), spoken(told))
+
+    return Problem(
+        "summary",
+        f"Tell in one sentence what these two agree on. Answer with the sentence alone.\n\n{talk}",
+        right,
+        lambda answer: right(answer) if answer.strip().count(".") == 1 else 0.0,
+    )
+
+
+def spoken(text: str) -> list[str]:
+    """Its words, in small letters."""
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def bleu(written: Sequence[str], meant: Sequence[str], most: int = 4) -> float:
+    """Of one sentence against another: the geometric mean of the shares of its n-grams (n up to `most`, or as long as it is)
+    that the other has, as often at most, times the penalty of a shorter one. From two words on one is added to both counts of
+    a share, so that a single sentence is not 0 for want of four words in a row."""
+    total, longest = 0.0, min(most, len(written))
+    if not longest:
+        return 0.0
+    for n in range(1, longest + 1):
+        mine, theirs = (
+            Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+            for words in (written, meant)
+        )
+        more = int(n > 1)
+        hits = sum((mine & theirs).values()) + more
+        if not hits:
+            return 0.0
+        total += log(hits / (sum(mine.values()) + more)) / longest
+    return min(1.0, exp(1 - len(meant) / len(written))) * exp(total)
+
+
+def rouge_l(written: Sequence[str], meant: Sequence[str]) -> float:
+    """The harmonic mean of the shares that the longest common subsequence has of each of them."""
+    row = [0] * (len(meant) + 1)
+    for x in written:
+        before = row[:]
+        for j, y in enumerate(meant, 1):
+            row[j] = before[j - 1] + 1 if x == y else max(row[j - 1], before[j])
+    return 2 * row[-1] / (len(written) + len(meant)) if row[-1] else 0.0

@@ -1,0 +1,140 @@
+"""A permutation of bits, learned from one-hot inputs alone: how many networks must vote until every input is answered right?
+
+Source: Exact learning of permutations for nonzero binary inputs with logarithmic training size and quadratic ensemble
+complexity, 2025. Width, step size and threshold are ours: the paper proves its bound for networks of infinite width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import acos, pi, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.lab.bench.intervals import across, student
+
+RATE, ROUNDS = 0.3, 40
+"""Step size, and steps of gradient descent: the slowest direction is halved by each, so what is left is 1e-12 of it."""
+
+VOTES = tuple(2**i for i in range(10))
+"""How many networks vote."""
+
+
+@dataclass(frozen=True)
+class Networks:
+    """count two-layer ReLU networks of NTK scale, sqrt(2 / width) W2 relu(W1 x), on k bits; each is trained on the k one-hot
+    inputs alone."""
+
+    k: int
+    width: int
+    count: int
+    seed: int
+
+    def permutation(self) -> Tensor:
+        """Output i is to be input permutation[i]."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randperm(self.k, generator=generator)
+
+    def outputs(self, input_XK: Tensor) -> Tensor:
+        """What each network says of each input when it is trained [count, X, K]. Networks are trained one behind the other,
+        so memory is that of one."""
+        generator = torch.Generator().manual_seed(1_000_003 + self.seed)
+        goal_KK = torch.eye(self.k)[:, self.permutation()]
+        return torch.stack([self._one(generator, goal_KK, input_XK) for _ in range(self.count)])
+
+    def _one(self, generator: torch.Generator, goal_KK: Tensor, input_XK: Tensor) -> Tensor:
+        """A new network's outputs. A one-hot input reads one column of W1, so its hidden row is that column."""
+        first_KH = torch.randn(self.k, self.width, generator=generator)
+        second_HK = torch.randn(self.width, self.k, generator=generator)
+        scale = sqrt(2 / self.width)
+        for _ in range(ROUNDS):
+            hidden_KH = first_KH.relu()
+            error_KK = scale * (hidden_KH @ second_HK) - goal_KK
+            pull_KH = error_KK @ second_HK.T * (first_KH > 0)
+            second_HK -= RATE * scale * (hidden_KH.T @ error_KK)
+            first_KH -= RATE * scale * pull_KH
+        return scale * ((input_XK @ first_KH).relu() @ second_HK)
+
+
+def every_input(k: int) -> Tensor:
+    """All nonzero inputs of k bits [2^k - 1, k]."""
+    numbers = torch.arange(1, 2**k)
+    return (numbers[:, None] >> torch.arange(k) & 1).float()
+
+
+def kernel(cosine: float, norm: float) -> float:
+    """The neural tangent kernel of such networks between a one-hot input and one of this norm, at this cosine."""
+    angle = acos(max(-1.0, min(1.0, cosine)))
+    slope = (pi - angle) / pi
+    value = (sqrt(1 - cosine * cosine) + (pi - angle) * cosine) / pi
+    return norm * (value + cosine * slope)
+
+
+def levels(k: int, ones: int) -> tuple[float, float]:
+    """What networks of infinite width say in the mean of a bit that is 0, and of a bit that is 1,
+    where an input has so many ones."""
+    same, other = kernel(1.0, 1.0), kernel(0.0, 1.0)
+    # the inverse of (same - other) I + other J is a I - b J
+    a = 1 / (same - other)
+    b = a * other / (same + (k - 1) * other)
+    norm = sqrt(ones)
+    hit, miss = kernel(1 / norm, norm), kernel(0.0, norm)
+    total = ones * hit + (k - ones) * miss
+    return a * miss - b * total, a * hit - b * total
+
+
+def thresholds(input_XK: Tensor) -> Tensor:
+    """Where the mean output of each input is rounded: halfway between both levels [X, 1]. They depend on how many ones an input
+    has, not on the permutation."""
+    k = input_XK.shape[1]
+    by_ones = torch.tensor([sum(levels(k, n)) / 2 for n in range(1, k + 1)])
+    return by_ones[input_XK.sum(1).long() - 1][:, None]
+
+
+def right(output_MXK: Tensor, input_XK: Tensor, permutation: Tensor, votes: int) -> list[float]:
+    """Shares of inputs of which every bit is right, by each group of so many networks: their mean is rounded."""
+    wanted_XK, middle_X1 = input_XK[:, permutation] > 0.5, thresholds(input_XK)
+    groups = output_MXK[: len(output_MXK) // votes * votes].unflatten(0, (-1, votes)).mean(1)
+    whole_GX = ((groups > middle_X1) == wanted_XK).all(-1)
+    return whole_GX.float().mean(1).tolist()
+
+
+def rows(
+    sizes: Sequence[int], width: int, count: int, seeds: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """A row for each number of bits and of votes: shares of inputs that are right, over all groups of networks and seeds, with
+    the 95 % interval over seeds; all_right: shares of groups that are right on every input."""
+    for k in sizes:
+        input_XK, drawn = every_input(k), list[tuple[Tensor, Tensor]]()
+        for seed in seeds:
+            networks = Networks(k, width, count, seed)
+            drawn.append((networks.outputs(input_XK), networks.permutation()))
+        for votes in (v for v in VOTES if v <= count):
+            groups = [right(out, input_XK, order, votes) for out, order in drawn]
+            shares = [sum(g) / len(g) for g in groups]
+            low, high = student(shares)
+            whole = [sum(x == 1.0 for x in g) / len(g) for g in groups]
+            yield {
+                "bits": k,
+                "votes": votes,
+                "right": sum(shares) / len(shares),
+                "low": max(0.0, low),
+                "high": min(1.0, high),
+                "each_seed": shares,
+                "all_right": sum(whole) / len(whole),
+                "all_interval": across(whole, sum(map(len, groups))),
+                "groups": sum(map(len, groups)),
+                "width": width,
+            }
+
+
+def needed(told: Sequence[Mapping[str, Any]], share: float = 0.5) -> dict[int, int]:
+    """By number of bits, the fewest votes that answer every input right in so many groups; none where none do."""
+    out = dict[int, int]()
+    for row in told:
+        if row["all_right"] >= share:
+            out.setdefault(row["bits"], row["votes"])
+    return out

@@ -1,0 +1,179 @@
+"""A bench's record: every run is written down as soon as it is measured, and what stands there is not measured again."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+from pydantic import Field
+
+from polydec.base import files
+from polydec.base.edge import check, parse_object, read_bytes, sentence
+from polydec.base.errors import FileError, RequestError, UnwritableError
+from polydec.base.record import Record as Checked
+from polydec.lab.bench.measure import Run
+
+VERSION = 1
+"""Of the layout of records."""
+
+Identity = Mapping[str, Any]
+"""What runs must have in common to be held against one another: machine, versions, models, settings, prompts, methods."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs that stand side by side: of one model, so many requests at once, at one temperature."""
+
+    model: str
+    batch: int
+    temperature: float
+
+
+Count = Annotated[int, Field(ge=0, le=1 << 50)]
+Amount = Annotated[float, Field(ge=0.0, lt=1e12)]
+Ids = list[Annotated[int, Field(ge=0, lt=1 << 32)]]
+
+
+class _Run(Checked):
+    """The fields of a Run as JSON has them."""
+
+    task: Count
+    repeat: Count
+    tokens: Annotated[int, Field(ge=-(1 << 30), le=1 << 50)]
+    seconds: Amount
+    whole_seconds: Annotated[float, Field(gt=0.0, lt=1e12)]
+    generated: Count
+    passes: Count
+    positions: Count
+    drafts: Count
+    accepted: Count
+    ids: list[Ids]
+    distinct: Annotated[float, Field(ge=0.0, le=1.0)]
+    firsts: list[Amount]
+    gaps: list[Amount]
+    accepted_at: list[Count]
+    tried_at: list[Annotated[int, Field(ge=1, le=1 << 50)]]
+    target_seconds: Amount
+    other_seconds: Amount
+    cache_bytes: Count
+    joules: Amount | None
+    right: list[bool | None]
+
+    @property
+    def run(self) -> Run:
+        told = {f.name: getattr(self, f.name) for f in fields(Run)}
+        as_they_were = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}  # pyright: ignore
+        return Run(**{**as_they_were, "ids": tuple(map(tuple, self.ids))})
+
+
+class _Line(Checked):
+    """A line of the file behind its first."""
+
+    model: Annotated[str, Field(max_length=4096)]
+    batch: Annotated[int, Field(ge=1, le=1 << 20)]
+    temperature: Amount
+    method: Annotated[str, Field(max_length=4096)]
+    run: _Run
+
+
+class Record:
+    """The runs that a file holds, and the file that takes further ones. Without a file it holds nothing and keeps nothing."""
+
+    def __init__(self, lines: Sequence[_Line] = (), into: TextIO | None = None) -> None:
+        self._into = into
+        self._found = defaultdict[Cell, dict[tuple[str, int, int], Run]](dict)
+        for (
+            line
+        ) in lines:  # of two runs of one turn the later one counts: the first turn was cut short
+            at = (line.method, line.run.task, line.run.repeat)
+            self._found[Cell(line.model, line.batch, line.temperature)][at] = line.run.run
+
+    def runs(self, cell: Cell, methods: Sequence[str]) -> dict[str, list[Run]]:
+        """By method the runs of all turns that are whole, as a method is held against others of its own turn."""
+        mine = self._found[cell]
+        turns = dict.fromkeys((task, repeat) for _, task, repeat in mine)
+        whole = [t for t in turns if all((m, *t) in mine for m in methods)]
+        return {m: [mine[m, *t] for t in whole] for m in methods}
+
+    def keep(self, cell: Cell, method: str, run: Run) -> None:
+        """Write a run down, at once."""
+        if self._into is not None:
+            line = {**asdict(cell), "method": method, "run": asdict(run)}
+            self._into.write(json.dumps(line) + "\n")
+            self._into.flush()
+
+
+@contextmanager
+def opened(path: Path | None, identity: Identity) -> Iterator[Record]:
+    """The record in a file, made where there is none. Raises FileError with one sentence where the file is no record, holds
+    runs that must not be mixed with these, or another process writes to it."""
+    if path is None:
+        yield Record()
+        return
+    try:
+        with files.lock(path, wait=0.0):
+            lines = list[_Line]()
+            if path.exists() and path.stat().st_size:
+                files.end_last_line(path, lambda text: False)
+                lines = read(path, identity)
+            with path.open("a", encoding="utf-8") as into:
+                if not into.tell():
+                    into.write(json.dumps({"bench": VERSION, "identity": dict(identity)}) + "\n")
+                    into.flush()
+                yield Record(lines, into)
+    except UnwritableError:  # of another file, which it names
+        raise
+    except OSError as error:
+        raise FileError(
+            sentence(f"record {str(path)!r} cannot be written: {error.strerror or error}")
+        ) from None
+
+
+def read(path: Path, identity: Identity) -> list[_Line]:
+    """The lines of a record of this identity. Raises FileError with one sentence."""
+    first, *rest = read_bytes(path).split(b"\n")
+    what = f"record {str(path)!r}"
+    try:
+        head = parse_object(first, f"line 1 of {what}")
+    except RequestError as error:
+        raise FileError(sentence(error)) from None
+    known: Any = head.get("identity")
+    if type(head.get("bench")) is not int or not isinstance(known, dict):
+        raise FileError(sentence(f"{what} is no record of a bench: name another file"))
+    if head["bench"] != VERSION:
+        raise FileError(
+            sentence(f"{what} is of version {head['bench']}: this polydec goes on with {VERSION}")
+        )
+    now: Any = json.loads(json.dumps(dict(identity)))
+    if other := unlike(known, now):  # pyright: ignore[reportUnknownArgumentType]
+        raise FileError(
+            sentence(
+                f"{what} was measured with other settings: {other}. Unlike runs are not mixed: name another file"
+            )
+        )
+    try:
+        return [
+            check(_Line, parse_object(line, f"line {n} of {what}"), f"line {n} of {what}")
+            for n, line in enumerate(rest, 2)
+            if line
+        ]
+    except RequestError as error:
+        raise FileError(sentence(error)) from None
+
+
+def unlike(known: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first thing in which two identities differ, in words; None: they are alike."""
+    for name in [*now, *known]:
+        if known.get(name) != now.get(name):
+            return f"{name} was {_short(known.get(name))}, now it is {_short(now.get(name))}"
+    return None
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 90 else f"{text[:88]}…"

@@ -1,0 +1,230 @@
+"""Searches and rollouts: what they say of their answers, computed again; and their ledger against the passes that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from polydec.api import LM, Ask, Prompt, generate
+from polydec.base.errors import PolydecError
+from polydec.core.decoder import answer_one
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.scheduler import Pass, run
+from polydec.lab.bench.forced import fates
+from polydec.lab.testing.examples import SHAPERS, bend, decoder, pairs
+from polydec.laws.targets.searched import searched
+from polydec.methods.search.loop.arbitrage import Arbitrage
+from polydec.request.ask import plan
+
+CLOSE = 2e-3
+"""Nats a token by which a score computed again may differ: passes of other shapes round otherwise."""
+
+
+def _mean_power(total: float, length: int, options: Mapping[str, Any]) -> float:
+    return total / length ** float(options["length_penalty"])
+
+
+def _total(total: float, length: int, options: Mapping[str, Any]) -> float:
+    return total
+
+
+SCORES: Mapping[str, Callable[[float, int, Mapping[str, Any]], float]] = {
+    "beam": _mean_power,
+    "exact-extract": _total,
+}
+"""What a method's score is, of a text's summed log-probabilities and its length."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """answers: how many; scored: scores that were computed again; apart: the largest difference a token, of a score or of a
+    log-probability that was reported; booked and ran: passes and positions by the method's ledger and by the scheduler's
+    record; place: of the first thing that is wrong."""
+
+    answers: int
+    scored: int
+    logprobs: int
+    apart: float
+    booked: Mapping[str, int]
+    ran: Mapping[str, int]
+    place: str
+
+    @property
+    def verdict(self) -> str:
+        return "fault" if self.place else "keeps it"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, **asdict(self)}
+
+
+def audit(
+    lm: LM,
+    prompts: Sequence[tuple[Prompt, bool]],
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    **request: Any,
+) -> Audit:
+    """One answer to each prompt. Scores are computed again where their definition is known (beam, exact-extract); the
+    log-probabilities of the answer's tokens wherever the method reports them; the ledger always."""
+    answers = scored = noted = 0
+    furthest, place = 0.0, ""
+    booked: dict[str, int] = {"passes": 0, "positions": 0}
+    ran = dict(booked)
+    for at, (prompt, raw) in enumerate(prompts):
+        passes, shared = list[Pass](), lm.checkpoint.lm.shared
+        completion = generate(
+            lm,
+            prompt,
+            method=method,
+            options=options,
+            raw=raw,
+            seed=seed,
+            logprobs=0,
+            passes=passes,
+            **request,
+        )
+        answers += 1
+        made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
+        plain: Any = made.decoder
+        answer, rng = completion.choices[0], np.random.default_rng(0)
+        asked = Ask(prompt, method=method, options=options, raw=raw, seed=seed, **request)
+        laws = [searched(plain.target), *_second_law(plan(lm, asked).decoder)]
+        mine, *others = (
+            fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0] for law in laws
+        )
+        total, length = -sum(f.surprise for f in mine), max(1, len(mine))
+        own = [t for t in answer.logprobs or () if t.logp < 0.0]
+        if own and len(own) == len(mine):
+            noted += len(own)
+            gaps = [
+                min(abs(t.logp + f.surprise) for f in by_law)
+                for t, *by_law in zip(own, mine, *others, strict=True)
+            ]
+            furthest = max(furthest, *gaps)
+            wrong = next((i for i, gap in enumerate(gaps) if gap > CLOSE * 10), None)
+            if wrong is not None and not place:
+                place = (
+                    f"prompt {at + 1}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
+                )
+        define = SCORES.get(completion.method["name"])
+        if define is not None and answer.score is not None:
+            scored += 1
+            right = define(total, length, completion.method["options"])
+            gap = abs(answer.score - right) / max(1.0, abs(right) / abs(total or 1.0) * length)
+            furthest = max(furthest, gap)
+            if gap > CLOSE and not place:
+                place = (
+                    f"prompt {at + 1}: the score is {answer.score:.4f}, computed again {right:.4f}"
+                )
+        mine_of = [p for p in passes if p.model is lm.network]
+        metrics = completion.metrics
+        books = {
+            "passes": int(metrics["target_passes"]),
+            "positions": int(metrics["positions_fed"]),
+        }
+        real = {"passes": len(mine_of), "positions": sum(p.positions for p in mine_of)}
+        booked = {k: booked[k] + books[k] for k in booked}
+        ran = {k: ran[k] + real[k] for k in ran}
+        read = real["positions"] + lm.checkpoint.lm.shared - shared
+        place = place or _ledger(at, books, real, metrics, len(answer.token_ids), read)
+    return Audit(answers, scored, noted, furthest, booked, ran, place)
+
+
+# On toys, where a text soon says a token again: rules that missed one show whatever is asked of the model
+
+TOYS = 16
+"""Random laws of three or four tokens, in every second one of them an answer does not end before its longest."""
+LONG = 8
+"""Tokens of an answer at most."""
+EXACT = 1e-6
+"""Nats a token that a toy's arithmetic may leave."""
+PROMPT = (0, 1, 0)
+
+
+@dataclass(frozen=True)
+class ToyAudit:
+    """laws: toys; tokens: those whose log-probability was computed again, at most `apart` nats off; place: of the first that is
+    wrong; unknown: why the method cannot run on a toy, "" where it did."""
+
+    laws: int
+    tokens: int
+    apart: float
+    place: str = ""
+    unknown: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return "fault" if self.place else "keeps it"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, **asdict(self)}
+
+
+def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
+    """One answer over each of some random laws under penalties, a temperature and top-p: its log-probabilities computed
+    again by telling the rules of every token."""
+    laws, tokens, furthest, why = 0, 0, 0.0, ""
+    for i, models in enumerate(pairs(TOYS), 1):
+        target, draft = (bend(model, SHAPERS["shaped"]) for model in models)
+        request = Request(PROMPT, LONG, logprobs=0, ignore_eos=i % 2 == 0)
+        try:
+            made = decoder(method, target, draft, options)
+            answer = run([answer_one(made, request)])[0]
+        except PolydecError as error:
+            why = str(error)
+            continue
+        laws += 1
+        gaps = _gaps(answer, (target, *_second_law(made)))
+        tokens, furthest = tokens + len(gaps), max((furthest, *gaps))
+        wrong = next((at for at, gap in enumerate(gaps) if gap > EXACT), None)
+        if wrong is not None:
+            wrong_at = f"toy law {i}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
+            return ToyAudit(laws, tokens, furthest, wrong_at)
+    return ToyAudit(laws, tokens, furthest, unknown="" if laws else why)
+
+
+def _second_law(decoder: Any) -> tuple[Target, ...]:
+    """The law of the model that writes some steps in the target's place: there a token may be of either."""
+    return (decoder.small.target,) if isinstance(decoder, Arbitrage) else ()
+
+
+def _gaps(answer: Result, laws: Sequence[Target]) -> list[float]:
+    """By how many nats each token's log-probability differs from that of the nearest of these laws; none where the method tells
+    none."""
+    told, rng = answer.logprobs or (), np.random.default_rng(0)
+    if len(told) != len(answer.token_ids):
+        return []
+    by_law = [fates(law, PROMPT, {0: answer.token_ids}, rng)[0] for law in laws]
+    return [
+        min(0.0 if t.logp == -f.surprise else abs(t.logp + f.surprise) for f in mine)
+        for t, *mine in zip(told, *by_law, strict=True)
+    ]
+
+
+def _ledger(
+    at: int,
+    books: Mapping[str, int],
+    real: Mapping[str, int],
+    metrics: Mapping[str, Any],
+    length: int,
+    read: int,
+) -> str:
+    """What in a ledger cannot be; nothing: "". read: positions that were fed, and those of further prompts that another text's
+    cache held."""
+    if books["positions"] != real["positions"]:
+        return f"prompt {at + 1}: {books['positions']} positions are booked and {real['positions']} were fed"
+    if books["passes"] > real["passes"]:
+        return f"prompt {at + 1}: {books['passes']} passes are booked and {real['passes']} ran"
+    written = metrics.get("tokens_written")
+    if written is not None and written < length:
+        return f"prompt {at + 1}: {written} tokens are booked as written and the answer alone has {length}"
+    scored = metrics.get("tokens_scored")
+    if scored is not None and scored > read:
+        return f"prompt {at + 1}: {scored} tokens are booked as scored and {read} positions were fed or shared"
+    return ""

@@ -1,0 +1,105 @@
+"""How much a law moves when its passes have other shapes: what rounding alone can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean
+
+from polydec.core.protocols import Target
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.laws.targets.shaped import Shaped
+
+WIDTHS = (1, 2, 5, 16)
+"""Rows of a pass that are tried: a token a pass, a short draft, a longer one, a tree's worth. One more try feeds it all as a
+prompt."""
+MARGIN = 4.0
+"""A gap is a near-tie up to so many times the largest difference between two shapes: a method's own shapes are others."""
+PLACES = 16
+"""Places before the one in question at which shapes are compared as well."""
+FLOOR = 1e-5
+"""Nats below which a gap is a near-tie however little the shapes tried differ."""
+
+
+def ungreedy(target: Target) -> Target:
+    """The law before the step that takes its likeliest token, where it has one."""
+    if isinstance(target, Shaped) and target.shapers:
+        *before, last = target.shapers
+        if last.reads is Reads.ARGMAX:
+            return Shaped(target.target, *before)
+    return target
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far two candidates of a place are apart, and how much of that may be rounding.
+
+    differences: by how much log-probability the first is likelier, under each shape of passes; before: at places before it what
+    the shapes differ by, on the likeliest two tokens there.
+    """
+
+    differences: tuple[float, ...]
+    before: tuple[float, ...] = ()
+
+    @property
+    def size(self) -> float:
+        """The smallest difference, whichever candidate it favours."""
+        return min(map(abs, self.differences))
+
+    @property
+    def noise(self) -> float:
+        """What shapes differ by: here, or on average at the places before. A few shapes may agree by chance at one place,
+        above all where a number type has so few digits that most of them round alike."""
+        return max(spread(self.differences), fmean(self.before) if self.before else 0.0)
+
+    @property
+    def tie(self) -> bool:
+        """Whether rounding may decide between the two: their gap lies within the noise between shapes."""
+        return isfinite(self.size) and self.size <= max(FLOOR, MARGIN * self.noise)
+
+
+def gap(
+    target: Target, prompt: Sequence[int], tokens: Sequence[int], first_token: int, other: int
+) -> Gap:
+    """How much likelier `first_token` is than `other` behind prompt and tokens, under several shapes of passes."""
+    text, start = (*prompt, *tokens), len(prompt)
+    if not (isinstance(target, Shaped) and target.shapers):  # to rules a prompt is no answer
+        start = max(1, min(start, len(text) - PLACES))
+    pairs = list[tuple[int, int]]()
+
+    async def fed(width: int | None) -> tuple[list[float], float]:
+        """By how much the likeliest of each pair leads at the places before, and the first token here."""
+        begin = text if width is None else text[:start]
+        session, left, before = target.open(begin), text[len(begin) :], list[float]()
+        try:
+            await session.prefill(Want())
+            root, filler = begin[-1], (first_token,) * ((width or 1) - 1)
+            while left:
+                chunk, left = left[: width or 1], left[width or 1 :]
+                scores = await session.score(Draft.chain(root, chunk), Want())
+                for node in range(len(chunk)):
+                    if len(before) == len(pairs):  # the first shape says which tokens are looked at
+                        best, second = scores.topk(node, 2)[0]
+                        pairs.append((best, second))
+                    first, second = scores.logp(node, pairs[len(before)])
+                    before.append(first - second)
+                session.commit((root, *chunk[:-1]))
+                root = chunk[-1]
+            scores = await session.score(Draft.chain(root, filler), Want())
+            first, second = scores.logp(0, (first_token, other))
+            return before, first - second
+        finally:
+            session.close()
+
+    stepwise = [run([fed(width)])[0] for width in WIDTHS]
+    whole = run([fed(None)])[0]
+    places = zip(*(before for before, _ in stepwise), strict=True)
+    noises = tuple(spread(place) for place in places)[-PLACES:]
+    return Gap((whole[1], *(here for _, here in stepwise)), noises)
+
+
+def spread(differences: Sequence[float]) -> float:
+    """The largest difference between two of these; 0 where one is not finite, as no rounding makes a token impossible."""
+    return max(differences) - min(differences) if all(map(isfinite, differences)) else 0.0

@@ -1,0 +1,106 @@
+"""How long a run would take that was made again without its model.
+
+A pass costs what passes of the record cost, another one what the table of costs says of it on a machine as quick as then.
+What stands between passes is what stood there in the record, and what this run's drafter needs more than the record's, which
+ran again just now. A pass of another model costs what it cost in the record, or what the table says: in a replay its weights
+lie in the processor's caches, where a larger model empties them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+
+import numpy as np
+
+from polydec.core.trace import Passed
+from polydec.lab.bench.told import Remade, Round
+from polydec.methods.economics.costs import Costs
+
+ENOUGH = 5
+"""Passes of so many rows after which their own times are believed."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What a record says of time, behind its first round, whose pass fed the end of the prompt as well. passes: of the model,
+    one a round, in order; rounds: what each of them was; others: passes of other models between them."""
+
+    passes: tuple[Passed, ...]
+    rounds: tuple[Round, ...]
+    others: tuple[Passed, ...] = ()
+
+    @staticmethod
+    def of(rounds: Sequence[Round], passes: Sequence[Passed], target: str) -> Clock | None:
+        """The clock of an answer that was alone in its passes; None where it was not, or where its passes are not told.
+
+        passes: of all models; target: the name of the one that was decoded. Passes that fed the prompt come before the others.
+        """
+        mine = [p for p in passes if p.model == target]
+        last = mine[len(mine) - len(rounds) + 1 :] if len(rounds) > 1 else []
+        if not last or len(mine) < len(rounds) or any(p.queries != 1 for p in last):
+            return None
+        others = (p for p in passes if p.model != target and p.start >= last[0].start)
+        return Clock(tuple(last), tuple(rounds[1:]), tuple(others))
+
+    @property
+    def seconds(self) -> float:
+        """From the second round's pass to the end of the last."""
+        return self.passes[-1].start + self.passes[-1].seconds - self.passes[0].start
+
+    @property
+    def between(self) -> float:
+        """Seconds between two passes, in the middle, without passes of other models: Python and sampling."""
+        gaps = [
+            b.start
+            - a.start
+            - a.seconds
+            - sum(p.seconds for p in self.others if a.start <= p.start < b.start)
+            for a, b in pairwise(self.passes)
+        ]
+        return max(0.0, median(gaps)) if gaps else 0.0
+
+    def predict(self, own: Remade, other: Remade, costs: Costs | None) -> float:
+        """Seconds of decoding of another run.
+
+        own: the recorded setting, made again; other: the run in question, made again on the same machine; costs: what passes
+        cost, as the record has them, None: nobody knows, and a pass of more rows than were recorded counts as the largest.
+        """
+        behind = other.rounds[1:]
+        drafting = other.seconds / len(other.rounds) - own.seconds / len(own.rounds)
+        if tuple(behind) == self.rounds:  # the very passes that were recorded
+            return max(0.0, self.seconds + drafting * (len(self.rounds) - 1))
+        rest = max(0.0, self.between + drafting)
+        drafts = other.others * self._draft(costs)
+        return self._passes(behind, costs) + drafts + rest * max(0, len(behind) - 1)
+
+    def _draft(self, costs: Costs | None) -> float:
+        """Seconds of a pass of another model."""
+        if self.others:
+            return fmean(p.seconds for p in self.others)
+        return (Costs() if costs is None else costs).draft_ms / 1000
+
+    def _passes(self, rounds: Sequence[Round], costs: Costs | None) -> float:
+        if costs is None:
+            return self._drawn(rounds)
+        slower = defaultdict[int, list[float]](list)
+        for p, r in zip(self.passes, self.rounds, strict=True):
+            slower[r.drafted + 1].append(p.seconds / costs.share(r.drafted + 1, 1, r.position))
+        usual = fmean(x for every in slower.values() for x in every)
+        known = {rows: fmean(every) for rows, every in slower.items() if len(every) >= ENOUGH}
+        return sum(
+            costs.share(r.drafted + 1, 1, r.position) * known.get(r.drafted + 1, usual)
+            for r in rounds
+        )
+
+    def _drawn(self, rounds: Sequence[Round]) -> float:
+        """By a line through the medians of what was recorded, level beyond it."""
+        rows = defaultdict[int, list[float]](list)
+        for p, r in zip(self.passes, self.rounds, strict=True):
+            rows[r.drafted + 1].append(p.seconds)
+        at = sorted(rows)
+        took = np.interp([r.drafted + 1 for r in rounds], at, [median(rows[n]) for n in at])
+        return float(took.sum())

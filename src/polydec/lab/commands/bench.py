@@ -1,0 +1,444 @@
+"""polydec bench: methods side by side on prompts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from polydec import api
+from polydec.base import files
+from polydec.base.edge import printable, sentence, whole
+from polydec.base.errors import RequestError
+from polydec.base.interrupts import said_when_stopped
+from polydec.cli import prompts
+from polydec.cli.declared import shared
+from polydec.cli.flags import BENT, LOADED, SAMPLED, Flags
+from polydec.cli.shown import as_csv, cell, emit, emit_drawn
+from polydec.lab.commands.studies import known as studies
+from polydec.methods.registry import registry
+from polydec.request import machine
+from polydec.request.fields import CHOICES
+
+if TYPE_CHECKING:
+    from polydec.lab.bench import measure
+    from polydec.lab.commands.bench_run import Found
+
+NAN = float("nan")
+USUAL = {**registry.DEFAULTS, "ar": "prompt-lookup,token-recycling"}
+"""By a model's family, what is held against it where nobody names methods."""
+
+
+BUSY = 0.2
+"""Load of a core from which on speeds are doubtful."""
+
+
+@shared
+def bench(
+    flags: Flags,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="comma-separated, options after colons (draft-model:depth=3), or `all`; default: "
+            "prompt-lookup,token-recycling, or fast-dllm"
+        ),
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="several models, comma-separated, in place of --model")
+    ] = None,
+    temperatures: Annotated[
+        str | None,
+        typer.Option(help="several, comma-separated (0,0.8), in place of --temperature"),
+    ] = None,
+    batch: Annotated[str, typer.Option(help="requests at once; several: 1,4")] = "1",
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            help="questions of published suites, comma-separated, with --from: gsm8k, svamp, math500, mbpp, humaneval, "
+            "spec-bench, mt-bench, json-schema-bench; or, instead of timing, right answers at each degree of "
+            "parallelism: parallelbench, parallelbench-15, parallelbench-digits; scores of trust beside plain decoding's: "
+            "decodingtrust; what steps and votes buy: steps, permutations"
+        ),
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="the file of the suite, or a folder that holds one for each"),
+    ] = None,
+    each: Annotated[
+        int | None,
+        typer.Option(
+            help="of a suite: problems of each task, questions of each suite (default: 25; steps: 100, permutations: 256)"
+        ),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="prompts: JSON lines, or one a line (repeatable; default: built-in ones)"
+        ),
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="of running text: tokens of a prompt")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="use the first prompts of a file only")] = None,
+    repeat: Annotated[int, typer.Option(help="interleaved repetitions")] = 3,
+    record_: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            help="write every run to this file as it is measured; the same command goes on where it stopped",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="write a report to this file: one page that needs no network"),
+    ] = None,
+    csv_: Annotated[
+        Path | None, typer.Option("--csv", help="write the figures to this file, a row a line")
+    ] = None,
+) -> None:
+    """Time methods side by side: tokens/s, ratio to plain decoding (of a masked-diffusion model: to llada) with its 95 %
+    interval, tokens a pass, acceptance, waiting; right answers where the prompts' rows say them (`answer`)."""
+    batches = [whole("batch", n, 1, CHOICES) for n in _numbers("batch", batch, int)]
+    whole("repeat", repeat, 1, 1000)
+    if flags.method != "auto" or flags.set_:
+        raise RequestError(
+            "bench does not take --method or --set: it compares methods, with their options behind them, as in "
+            "--methods plain,draft-model:depth=3"
+        )
+    flags.only("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
+    elsewhere = (data, prompt_tokens, limit, flags.max_tokens, record_, models, temperatures)
+    if suite is not None and suite in studies.SUITES:
+        _alone(elsewhere, "or --record")
+        for name, path in (("html", html), ("csv", csv_)):
+            _ready(name, path)
+        with said_when_stopped(lambda: NOTHING_MEASURED):
+            return studies.carry_out(suite, flags, methods, from_, each, html, csv_)
+    each = 25 if each is None else each
+    questions = _questions(suite, from_, each, (data, prompt_tokens, limit))
+    if suite is not None and from_ is None:
+        _alone((*elsewhere, html, csv_), "--record, --html or --csv")
+        with said_when_stopped(lambda: NOTHING_MEASURED):
+            return compare(flags, suite, methods, whole("each", each, 1, 10_000))
+    for name, path in (("html", html), ("csv", csv_)):
+        _ready(name, path)
+    if methods not in (None, "all"):
+        parse(methods)  # what no model could honour is said before one is loaded
+    heats, each_flags = _temperatures(flags, temperatures), _each_model(flags, models)
+
+    def choose(lm: api.LM, family: str) -> list[measure.Method]:
+        if methods is None:
+            return parse(USUAL[family])
+        return everything(lm, family) if methods == "all" else parse(methods)
+
+    from polydec.lab.commands import bench_run  # behind the checks: it loads torch
+
+    every = [
+        bench_run.Side(model_flags, choose, heats, len(each_flags) == 1)
+        for model_flags in each_flags
+    ]
+    for side in every:
+        side.prepare(data, prompt_tokens, limit, questions)
+    measured = bench_run.Found(bench_run.identity(every, _settings(flags)))
+    if (busy := machine.busy()) > BUSY:
+        measured.doubts.append(
+            f"the machine is busy (load {busy:.1f} of its cores): figures are doubtful"
+        )
+        Console(stderr=True).print(f"warning: {measured.doubts[0]}", style="yellow")
+    try:
+        with said_when_stopped(lambda: _stopped(record_)):
+            bench_run.measured(every, batches, repeat, record_, html is not None, measured)
+    finally:  # also of what was measured before a failure or Ctrl-C
+        measured.rows += measured.partly
+        if not measured.doubts and machine.busy() > BUSY:
+            measured.doubts.append("the machine became busy meanwhile: figures are doubtful")
+        if measured.partly:
+            measured.doubts.append("it was stopped: only what was measured until then stands here")
+        if measured.rows:
+            publish(measured, flags.json_, html, csv_)
+
+
+NOTHING_MEASURED = "stopped: a suite is measured as a whole, and the same command begins anew"
+
+
+def _stopped(record: Path | None) -> str:
+    """What is said where a bench was stopped."""
+    if record is None:
+        return "stopped: with --record FILE a bench keeps every run, and the same command goes on where it stopped"
+    return f"stopped: {str(record)!r} keeps every run that was measured, and the same command goes on from there"
+
+
+def _alone(beside: Sequence[object], last: str) -> None:
+    """Raise RequestError where a suite that has problems and lengths of its own is told of others."""
+    if any(x is not None for x in beside):
+        raise RequestError(
+            "bench --suite does not take --data, --prompt-tokens, --limit, --max-tokens, --models, --temperatures, "
+            f"{last}: its problems and lengths are its own"
+        )
+
+
+def _questions(
+    suite: str | None, at: Path | None, each: int, beside: Sequence[object]
+) -> Sequence[prompts.Row]:
+    """The rows of published suites; none where none is asked for. Raises RequestError."""
+    from polydec.lab.commands import suites
+
+    if at is None:
+        if suite is not None and suite.split(",")[0].strip() in suites.SUITES:
+            raise RequestError(f"suite is {suite!r}: say with --from where its questions are")
+        return ()
+    if suite is None:
+        raise RequestError(f"from is {str(at)!r}: say with --suite what is there")
+    if any(x is not None for x in beside):
+        raise RequestError("bench --suite --from does not take --data, --prompt-tokens or --limit")
+    return suites.rows(suite, at, whole("each", each, 1, 10_000))
+
+
+def _each_model(flags: Flags, models: str | None) -> list[Flags]:
+    """The flags for each model. Raises RequestError where they are named twice."""
+    if models is None:
+        return [flags]
+    names = [name for name in map(str.strip, models.split(",")) if name]
+    if flags.beside({*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"} - {"model"}):
+        raise RequestError("model is given twice: by --model and by --models")
+    if not names or len(set(names)) < len(names):
+        raise RequestError(f"models is {models!r}: it must name models, each of them once")
+    return [dataclasses.replace(flags, model=name) for name in names]
+
+
+def _temperatures(flags: Flags, text: str | None) -> list[float | None]:
+    """What is asked for; None: as --temperature or the checkpoint says."""
+    if text is None:
+        return [None]
+    if flags.temperature is not None:
+        raise RequestError("temperature is given twice: by --temperature and by --temperatures")
+    return [SAMPLED["temperature"].convert(t) for t in _numbers("temperatures", text, float)]
+
+
+def _numbers(name: str, text: str, kind: type[Any]) -> list[Any]:
+    """Numbers with commas between them, each of them once. Raises RequestError."""
+    try:
+        out = [kind(x) for x in text.split(",")]
+    except ValueError:
+        wanted = "whole numbers" if kind is int else "numbers"
+        raise RequestError(
+            f"{name} is {text!r}: it must be {wanted} with commas between them"
+        ) from None
+    if len(set(out)) < len(out):
+        raise RequestError(f"{name} is {text!r}: each number may stand there once")
+    return out
+
+
+def _ready(name: str, path: Path | None) -> None:
+    """Raise RequestError where a file could not be written there: said before what takes hours."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path.parent):
+            folder = path.is_dir()
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
+        raise RequestError(
+            sentence(
+                f"--{name} {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}"
+            )
+        ) from None
+    if folder:
+        raise RequestError(sentence(f"--{name} {str(path)!r} cannot be written: it is a folder"))
+
+
+def _settings(flags: Flags) -> dict[str, Any]:
+    """What decides a run beside its cell."""
+    names = {*LOADED, *BENT, "max_tokens", "seed", "raw"} - {"model", "temperature"}
+    return {
+        f.name: value
+        for f in dataclasses.fields(flags)
+        if f.name in names and (value := getattr(flags, f.name)) != f.default
+    }
+
+
+def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
+    """A suite's tasks by several methods: how often the answer is right, passes, closed forms."""
+    from polydec.lab.bench import parallelbench
+
+    problems = list(parallelbench.problems(suite, each, flags.seed))
+    lm = flags.load()
+    chosen = parse(methods) if methods else parallelbench.default(lm)
+    sampling = flags.sampling(lm)
+    for m in chosen:
+        lm.check(m.name, m.options)
+    scores = list[dict[str, Any]]()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        tasks = list(dict.fromkeys(p.task for p in problems))
+        bar = progress.add_task("answering", total=len(tasks) * len(chosen))
+        for task in tasks:
+            for m in chosen:
+                mine = [p for p in problems if p.task == task]
+                scores.append(parallelbench.score(lm, m, mine, sampling, flags.seed).row())
+                progress.update(bar, advance=1, description=escape(f"{task}, {printable(m.label)}"))
+    if flags.json_:
+        emit(
+            json.dumps(
+                {
+                    "model": lm.name,
+                    "suite": suite,
+                    "temperature": sampling.temperature,
+                    "rows": scores,
+                }
+            )
+        )
+        return
+    emit_drawn(lambda out: show_scores(scores, out))
+
+
+def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
+    """A line for each task and method."""
+    table = Table(box=None, pad_edge=False)
+    for column in (
+        "task",
+        "method",
+        "right",
+        "95 %",
+        "closed form",
+        "as asked",
+        "passes",
+        "tokens/pass",
+    ):
+        table.add_column(
+            column, no_wrap=True, justify="left" if column in ("task", "method") else "right"
+        )
+    for r in rows:
+        exact = r["closed_form"]
+        table.add_row(
+            cell(r["task"]),
+            cell(r["method"]),
+            f"{r['right']:.1%}",
+            f"{r['low']:.1%}-{r['high']:.1%}",
+            "-" if exact is None else f"{exact:.1%}",
+            f"{r['strict']:.1%}",
+            f"{r['passes']:.2f}",
+            f"{r['tokens_per_pass'] or NAN:.2f}",
+        )
+    out.print(table)
+    known = {r["task"]: (r["in_training"], r["n"]) for r in rows if r["in_training"]}
+    for task, (trained_on, n) in known.items():
+        out.print(
+            f"{task}: {trained_on} of {n} questions were in the training of the embedded models: it has too few others",
+            style="dim",
+            soft_wrap=True,
+            markup=False,
+        )
+
+
+def publish(measured: Found, as_json: bool, html: Path | None, table: Path | None) -> None:
+    """The table, or its JSON, on standard output; a page and a file of figures where they are asked for."""
+    command = f"polydec {shlex.join(sys.argv[1:])}"
+    told = {
+        "machine": measured.machine,
+        "kernel": "; ".join(dict.fromkeys(m["kernel"] for m in measured.identity["models"])),
+        "versions": measured.identity["versions"],
+        "command": command,
+        "doubts": measured.doubts,
+        "rows": measured.rows,
+    }
+    if html is not None:
+        from polydec.lab.commands import bench_page
+
+        text = bench_page.page(
+            measured.identity, measured.rows, measured.curves, command, measured.doubts
+        )
+        files.replace(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
+    if table is not None:
+        sheet = as_csv(measured.rows)
+        files.replace(table, lambda at: Path(at).write_text(sheet, encoding="utf-8"))
+    if as_json:
+        emit(json.dumps(told))
+        return
+
+    def draw(out: Console) -> None:
+        show(measured.rows, out)
+        for m in measured.identity["models"]:
+            base = m["methods"][0]
+            out.print(
+                f"{printable(m['name'])}, {m['kernel']}, {m['template']}, decoding only (the prompt left out), "
+                f"ratio to {base}; {m['machine']}",
+                style="dim",
+                soft_wrap=True,
+                markup=False,
+            )
+
+    emit_drawn(draw, 160)
+
+
+def parse(methods: str) -> list[measure.Method]:
+    """`a,b:k=v:k=2,1,1`. Raises RequestError for an unknown method or option."""
+    from polydec.lab.bench.measure import spelt_all
+
+    return spelt_all(methods)
+
+
+def everything(lm: api.LM, family: str) -> list[measure.Method]:
+    """All methods that can decode this model."""
+    from polydec.lab.bench.measure import Method
+
+    kit = lm.kit()
+    return [
+        Method(name, {}) for name in sorted(registry.of_family(family)) if registry.can(name, kit)
+    ]
+
+
+def _end(name: str, longest: int = 40) -> str:
+    """A model's name; of the path of a folder its end."""
+    return name if len(name) <= longest else f"…{name[-longest:]}"
+
+
+def show(rows: list[dict[str, Any]], out: Console) -> None:
+    """A line for each method and workload; model, batch and temperature stand there where there are several."""
+    apart = [k for k in ("model", "batch", "temperature") if len({r.get(k) for r in rows}) > 1]
+    judged = any(r["judged"] for r in rows)
+    figures: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        ("tokens/s", lambda r: f"{r['tokens_per_second']:.1f}"),
+        ("ratio", lambda r: f"{r['ratio_to_plain'] or NAN:.2f}"),
+        ("95 %", lambda r: "{:.2f}-{:.2f}".format(*(r["ratio_interval"] or (NAN, NAN)))),
+        ("tokens/pass", lambda r: f"{r['tokens_per_pass'] or NAN:.2f}"),
+        ("acceptance", lambda r: f"{r['mean_acceptance_length']:.2f}"),
+        ("first ms", lambda r: f"{1000 * (r['time_to_first_token'] or NAN):.0f}"),
+        ("gap 99 % ms", lambda r: f"{1000 * (r['gap_99'] or NAN):.0f}"),
+        ("identical", lambda r: "yes" if r["identical"] else "no"),
+        ("4-grams", lambda r: f"{r['distinct_4grams']:.2f}"),
+        *([("right", lambda r: "-" if r["right"] is None else f"{r['right']:.0%}")] * judged),
+    ]
+    table = Table(box=None, pad_edge=False)
+    for column in (*apart, "workload", "method"):
+        table.add_column(column, no_wrap=True)
+    for column, _ in figures:
+        table.add_column(column, no_wrap=True, justify="right")
+    order = {
+        name: i
+        for i, name in enumerate(
+            dict.fromkeys((r["model"], r["batch"], r["temperature"]) for r in rows)
+        )
+    }
+
+    def place(r: dict[str, Any]) -> tuple[Any, ...]:
+        at = order[r["model"], r["batch"], r["temperature"]]
+        return at, r["workload"] == "all", r["workload"]
+
+    for r in sorted(rows, key=place):
+        table.add_row(
+            *(cell(_end(str(r[k]))) for k in apart),
+            cell(r["workload"]),
+            cell(r["method"]),
+            *(shown(r) for _, shown in figures),
+        )
+    out.print(table)

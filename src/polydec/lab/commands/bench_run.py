@@ -1,0 +1,219 @@
+"""What `polydec bench` measures: models, one after the other, with all that is asked of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from polydec import api
+from polydec.base.edge import printable
+from polydec.cli import asking, prompts
+from polydec.cli.flags import Flags
+from polydec.lab.bench import measure, record
+from polydec.lab.bench.certificate import digest
+from polydec.lab.bench.checks import check_of
+from polydec.lab.bench.record import Cell
+from polydec.methods.registry.kit import family_of
+from polydec.request import machine, profile
+
+BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
+"""By a model's family, what the other methods are held against: a token a pass."""
+
+
+@dataclass
+class Found:
+    """What a bench has to tell. partly: rows of a cell that was left half-way; curves: by model what its passes cost; doubts:
+    why its figures are to be read with care."""
+
+    identity: dict[str, Any]
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
+    partly: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
+    curves: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    doubts: list[str] = dataclasses.field(default_factory=list[str])
+
+    @property
+    def machine(self) -> str:
+        return "; ".join(dict.fromkeys(m["machine"] for m in self.identity["models"]))
+
+
+class Side:
+    """One model of a bench: how it is loaded, its methods and prompts. choose: says the methods for a model of a family; alone:
+    whether it is the only one."""
+
+    def __init__(
+        self,
+        flags: Flags,
+        choose: Callable[[api.LM, str], list[measure.Method]],
+        heats: Sequence[float | None],
+        alone: bool = True,
+    ) -> None:
+        self.flags, self._choose, self._heats = flags, choose, heats
+        self._alone, self.base = alone, "plain"
+        self.chosen, self.rows = list[measure.Method](), list[prompts.Row]()
+        self.described = dict[str, Any]()
+        self._lm: api.LM | None = None
+
+    def load(self) -> api.LM:
+        """The model; where it is not alone, it is not held: it is loaded anew when its turn comes."""
+        lm = self._lm or self.flags.load()
+        self._lm = lm if self._alone else None
+        return lm
+
+    def prepare(
+        self,
+        data: Sequence[Path] | None,
+        prompt_tokens: int | None,
+        limit: int | None,
+        suite: Sequence[prompts.Row] = (),
+    ) -> None:
+        """Check every prompt by every method at every temperature. suite: rows in place of files. Raises RequestError; nothing
+        is decoded."""
+        lm = self.load()
+        family = family_of(lm.checkpoint.lm)
+        methods = self._choose(lm, family)
+        self.base = BASES[family]
+        self.chosen = [
+            measure.Method(self.base, {}),
+            *(m for m in methods if m.label != self.base),
+        ]
+        files_of = [prompts.read(path, lm, prompt_tokens) for path in data or ()]
+        self.rows = list(suite) or [
+            row for read in files_of or [prompts.BUILT_IN] for row in prompts.first(read, limit)
+        ]
+        for request in self._requests(lm):
+            asking.check(
+                lm,
+                ((r.prompt, self.flags.raw or r.raw) for r in self.rows),
+                ((m.name, m.options) for m in self.chosen),
+                **request,
+            )
+        point = lm.checkpoint
+        self.described = {
+            "name": lm.name,
+            "kernel": point.kernel,
+            "dtype": point.dtype,
+            "draft": None if lm.draft is None else lm.draft.name,
+            "template": "chat template" if point.text.has_chat and not self.flags.raw else "raw",
+            "machine": machine.describe(lm.network),
+            "methods": [m.label for m in self.chosen],
+        }
+
+    def _requests(self, lm: api.LM) -> Iterator[dict[str, Any]]:
+        """A request for each temperature."""
+        for heat in self._heats:
+            bent = self.flags.bent if heat is None else {**self.flags.bent, "temperature": heat}
+            yield {
+                "sampling": lm.sampling(**bent),
+                "max_tokens": self.flags.max_tokens or 128,
+                "seed": self.flags.seed,
+            }
+
+    def cells(
+        self, lm: api.LM, batches: Sequence[int]
+    ) -> Iterator[tuple[Cell, dict[str, Any], list[measure.Task]]]:
+        """What is measured, cell by cell: temperatures within batches."""
+        for size in batches:
+            for request in self._requests(lm):
+                at = Cell(lm.name, size, float(request["sampling"].temperature))
+                yield at, request, self._tasks(size)
+
+    def _tasks(self, size: int) -> list[measure.Task]:
+        out = list[measure.Task]()
+        for workload in dict.fromkeys(r.workload for r in self.rows):
+            mine = [r for r in self.rows if r.workload == workload]
+            for i in range(0, len(mine), size):
+                rows = mine[i : i + size]
+                wanted = tuple(check_of(r.answer) for r in rows)
+                out.append(
+                    measure.Task(
+                        workload,
+                        tuple(r.prompt for r in rows),
+                        self.flags.raw or rows[0].raw,
+                        wanted if any(w is not None for w in wanted) else (),
+                    )
+                )
+        return out
+
+
+def run(
+    lm: api.LM,
+    side: Side,
+    at: Cell,
+    request: dict[str, Any],
+    tasks: list[measure.Task],
+    repeat: int,
+    kept: record.Record,
+    tick: Callable[[str], None],
+    partly: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """The rows of a cell; where it is left half-way, those of what was measured stand in `partly`."""
+    runs = kept.runs(at, [m.label for m in side.chosen])
+
+    def rows() -> list[dict[str, Any]]:
+        return [
+            {**row, "batch": at.batch, "temperature": at.temperature}
+            for row in measure.table(lm, runs, tasks, side.base)
+        ]
+
+    try:
+        measure.measure(
+            lm,
+            side.chosen,
+            tasks,
+            **request,
+            repeats=repeat,
+            into=runs,
+            tick=tick,
+            keep=lambda label, run: kept.keep(at, label, run),
+        )
+    except BaseException:
+        partly += rows() if any(runs.values()) else []
+        raise
+    return rows()
+
+
+def identity(every: Sequence[Side], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the runs of a record have in common."""
+    return {
+        "models": [side.described for side in every],
+        "versions": machine.versions(),
+        "settings": dict(settings),
+        "prompts": digest([[dataclasses.astuple(r) for r in side.rows] for side in every]),
+    }
+
+
+def measured(
+    every: Sequence[Side],
+    batches: Sequence[int],
+    repeat: int,
+    into: Path | None,
+    curves: bool,
+    measured_cells: Found,
+) -> None:
+    """Fill `measured_cells`, run by run. into: the record; curves: whether to say what passes cost."""
+    with (
+        record.opened(into, measured_cells.identity) as kept,
+        Progress(console=Console(stderr=True), transient=True) as progress,
+    ):
+        bar = progress.add_task("measuring", total=None)
+
+        def tick(label: str) -> None:
+            progress.update(bar, description=escape(printable(label)))
+
+        for side in every:
+            lm = side.load()
+            if curves and family_of(lm.checkpoint.lm) == "ar":
+                measured_cells.curves[lm.name] = profile.read(lm) or profile.measure(
+                    lm, seconds=profile.QUICK
+                )
+            for at, request, tasks in side.cells(lm, batches):
+                measured_cells.rows += run(
+                    lm, side, at, request, tasks, repeat, kept, tick, measured_cells.partly
+                )

@@ -1,0 +1,78 @@
+"""What `polydec doctor --bench` measures: t(m) of each path, where the time of a pass goes, and bandwidth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from polydec import api
+from polydec.core.types import Reads
+from polydec.lab.bench import others
+from polydec.request.passes import Passes, table
+
+ROWS = (1, 2, 4, 8, 16)
+CONTEXTS = (64, 1024)
+SECONDS = 3.0
+
+
+def run(model: str, threads: int | None) -> dict[str, Any]:
+    """All figures in ms. Sides that cannot run here say why in place of figures."""
+    native = api.load(model, draft=None, threads=threads)
+    contexts = [c for c in CONTEXTS if c + 32 <= native.network.context]
+    out: dict[str, Any] = {"contexts": contexts, "rows": list(ROWS), "sides": {}}
+    if not native.checkpoint.why:
+        net = native.network
+        out["sides"][native.checkpoint.kernel] = passes(net, contexts)
+        call = Passes(net, contexts[0], want=Reads.ROW)
+        net.profile()
+        took = [call(1) for _ in range(50)]
+        split = net.profile()
+        whole = sum(took)
+        out["split"] = {k: v / whole for k, v in split.items()} | {
+            "python": max(0.0, 1 - sum(split.values()) / whole)
+        }
+        t1 = out["sides"][native.checkpoint.kernel][contexts[0]][1]
+        out["weights_mb"] = net.nbytes / 1e6
+        out["read_gb_s"], out["reached_gb_s"] = net.bandwidth() / 1e9, net.nbytes / t1 / 1e6
+        out["peak_gflops"] = net.peak() / 1e9
+    path = native.checkpoint.path
+    del native
+    cores = threads or api.TORCH_THREADS
+    torch.set_num_threads(cores)
+    ours = api.load(model, draft=None, dtype="torch", threads=threads)
+    out["sides"][ours.checkpoint.kernel] = passes(ours.network, contexts)
+    del ours
+    for name, open_ in (("transformers", others.transformers), ("llama.cpp", others.llama_cpp)):
+        try:
+            out["sides"][name] = {c: table(open_(path, c, cores), ROWS, SECONDS) for c in contexts}
+        except others.Missing as e:
+            out["sides"][name] = str(e)
+    return out
+
+
+def passes(net: Any, contexts: list[int]) -> dict[int, dict[int, float]]:
+    return {c: table(Passes(net, c, want=Reads.ROW), ROWS, SECONDS) for c in contexts}
+
+
+def show(report: dict[str, Any], out: Console) -> None:
+    for context in report["contexts"]:
+        out.print(f"\nms of a pass behind {context} tokens, logits of all rows")
+        out.print(f"{'rows':28}" + "".join(f"{m:>9}" for m in report["rows"]))
+        for side, t in report["sides"].items():
+            figures = (
+                t
+                if isinstance(t, str)
+                else "".join(f"{t[context][m]:9.2f}" for m in report["rows"])
+            )
+            out.print(f"{side:28}{figures}")
+    if "split" in report:
+        out.print(
+            "\nof one row behind {} tokens: ".format(report["contexts"][0])
+            + ", ".join(f"{k} {v:.0%}" for k, v in report["split"].items())
+        )
+        out.print(
+            f"weights {report['weights_mb']:.1f} MB a pass: {report['reached_gb_s']:.1f} GB/s of "
+            f"{report['read_gb_s']:.1f} that this machine reads; fp32 peak {report['peak_gflops']:.0f} GFLOPS"
+        )

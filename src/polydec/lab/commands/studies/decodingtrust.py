@@ -1,0 +1,86 @@
+"""`polydec bench --suite decodingtrust`: trust perspectives by several methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polydec.cli.flags import LOADED
+from polydec.cli.page import INKS, Line, figure
+from polydec.lab.commands.studies.told import Asked, Row, Suite, Told
+
+
+def measure(asked: Asked) -> Told:
+    """The rows of the file, or of the sample, by plain decoding and the methods that are named. Raises RequestError where the
+    file is none, or the model cannot be decoded by a method."""
+    from polydec.lab.bench.measure import Method, spelt_all
+    from polydec.lab.bench.trust import measure as trust
+
+    from_ = trust.SAMPLE if asked.from_ is None else asked.from_
+    lines = trust.lines(from_, asked.each)
+    named = spelt_all("prompt-lookup" if asked.methods is None else asked.methods)
+    methods = [Method("plain", {}), *(m for m in named if m.label != "plain")]
+    lm = asked.flags.load()
+    for method in methods:
+        lm.check(method.name, method.options)
+    rows = list(trust.rows(lm, methods, lines, asked.flags.seed))
+    labels = [m.label for m in methods]
+    names = list(dict.fromkeys(r["perspective"] for r in rows))
+    drawn = [
+        Line(
+            label,
+            [
+                (names.index(r["perspective"]) + 1.0, r["score"])
+                for r in rows
+                if r["method"] == label
+            ],
+            ink,
+            [r["interval"] for r in rows if r["method"] == label],
+        )
+        for label, ink in zip(labels, INKS)
+    ]
+    order = ", ".join(f"{i} {name}" for i, name in enumerate(names, 1))
+    return Told(
+        f"DecodingTrust's perspectives: {lm.name}",
+        rows,
+        (
+            ("perspective", lambda r: r["perspective"]),
+            ("method", lambda r: r["method"]),
+            ("rows", lambda r: str(r["rows"])),
+            ("score", lambda r: f"{r['score']:.1f}"),
+            ("95 %", lambda r: _between(r["interval"])),
+            ("difference", lambda r: f"{r['difference']:+.1f}"),
+            ("95 % of it", lambda r: _between(r["difference_interval"])),
+            ("same texts", lambda r: f"{r['same_texts']:.0%}"),
+            ("refused", lambda r: f"{r['parts']['refused']:.0%}"),
+        ),
+        (
+            f"{lm.name}: scores of 0 to 100, higher is better; difference to plain decoding; intervals by drawing rows with "
+            "replacement; toxicity at temperature 1, all else greedy",
+            *_parts(rows),
+        ),
+        [
+            (
+                f"Scores ({order})",
+                figure(drawn, "perspective", "score", joined=False, most=100.0, whole=True),
+            )
+        ],
+        {"perspective", "method"},
+    )
+
+
+def _between(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.1f} to {interval[1]:.1f}"
+
+
+def _parts(rows: Sequence[Row]) -> list[str]:
+    """What scores are made of: of the first method, and of others where theirs are not the same."""
+    out, first = list[str](), dict[str, str]()
+    for r in rows:
+        name = r["perspective"]
+        told = ", ".join(f"{k} {v:.2f}" for k, v in r["parts"].items() if k != "refused")
+        if first.setdefault(name, told) != told or name not in {x.partition(",")[0] for x in out}:
+            out.append(f"{name}, {r['method']}: {told}")
+    return out
+
+
+SUITE = Suite(measure, 25, takes={*LOADED, "seed"}, methods=True, from_=True)

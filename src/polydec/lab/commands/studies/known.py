@@ -1,0 +1,43 @@
+"""The suites that measure by themselves, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from polydec.base.edge import whole
+from polydec.base.errors import RequestError
+from polydec.cli.flags import Flags
+from polydec.lab.commands.studies import decodingtrust, permutations, scaling, steps
+from polydec.lab.commands.studies.told import Asked, Suite, publish
+
+SUITES: Mapping[str, Suite] = {
+    "decodingtrust": decodingtrust.SUITE,
+    "permutations": permutations.SUITE,
+    "scaling": scaling.SUITE,
+    "steps": steps.SUITE,
+}
+
+
+def carry_out(
+    name: str,
+    flags: Flags,
+    methods: str | None,
+    from_: Path | None,
+    each: int | None,
+    html: Path | None,
+    table: Path | None,
+) -> None:
+    """Measure a suite and publish what it tells. Raises RequestError for flags that it does nothing with."""
+    suite = SUITES[name]
+    flags.only(f"bench --suite {name}", {*suite.takes, "json_"})
+    for flag, value, taken in (
+        ("methods", methods, suite.methods),
+        ("from", from_, suite.from_),
+    ):
+        if value is not None and not taken:
+            raise RequestError(
+                f"--{flag} is given, and bench --suite {name} does nothing with it: leave it out"
+            )
+    many = whole("each", suite.each if each is None else each, 1, 10_000)
+    publish(suite.measure(Asked(flags, methods, from_, many)), flags.json_, html, table)

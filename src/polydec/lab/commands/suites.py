@@ -1,0 +1,149 @@
+"""Published sets of questions as prompts of a bench: what a row asks, and what its answer is held against."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from polydec.base.answer_check import AnswerCheck
+from polydec.base.edge import parse_object, sentence, whole_text
+from polydec.base.errors import RequestError
+from polydec.cli.prompts import Row, read_text
+from polydec.lab.bench.checks import Boxed, Expected, Follows, Passes
+
+Asked = tuple[str, AnswerCheck | None]
+"""A prompt, and its check."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """folders: names under which its folder is looked for; asked: of a row of its file."""
+
+    folders: tuple[str, ...]
+    asked: Callable[[Mapping[str, Any]], Asked]
+
+
+def _gsm8k(row: Mapping[str, Any]) -> Asked:
+    text = f"{_text(row, 'question')}\nThink step by step, and end with the answer as a number."
+    return text, Expected(_text(row, "answer").rpartition("####")[2].strip())
+
+
+def _svamp(row: Mapping[str, Any]) -> Asked:
+    text = f"{_text(row, 'Body')} {_text(row, 'Question')}\nEnd with the answer as a number."
+    return text, Expected(f"{float(row['Answer']):g}")
+
+
+def _math(row: Mapping[str, Any]) -> Asked:
+    text = f"{_text(row, 'problem')}\nThink step by step, and put the final answer in \\boxed{{}}."
+    return text, Boxed(_text(row, "answer"))
+
+
+def _mbpp(row: Mapping[str, Any]) -> Asked:
+    tests = [_only_text(x, "test_list") for x in row["test_list"]]
+    text = f"{_text(row, 'text')} Answer with the code alone. It must pass this test:\n{tests[0]}"
+    return text, Passes("\n".join([row.get("test_setup_code") or "", *tests]))
+
+
+def _humaneval(row: Mapping[str, Any]) -> Asked:
+    begin, name = _text(row, "prompt"), _text(row, "entry_point")
+    text = f"Complete this function, and answer with the whole code alone.\n```python\n{begin}```"
+    return text, Passes(f"{_text(row, 'test')}\ncheck({name})\n", begin, name)
+
+
+def _turns(row: Mapping[str, Any]) -> Asked:
+    return _only_text(row["turns"][0], "turns"), None
+
+
+def _schemas(row: Mapping[str, Any]) -> Asked:
+    schema = json.dumps(row["schema"])
+    return (
+        f"Write one JSON value that this JSON schema allows, and nothing else.\n{schema}",
+        Follows(schema),
+    )
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    return _only_text(row[name], name)
+
+
+def _only_text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is no text")
+    return whole_text(value, name)
+
+
+SUITES: Mapping[str, Suite] = {
+    "gsm8k": Suite(("gsm8k",), _gsm8k),
+    "svamp": Suite(("svamp",), _svamp),
+    "math500": Suite(("math500", "MATH-500"), _math),
+    "mbpp": Suite(("mbpp",), _mbpp),
+    "humaneval": Suite(("humaneval", "human-eval"), _humaneval),
+    "spec-bench": Suite(("spec_bench", "spec-bench"), _turns),
+    "mt-bench": Suite(("mt_bench", "mt-bench"), _turns),
+    "json-schema-bench": Suite(("json_schema_bench",), _schemas),
+}
+LONGEST = 4000
+"""Letters of a question: longer ones, some schemas among them, are left out."""
+
+
+def rows(names: str, at: Path, each: int) -> list[Row]:
+    """So many rows of each suite, spread evenly over its file. at: its file, or a folder that holds a folder for each. Raises
+    RequestError with one sentence."""
+    chosen = [name.strip() for name in names.split(",")]
+    for name in chosen:
+        if name not in SUITES:
+            near = next(iter(get_close_matches(name, SUITES, 1, 0.0)), "")
+            raise RequestError(
+                f"suite is {name!r}: it must be one of {', '.join(SUITES)}; did you mean {near}?"
+            )
+    if len(set(chosen)) < len(chosen):
+        raise RequestError(f"suite is {names!r}: it must name suites, each of them once")
+    if at.is_file() and len(chosen) > 1:
+        raise RequestError(f"from is {str(at)!r}: several suites need a folder that holds theirs")
+    return [row for name in chosen for row in _of(name, _file(name, at), each)]
+
+
+def _file(name: str, at: Path) -> Path:
+    """The suite's file: the first one of its folder."""
+    if at.is_file():
+        return at
+    for folder in (*SUITES[name].folders, "."):
+        files = sorted(p for p in (at / folder).glob("*.jsonl*") if p.is_file())
+        if files:
+            return files[0]
+    raise RequestError(
+        sentence(
+            f"from is {str(at)!r}: it holds no folder {SUITES[name].folders[0]!r} with a .jsonl"
+        )
+    )
+
+
+def _of(name: str, path: Path, each: int) -> list[Row]:
+    lines = [(i, line) for i, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
+    out = [row for i, line in lines if (row := _row(name, path, i, line)) is not None]
+    if not out:
+        raise RequestError(sentence(f"file {str(path)!r} holds no question of {name}"))
+    return spread(out, each)
+
+
+def _row(name: str, path: Path, i: int, line: str) -> Row | None:
+    what = f"line {i} of {str(path)!r}"
+    content = parse_object(line, what)
+    try:
+        text, check = SUITES[name].asked(content)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise RequestError(
+            sentence(f"{what} is no row of {name} ({type(error).__name__}: {error})")
+        ) from None
+    return Row(text, name, answer=check) if len(text) <= LONGEST else None
+
+
+def spread(rows: Sequence[Row], count: int) -> list[Row]:
+    """So many of them at most, at even distances."""
+    if len(rows) <= count:
+        return list(rows)
+    return [rows[i * len(rows) // count] for i in range(count)]

@@ -1,0 +1,318 @@
+"""polydec trace replay: a recorded run made again under other settings, and how far that is from what was run live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from polydec import api
+from polydec.base.edge import printable, sentence
+from polydec.base.errors import RequestError
+from polydec.cli.story import Key, Story
+from polydec.core.protocols import Target
+from polydec.lab.bench.timed import Clock
+from polydec.lab.bench.told import Recorded, Remade, Round, remade
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.economics.costs import Costs
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import Artefact
+from polydec.models.formats import zoo
+from polydec.models.learned import artefacts
+from polydec.models.learned.kinds.ngrams import NGrams
+
+LONGEST = 1 << 24
+"""Tokens that an answer might have had."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method as a trace names it."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the opening of an answer says beside its prompt: the method, the size of the vocabulary, the ids that end an answer,
+    the model's name, what the method was told of the costs of passes, and the model's own table of n-grams where it had one."""
+
+    setting: Setting
+    size: int
+    ends: frozenset[int]
+    model: str
+    costs: Costs | None
+    tables: tuple[Artefact, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of a run, or of several together. seconds: of decoding behind the first pass, None where nobody knows; timed: the tokens
+    that were written in these."""
+
+    tokens: int
+    passes: int
+    seconds: float | None
+    timed: int
+
+    @staticmethod
+    def of(tokens: Sequence[int], rounds: Sequence[Round], seconds: float | None) -> Figures:
+        """Of one answer."""
+        first = rounds[0].accepted + 1 if rounds else 0
+        return Figures(len(tokens), len(rounds), seconds, max(0, len(tokens) - first))
+
+    def __add__(self, other: Figures) -> Figures:
+        seconds = None
+        if self.seconds is not None and other.seconds is not None:
+            seconds = self.seconds + other.seconds
+        return Figures(
+            self.tokens + other.tokens,
+            self.passes + other.passes,
+            seconds,
+            self.timed + other.timed,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, with what follows from it."""
+        return {
+            "passes": self.passes,
+            "tokens_per_pass": self.tokens / self.passes,
+            "seconds": self.seconds,
+            "tokens_per_second": self.timed / self.seconds if self.seconds else None,
+        }
+
+
+def made_again(
+    file: Path,
+    stories: Mapping[Key, Story],
+    method: str | None,
+    changed: Mapping[str, Any],
+    draft: str | None,
+    *,
+    live: Mapping[Key, Story] | None = None,
+    live_file: Path | None = None,
+) -> dict[str, Any]:
+    """Every answer of a trace under another setting: a row each under "choices", and all together under "total".
+
+    method, changed: the other setting (default: the recorded one); draft: the draft model of a method that needs one; live: the
+    same prompts under the other setting, which is read from there.
+
+    Raises RequestError for a trace that cannot be replayed, and for a live one of other prompts or with a setting beside it.
+    """
+    law = None if draft is None else api.load(draft, draft=None).checkpoint.lm
+    small = None if law is None else Shaped(law, Greedy())
+    if live is not None and (method is not None or changed):
+        raise RequestError("against is a run of one setting: give no --method or --set beside it")
+    if live is not None and live.keys() != stories.keys():
+        raise RequestError(sentence(f"against {str(live_file)!r}: its answers are others"))
+    rows, totals = list[dict[str, Any]](), dict[str, list[Figures]]()
+    for (request, choice), story in stories.items():
+        known = _known(story, file)
+        told = None if live is None else live[request, choice]
+        if told is None:
+            setting = _changed(known.setting, method, changed)
+        else:
+            setting = _known(told, live_file or file).setting
+        row, figures = _answer(file, (request, choice), story, known, setting, small, told)
+        rows.append(row)
+        for name, each in figures.items():
+            totals.setdefault(name, []).append(each)
+    summed = {name: sum(every[1:], every[0]) for name, every in totals.items()}
+    total = {name: each.to_json() for name, each in summed.items()}
+    return {"choices": rows, "total": {**total, "equal": all(r["equal"] for r in rows)}}
+
+
+def _changed(was: Setting, method: str | None, changed: Mapping[str, Any]) -> Setting:
+    name = method or was.name
+    options = {**(was.options if name == was.name else {}), **changed}
+    registry.check_names(name, options)
+    return Setting(name, options)
+
+
+def _answer(
+    file: Path,
+    key: Key,
+    story: Story,
+    known: Known,
+    setting: Setting,
+    draft: Target | None,
+    live: Story | None,
+) -> tuple[dict[str, Any], dict[str, Figures]]:
+    """The row of one answer, and its figures by whose they are."""
+    request, choice = key
+    tokens = tuple(story.written)
+    if not tokens or story.canvas or max((*story.ids, *tokens)) >= known.size:
+        raise RequestError(
+            sentence(
+                f"trace {str(file)!r}: request {request}, choice {choice} is no text of draft and verify that can be replayed"
+            )
+        )
+    rounds = _rounds(story)
+    limit: Any = story.head.get("max_tokens")
+    recorded = Recorded(
+        story.ids,
+        tokens,
+        known.size,
+        known.ends,
+        _company(story, known.model),
+        limit if type(limit) is int and 0 <= limit <= LONGEST else 0,
+    )
+
+    def again(how: Setting) -> Remade:
+        return remade(recorded, how.name, how.options, draft, known.costs, known.tables)
+
+    again(known.setting)  # the first run of a process also pays for what is imported then
+    own, other = again(known.setting), again(setting)
+    clock = Clock.of(rounds, story.passes, known.model)
+    predicted = None if clock is None else clock.predict(own, other, known.costs)
+    figures = {
+        "recorded": Figures.of(tokens, rounds, clock and clock.seconds),
+        "made_again": Figures.of(
+            tokens, own.rounds, clock and clock.predict(own, own, known.costs)
+        ),
+        "replayed": Figures.of(tokens, other.rounds, predicted),
+    }
+    row: dict[str, Any] = {
+        "request": request,
+        "choice": choice,
+        "tokens": len(tokens),
+        "equal": own.rounds == rounds,
+    }
+    if live is not None:
+        ran = _rounds(live)
+        time = Clock.of(ran, live.passes, known.model)
+        written = tuple(live.written)
+        figures["live"] = Figures.of(written, ran, time and time.seconds)
+        row |= {"same_text": written == tokens, "equal_live": other.rounds == ran}
+    row |= {name: each.to_json() for name, each in figures.items()}
+    row["replayed"] |= {
+        "method": setting.name,
+        "options": dict(setting.options),
+        "drafted": sum(r.drafted for r in other.rounds),
+        "accepted": sum(r.accepted for r in other.rounds),
+    }
+    return row, figures
+
+
+def _rounds(story: Story) -> list[Round]:
+    return [Round(r.position, r.drafted, r.accepted) for r in story.rounds]
+
+
+def _company(story: Story, model: str) -> tuple[tuple[int, int], ...]:
+    """From which position on how many requests shared the passes that wrote this answer."""
+    mine = [p for p in story.passes if p.model == model]
+    last = mine[max(0, len(mine) - len(story.rounds)) :]
+    if len(last) != len(story.rounds):
+        return ()
+    return tuple((r.position, p.queries) for r, p in zip(story.rounds, last, strict=True))
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """A line an answer; where there are several, one of all together behind them."""
+    rows: Sequence[Mapping[str, Any]] = found["choices"]
+    several = len({r["request"] for r in rows}) > 1
+    names = [
+        f"request {r['request']}, choice {r['choice']}" if several else f"choice {r['choice']}"
+        for r in rows
+    ]
+    lines = [_line(name, r, str(r["replayed"]["method"])) for name, r in zip(names, rows)]
+    if len(rows) > 1:
+        tokens = sum(r["tokens"] for r in rows)
+        methods = {str(r["replayed"]["method"]) for r in rows}
+        total = {**found["total"], "tokens": tokens}
+        lines.append(_line("all together", total, methods.pop() if len(methods) == 1 else "they"))
+    return "\n".join(map(printable, lines))
+
+
+def _line(name: str, row: Mapping[str, Any], method: str) -> str:
+    was, own, other = (row[k] for k in ("recorded", "made_again", "replayed"))
+    exact = "pass for pass" if row["equal"] else _off(own, was, "tokens_per_pass", "tokens a pass")
+    parts = [
+        f"{name}: {row['tokens']} tokens; recorded {was['tokens_per_pass']:.2f} tokens a pass, made again "
+        f"{own['tokens_per_pass']:.2f} ({exact})",
+        f"{method} would take {other['passes']} passes, {other['tokens_per_pass']:.2f} tokens a pass"
+        + (f", {other['tokens_per_second']:.0f} tokens a second" if other["seconds"] else ""),
+    ]
+    if "live" in row:
+        ran = row["live"]
+        error = _off(other, ran, "tokens_per_pass", "tokens a pass")
+        parts.append(
+            f"it took {ran['passes']} passes, {ran['tokens_per_pass']:.2f} tokens a pass (replay: {error}"
+        )
+        if other["seconds"] and ran["seconds"]:
+            speed = _off(other, ran, "tokens_per_second", "tokens a second")
+            parts[-1] += f"; {ran['tokens_per_second']:.0f} tokens a second, replay: {speed}"
+        parts[-1] += ")"
+    return "; ".join(parts)
+
+
+def _off(of: Mapping[str, Any], than: Mapping[str, Any], figure: str, words: str) -> str:
+    return f"{of[figure] / than[figure] - 1:+.1%} {words}"
+
+
+def _known(story: Story, path: Path) -> Known:
+    """What the opening of an answer says. Raises RequestError where it does not say its method and vocabulary."""
+    head = story.head
+    was, size, ends = head.get("method"), head.get("vocabulary"), head.get("ends")
+    if (
+        not isinstance(was, dict)
+        or type(size) is not int
+        or not 0 < size <= 1 << 24
+        or not isinstance(ends, list)
+        or not all(type(x) is int for x in ends)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    ):
+        raise RequestError(
+            sentence(f"trace {str(path)!r} does not say its method and vocabulary: record it again")
+        )
+    options: Any = was.get("options")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    name = str(was.get("name"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return Known(
+        Setting(name, dict(options) if isinstance(options, dict) else {}),  # pyright: ignore
+        size,
+        frozenset(int(x) for x in ends),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        str(head.get("model")),
+        _costs(head.get("costs"), path),
+        _tables(str(head.get("model")), head.get("trained")),
+    )
+
+
+@cache
+def _table(name: str) -> Artefact:
+    return artefacts.read(name)
+
+
+def _tables(model: str, trained: Any) -> tuple[Artefact, ...]:
+    """The table of n-grams that travels with the model, where the run had it."""
+    name = zoo.default_ngrams(model)
+    had = isinstance(trained, list) and NGrams.kind in trained
+    return (_table(name),) if had and name is not None else ()
+
+
+def _costs(told: Any, path: Path) -> Costs | None:
+    """Costs of passes as a trace has them. Raises RequestError where they are none."""
+    if told is None:
+        return None
+    try:
+        costs = Costs(
+            **{
+                k: tuple(map(float, v)) if isinstance(v, list) else float(v)
+                for k, v in told.items()
+                if v is not None
+            }  # pyright: ignore
+        )
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RequestError(
+            sentence(f"trace {str(path)!r}: its costs cannot be read ({error})")
+        ) from None
+    numbers = (x for v in vars(costs).values() for x in (v if isinstance(v, tuple) else (v,)))
+    if not all(x is None or (isinstance(x, float) and 0 <= x < 1e9) for x in numbers):
+        raise RequestError(
+            sentence(
+                f"trace {str(path)!r}: its costs are not all numbers of at least 0 and below 1e9"
+            )
+        )
+    return costs

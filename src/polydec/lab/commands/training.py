@@ -1,0 +1,168 @@
+"""Commands of `polydec train` that are made of what a kind of training declares (polydec/lab/train/specs)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from inspect import Parameter, Signature
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from polydec.base import plugins
+from polydec.base.errors import RequestError
+from polydec.base.interrupts import said_when_stopped
+from polydec.base.options import REQUIRED, Option, as_text
+from polydec.lab.train import specs
+from polydec.lab.train.specs.command import Command
+
+PATHS = {"out", "data", "text", "corpus", "tokenizer", "teacher", "good", "bad"}
+"""Fields whose value is a file or a folder."""
+
+JSON = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
+
+
+BESIDE = ("command", "fields", "states")
+"""Modules of polydec/lab/train/specs that are no kind of training."""
+
+
+def commands() -> tuple[Command, ...]:
+    """What the files of polydec/lab/train/specs call COMMAND, by name, and those of other packages (`plugins.py`)."""
+    every = {name: _own(name) for name in _names()} | _brought()
+    return tuple(every[name] for name in sorted(every))
+
+
+def _names() -> list[str]:
+    """Of our own commands: a file's name, with hyphens."""
+    files = (m.name for m in iter_modules(specs.__path__))
+    return [name.replace("_", "-") for name in files if name not in BESIDE]
+
+
+def _own(name: str) -> Command:
+    return import_module(f"{specs.__name__}.{name.replace('-', '_')}").COMMAND
+
+
+def _brought(only: str | None = None) -> dict[str, Command]:
+    """What other packages bring: all of it, or what has the name `only`."""
+    taken, what = _names(), "COMMAND of that name"
+    return plugins.found("training", taken, plugins.with_command, what, only)
+
+
+class Trainings(TyperGroup):
+    """A group of all these commands. One is made when somebody asks for it; another package's is not even imported for the
+    list, which shows its name and package."""
+
+    def __init__(self, **settings: Any) -> None:
+        own = {name: TyperCommand(name) for name in _names()}
+        self._others = plugins.names("training", list(own))
+        others = {
+            name: TyperCommand(name, help=f"Of the package {package}.")
+            for name, package in self._others.items()
+        }
+        listed = dict(sorted((own | others).items()))
+        super().__init__(**{**settings, "commands": {**settings["commands"], **listed}})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        known = super().get_command(ctx, cmd_name)
+        return _typed(_own(cmd_name)) if cmd_name in _names() else known
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, known, rest = super().resolve_command(ctx, args)
+        if name in self._others:
+            brought = _brought(name)
+            if name not in brought:
+                raise RequestError(
+                    f"the package {self._others[name]} brings the training {name}, which cannot be used"
+                )
+            known = _typed(brought[name])
+        return name, known, rest
+
+
+def _typed(command: Command) -> Any:
+    """A command with a flag for every field."""
+    alone = typer.Typer(add_completion=False)
+    alone.command(command.name)(made(command))
+    return typer.main.get_command(alone)
+
+
+def tables() -> str:
+    """For the docs: of each command what it does, and its flags."""
+    return "\n\n".join(_table(command) for command in commands())
+
+
+def _table(command: Command) -> str:
+    rows = ["| flag | default | what it is |", "|---|---|---|"]
+    for option in command.options():
+        default = command.default(option)
+        shown = "must be given" if default is REQUIRED else f"`{as_text(default) or 'none'}`"
+        rows.append(f"| `{command.flag(option)}` | {shown} | {command.help(option)} |")
+    table = "\n".join(rows)
+    return f"### polydec train {command.name}\n\n{command.summary}\n\n{table}"
+
+
+def made(command: Command) -> Callable[..., None]:
+    """The function that typer makes a command of."""
+    options = command.options()
+    parameters = [_parameter(option, command) for option in options]
+    if command.sentence is not None:
+        parameters.append(
+            Parameter("json_", Parameter.KEYWORD_ONLY, default=False, annotation=JSON)
+        )
+
+    def run(*, json_: bool = True, **flags: Any) -> None:
+        values = {option.name: _value(option, flags[option.name], command) for option in options}
+        with said_when_stopped(lambda: _stopped(values.get("out"))):
+            result = command.train(values)
+        if json_ or command.sentence is None:
+            print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
+        else:
+            print(command.sentence({**result, "out": values["out"]}))
+
+    run.__name__, run.__doc__ = command.name, command.summary
+    run.__signature__ = Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def _stopped(out: Any) -> str:
+    """What is said where a training was stopped outside of its steps: while it gathers, measures or saves."""
+    where = None if out is None else Path(out)
+    if where is not None and where.is_dir() and any(where.iterdir()):
+        return f"stopped: {str(where)!r} keeps what was made until then, and the same command goes on from there"
+    return "stopped before anything was kept: the same command begins anew"
+
+
+def _parameter(option: Option, command: Command) -> Parameter:
+    default, flag = command.default(option), command.flag(option)
+    names = [f"{flag}/--no-{option.name}"] if default is True else [flag]
+    if default is REQUIRED:
+        shown, kind = Parameter.empty, _type(option)
+    else:
+        shown, kind = (as_text(default) if option.kind is tuple else default), _type(option)
+    return Parameter(
+        option.name,
+        Parameter.KEYWORD_ONLY,
+        default=shown,
+        annotation=Annotated[kind, typer.Option(*names, help=command.help(option))],
+    )
+
+
+def _type(option: Option) -> Any:
+    """What typer reads: a tuple comes as text."""
+    if option.kind is tuple:
+        return str
+    kind: Any = Path if option.name in PATHS else option.kind
+    return kind | None if option.optional else kind
+
+
+def _value(option: Option, value: Any, command: Command) -> Any:
+    """The value of the field. Raises RequestError for a text that is no tuple of its type."""
+    if option.name in command.reads:
+        return command.reads[option.name](value)
+    if option.kind is tuple:
+        return option.convert(value)
+    return str(value) if isinstance(value, Path) else value

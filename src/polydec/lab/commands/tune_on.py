@@ -1,0 +1,261 @@
+"""polydec tune --on: which method to choose for these prompts, and what would make them faster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from polydec import api
+from polydec.base.errors import PolydecError, RequestError
+from polydec.cli import asking, prompts
+from polydec.cli.shown import cell, emit_drawn
+from polydec.lab.bench import measure, predicted
+from polydec.lab.bench.measure import Method, Task
+from polydec.lab.bench.predicted import Prediction
+from polydec.lab.bench.told import Recorded
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.registry.kit import family_of
+from polydec.request import passes
+from polydec.request.profile import Profile
+
+REPEATS = 2
+"""Interleaved repetitions of what is measured."""
+RIGHT = (0.5, 0.7, 0.9)
+"""How often a draft that is not there may be right."""
+PART = 0.1
+"""Of a pass, what a token of it may take."""
+SECOND = 1.0
+"""How long a pass is timed with other threads or numbers."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method on these prompts. measured: tokens a second, None where it was not measured; interval: of its ratio to plain."""
+
+    method: Method
+    predicted: Prediction
+    measured: float | None = None
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    identical: bool | None = None
+
+    @property
+    def error(self) -> float | None:
+        """By which part the prediction missed what was measured."""
+        if not self.measured:
+            return None
+        return self.predicted.tokens_per_second / self.measured - 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "method": self.method.label,
+            "predicted_tokens_per_second": self.predicted.tokens_per_second,
+            "predicted_tokens_per_pass": self.predicted.tokens_per_pass,
+            "measured_tokens_per_second": self.measured,
+            "error": self.error,
+            "ratio_to_plain": self.ratio,
+            "ratio_interval": self.interval,
+            "identical": self.identical,
+        }
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a user should know. settings: plain first, then from the fastest that was predicted; left_out: what a record cannot
+    tell of; buy: a sentence each."""
+
+    prompts: int
+    tokens: int
+    settings: tuple[Setting, ...]
+    left_out: tuple[str, ...]
+    choose: str
+    buy: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{k: v for k, v in asdict(self).items() if k != "settings"},
+            "settings": [s.to_json() for s in self.settings],
+        }
+
+
+def _request(lm: api.LM, max_tokens: int) -> dict[str, Any]:
+    return {"sampling": lm.sampling(temperature=0.0), "max_tokens": max_tokens, "seed": 0}
+
+
+def check(lm: api.LM, rows: Sequence[prompts.Row], max_tokens: int, raw: bool) -> None:
+    """Raise RequestError where these prompts cannot be decoded; nothing is."""
+    if family_of(lm.checkpoint.lm) != "ar":
+        raise RequestError(
+            "on is given, and the model fills canvases: `polydec bench` compares methods for it"
+        )
+    asking.check(
+        lm,
+        ((r.prompt, raw or r.raw) for r in rows),
+        [("plain", {})],
+        **_request(lm, max_tokens),
+    )
+
+
+def advise(
+    lm: api.LM,
+    rows: Sequence[prompts.Row],
+    measured: Profile,
+    max_tokens: int,
+    raw: bool,
+    best: int,
+    say: Callable[[str], None],
+) -> Advice:
+    """Decode plainly, replay and price every method, measure the `best` of them, and say what follows."""
+    request, costs, vocab = _request(lm, max_tokens), measured.costs, lm.checkpoint.lm.vocab
+    texts = list[Recorded]()
+    for n, r in enumerate(rows, 1):
+        say(f"decoding prompt {n} of {len(rows)}")
+        answer = api.generate(lm, r.prompt, method="plain", raw=raw or r.raw, **request)
+        ids = lm.ids(r.prompt, raw=raw or r.raw)
+        texts.append(Recorded(ids, answer.token_ids, vocab.size, vocab.eos))
+    plain = predicted.plain(texts, costs)
+    small = lm.small()
+    draft = None if small is None else Shaped(small, Greedy())
+    guesses, left_out = list[Prediction](), list[str]()
+    for method in (*predicted.COPIES, *(predicted.DRAFTED if draft is not None else ())):
+        say(f"replaying {method.label}")
+        guess = predicted.predict(texts, method, costs, draft, lm.artefacts)
+        if guess is None:
+            left_out.append(method.label)
+        else:
+            guesses.append(guess)
+    guesses.sort(key=lambda g: -g.tokens_per_second)
+    tried = guesses[:best]
+    tasks = [Task("all", (r.prompt,), raw or r.raw) for r in rows]
+    runs = measure.measure(
+        lm,
+        [plain.method, *(g.method for g in tried)],
+        tasks,
+        **request,
+        repeats=REPEATS,
+        tick=lambda label: say(f"measuring {label}"),
+    )
+    told = {r["method"]: r for r in measure.table(lm, runs, tasks)}
+    settings = tuple(_setting(g, told.get(g.method.label)) for g in (plain, *guesses))
+    return Advice(
+        len(rows),
+        plain.tokens,
+        settings,
+        tuple(left_out),
+        _choose(settings),
+        tuple(_buy(lm, measured, draft is not None, say)),
+    )
+
+
+def _setting(guess: Prediction, row: dict[str, Any] | None) -> Setting:
+    if row is None:
+        return Setting(guess.method, guess)
+    return Setting(
+        guess.method,
+        guess,
+        row["tokens_per_second"],
+        row["ratio_to_plain"],
+        tuple(row["ratio_interval"]),
+        row["identical"],
+    )
+
+
+def _choose(settings: Sequence[Setting]) -> str:
+    """The fastest whose interval lies above plain's."""
+    sure = [s for s in settings[1:] if s.interval is not None and s.interval[0] > 1]
+    if not sure:
+        return "plain: no method that was measured is faster beyond chance (--method plain)"
+    top = max(sure, key=lambda s: s.ratio or 0.0)
+    options = "".join(f" --set {k}={v}" for k, v in top.method.options.items())
+    return f"{top.method.label}: {top.ratio:.2f} times plain (--method {top.method.name}{options})"
+
+
+def _buy(lm: api.LM, measured: Profile, drafted: bool, say: Callable[[str], None]) -> list[str]:
+    """What would make passes cheaper, or fewer of them."""
+    out = list[str]()
+    if not drafted:
+        gains = [(right, *predicted.with_draft(measured.costs, right, PART)) for right in RIGHT]
+        out.append(
+            f"a draft model that takes {PART:.0%} of a pass: "
+            + ", ".join(
+                f"{gain:.2f} times plain with {k} tokens a draft where {right:.0%} of its tokens are right"
+                if k
+                else f"nothing where {right:.0%} of its tokens are right"
+                for right, k, gain in gains
+            )
+        )
+    threads, cores = getattr(lm.network, "threads", None), os.cpu_count() or 1
+    if threads is not None and threads < cores:
+        out.append(
+            _other(lm, measured, say, f"{cores} threads in place of {threads}", threads=cores)
+        )
+    else:
+        out.append(f"more threads: none are left, all {cores} cores are in use")
+    if "int8" not in lm.checkpoint.kernel:
+        out.append(
+            _other(lm, measured, say, "int8 (--compute int8)", compute="int8", threads=threads)
+        )
+    return out
+
+
+def _other(lm: api.LM, measured: Profile, say: Callable[[str], None], what: str, **how: Any) -> str:
+    """What a pass over one row takes when the model is loaded otherwise."""
+    say(f"timing {what}")
+    try:
+        other = api.load(lm.name, draft=None, **how)
+    except PolydecError as error:
+        return f"{what}: not for this model ({error})"
+    ms = passes.table(passes.Passes(other.network, measured.context), (1,), SECOND)[1]
+    here = passes.table(passes.Passes(lm.network, measured.context), (1,), SECOND)[1]
+    return f"{what}: a pass over one row takes {ms / here:.2f} of what it takes now ({ms:.2f} in place of {here:.2f} ms)"
+
+
+def show(advice: Advice) -> None:
+    """The table, then what to choose and what to buy."""
+
+    def draw(out: Console) -> None:
+        out.print(f"on {advice.prompts} prompts, {advice.tokens} tokens, greedy:", style="bold")
+        table = Table(box=None, pad_edge=False)
+        table.add_column("method", no_wrap=True)
+        for column in (
+            "tokens/pass",
+            "predicted",
+            "measured",
+            "error",
+            "ratio",
+            "95 %",
+            "identical",
+        ):
+            table.add_column(column, justify="right", no_wrap=True)
+        for s in advice.settings:
+            known = s.measured is not None
+            low, high = s.interval or (0.0, 0.0)
+            table.add_row(
+                cell(s.method.label),
+                f"{s.predicted.tokens_per_pass:.2f}",
+                f"{s.predicted.tokens_per_second:.1f}",
+                f"{s.measured:.1f}" if known else "-",
+                f"{s.error:+.0%}" if s.error is not None else "-",
+                f"{s.ratio:.2f}" if s.ratio is not None else "-",
+                f"{low:.2f}-{high:.2f}" if known else "-",
+                "-" if s.identical is None else "yes" if s.identical else "no",
+            )
+        out.print(table)
+        if advice.left_out:
+            out.print(
+                f"not replayed, as they read more than tokens: {', '.join(advice.left_out)}",
+                style="dim",
+                soft_wrap=True,
+                markup=False,
+            )
+        for name, lines in (("choose", (advice.choose,)), ("buy", advice.buy)):
+            for line in lines:
+                out.print(f"{name}: {line}", soft_wrap=True, markup=False)
+
+    emit_drawn(draw)

@@ -1,0 +1,598 @@
+"""polydec verify: a certificate that a method keeps its promise on this model and machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from polydec import api
+from polydec.base import files
+from polydec.base.edge import printable, sentence, whole
+from polydec.base.errors import RequestError
+from polydec.base.interrupts import said_when_stopped
+from polydec.cli import asking, prompts
+from polydec.cli.declared import shared
+from polydec.cli.flags import BENT, LOADED, Flags, Steered
+from polydec.cli.shown import cell, emit
+from polydec.core.types import Exactness
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import family_of
+
+if TYPE_CHECKING:
+    from polydec.lab.bench.apart import Apart, Distances
+    from polydec.lab.bench.certify import Comparison
+    from polydec.lab.bench.drift import Drift
+    from polydec.lab.bench.enumerated import Enumerated
+    from polydec.lab.bench.masked import Held
+    from polydec.lab.bench.sampled import Findings
+    from polydec.lab.bench.searched import Audit, ToyAudit
+
+TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
+CONSTRAINED = {"regex", "json_schema", "grammar", "choice", "span_of", "constraint_"}
+ENDED = {
+    "order",
+    "stop",
+    "stop_token_id",
+    "ignore_eos",
+    "finish",
+    "cache",
+    "cache_set",
+    *CONSTRAINED,
+}
+"""Flags that say which texts there may be and where they end, and over which cache."""
+IN_FILES = ("json_schema", "grammar", "span_of")
+"""Flags that name a file, whose text a certificate holds."""
+APART = {"method", "options", "raw", "seed", "n", "logprobs", "prompt_logprobs"}
+"""Fields of a request that are given by themselves, or by the evidence that is gathered."""
+SEARCHES = ("search", "rollouts", "routing")
+SAMPLES, MOST = 32, 1024
+"""Texts of a prompt that are drawn where nobody says how many, and the most."""
+
+
+STOPPED = "stopped before a verdict: no certificate was written, and the same command begins anew"
+
+
+@shared
+def verify(
+    flags: Flags,
+    data: Annotated[
+        Path | None, typer.Option(help="prompts: JSON lines, or one a line (default: built-in)")
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="of running text: tokens of a prompt")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="use the first prompts only")] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            help=f"above temperature 0: texts that are drawn behind each prompt, 4 to {MOST}; default: {SAMPLES}"
+        ),
+    ] = None,
+    certificate_: Annotated[
+        Path | None,
+        typer.Option(
+            "--certificate", help="write the certificate (what --json prints) to this file"
+        ),
+    ] = None,
+    repeat: Annotated[
+        Path | None,
+        typer.Option(help="do what this certificate says was done, and compare the verdicts"),
+    ] = None,
+    steered: Steered = Steered(),  # noqa: B008
+) -> None:
+    """Certify that a method keeps its promise. At temperature 0: its text is plain decoding's, token for token. Above it: what
+    it draws follows the model's law, by tests that say what they would have caught. An approximate method's distance from that
+    law is measured; a search's scores and ledger are computed again; of a constraint every answer and the masked law; of a
+    masked-diffusion model the laws of a kept cache. Exit code 1 where a fault is found. Where no law was enumerated, or nothing
+    was drafted, the verdict says that nothing is shown."""
+    if repeat is not None:
+        others = (data, prompt_tokens, limit, samples)
+        if any(x is not None for x in others):
+            raise RequestError(
+                "verify --repeat does not take --data, --prompt-tokens, --limit or --samples: the certificate has them"
+            )
+        flags.only("verify --repeat", {"json_"})
+        from polydec.lab.bench import certificate
+
+        with TemporaryDirectory() as folder:
+            old = certificate.read(repeat)
+            was = again(old, Path(folder), flags.json_)
+            with said_when_stopped(lambda: STOPPED):
+                done = run(was.flags, was.rows, was.samples, was.steered)
+            finish(done, was.flags, certificate_, old)
+        return
+    registry.get(flags.method)
+    flags.only("verify", {*TAKEN, *ENDED})
+    if samples is not None:
+        whole("samples", samples, 4, MOST)
+        if not flags.temperature:
+            raise RequestError(
+                f"samples is {samples}: at temperature 0 there is one text, so give --temperature or leave it out"
+            )
+    steered.request()
+    lm = flags.load()
+    rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
+    with said_when_stopped(lambda: STOPPED):
+        done = run(flags, rows, samples, steered, lm)
+    finish(done, flags, certificate_)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a certificate says was asked for."""
+
+    flags: Flags
+    rows: Sequence[prompts.Row]
+    samples: int | None
+    steered: Steered
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was found: a certificate's own fields, and the lines that say it."""
+
+    verdict: str
+    place: str
+    content: Mapping[str, Any]
+    lines: Sequence[str]
+
+
+def run(
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    samples: int | None,
+    steered: Steered,
+    lm: api.LM | None = None,
+) -> Done:
+    """Check all of the request, then gather the evidence that the method's promise asks for."""
+    from polydec.lab.bench import certificate
+    from polydec.lab.bench.sampled import SEEDS
+
+    lm = flags.load() if lm is None else lm
+    drawn = bool(flags.temperature)
+    request: dict[str, Any] = {k: v for k, v in flags.request(lm).items() if k not in APART} | {
+        "sampling": replace(flags.sampling(lm), temperature=flags.temperature or 0.0),
+        "max_tokens": flags.max_tokens or (16 if drawn else 128),
+    }
+    family = family_of(lm.checkpoint.lm)
+    if family == "insertion":
+        raise RequestError(
+            f"model is {flags.model}: verify has no check for insertion models, only for autoregressive and "
+            "masked-diffusion ones"
+        )
+    if family == "diffusion":
+        flags.only("verify, of a masked-diffusion model,", TAKEN)
+        outcome = filled(lm, flags, rows, request, samples or SAMPLES, drawn)
+    else:
+        request |= steered.request()
+        asking.check(
+            lm,
+            ((r.prompt, flags.raw or r.raw) for r in rows),
+            (("plain", {}), (flags.method, flags.options())),
+            **request,
+        )
+        outcome = decoded(lm, flags, rows, request, samples or SAMPLES, drawn)
+    seeds = [flags.seed + i for i in range(min(SEEDS, samples or SAMPLES) if drawn else 1)]
+    asked = [{"prompt": r.prompt, "raw": r.raw, "workload": r.workload} for r in rows]
+    head = certificate.head(lm, stored(flags, steered), seeds)
+    content = {
+        **head,
+        "verdict": outcome.verdict,
+        "place": outcome.place,
+        "samples": samples,
+        "asked": asked,
+        **outcome.content,
+    }
+    return replace(outcome, content=content)
+
+
+def decoded(
+    lm: api.LM,
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    request: Mapping[str, Any],
+    samples: int,
+    drawn: bool,
+) -> Done:
+    """Of a model that continues texts: by what the method promises, and by what of."""
+    from polydec.lab.bench.apart import distances
+    from polydec.lab.bench.enumerated import enumerated
+    from polydec.lab.bench.masked import judge_constrained
+    from polydec.lab.bench.sampled import sampled
+    from polydec.lab.bench.searched import audit, on_toys
+    from polydec.request.ask import plan
+
+    method, options = flags.method, flags.options()
+    pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
+    first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
+    made = plan(lm, first)
+    promise, kind = made.decoder.exactness, made.card.kind
+    about = {"method": method, "decodes": made.method, "promise": promise.value}
+    if kind in SEARCHES:
+        audited = audit(lm, pairs, method, options, seed=flags.seed, **request)
+        toys = on_toys(method, options)
+        done = Done(
+            _worse(audited.verdict, toys.verdict),
+            "; ".join(p for p in (audited.place, toys.place) if p),
+            {"search": audited.to_json(), "toys": toys.to_json()},
+            [*_on_toys(toys), *_audited(audited)],
+        )
+    elif promise is Exactness.APPROXIMATE or (drawn and promise is Exactness.ARGMAX):
+        far = distances(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
+        done = Done(far.verdict, far.place, {"distance": far.to_json()}, _distances(far))
+    elif drawn:
+        tested = sampled(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
+        done = lawful(tested, enumerated(method, options))
+    else:
+        done = greedy(lm, flags, rows, request)
+    if request.get("constraint") is not None:
+        inside = judge_constrained(
+            lm, pairs, method, options, samples=samples, seed=flags.seed, **request
+        )
+        done = Done(
+            _worse(done.verdict, inside.verdict),
+            done.place if done.verdict == "fault" else inside.place or done.place,
+            {**done.content, "constraint": inside.to_json()},
+            [*done.lines, *_held(inside)],
+        )
+    return replace(done, content={**about, **done.content})
+
+
+def lawful(tested: Findings, exact: Enumerated) -> Done:
+    """What a promised law is held to: its draws here, and all draws on toys."""
+    return Done(
+        _worse(tested.verdict, exact.verdict),
+        "; ".join(p for p in (tested.place, exact.place or exact.why) if p),
+        {"law": tested.to_json(), "enumeration": exact.to_json()},
+        [*_enumerated(exact), *_findings(tested)],
+    )
+
+
+def _worse(first: str, other: str) -> str:
+    order = ("measured", "keeps it", "not shown", "near-tie", "fault")
+    return max(first, other, key=order.index)
+
+
+def greedy(
+    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], request: Mapping[str, Any]
+) -> Done:
+    """The greedy text against plain decoding's, prompt by prompt; each is shown as it is compared."""
+    from polydec.lab.bench.certify import compare
+
+    compared: list[Comparison] = []
+    if not flags.json_:
+        emit(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
+    try:
+        for r in track(rows, "comparing", console=Console(stderr=True), transient=True):
+            raw = flags.raw or r.raw
+            compared.append(
+                compare(
+                    lm, r.prompt, flags.method, flags.options(), raw=raw, seed=flags.seed, **request
+                )
+            )
+            if not flags.json_:
+                emit(line(lm, r, compared[-1]))
+    except BaseException:  # what was compared before a failure or Ctrl-C is said all the same
+        if compared:
+            done = _compared(lm, flags, rows, compared)
+            emit(json.dumps(done.content) if flags.json_ else "\n".join(done.lines))
+        raise
+    return _compared(lm, flags, rows, compared)
+
+
+def _compared(
+    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], compared: Sequence[Comparison]
+) -> Done:
+    from polydec.lab.testing.exercised import DRAFT_KINDS
+
+    counts = {v: sum(c.verdict == v for c in compared) for v in ("equal", "near-tie", "fault")}
+    verdict = next((v for v in ("fault", "near-tie") if counts[v]), "keeps it")
+    worst = [(i, c) for i, c in enumerate(compared, 1) if c.verdict == verdict]
+    place = "" if verdict == "keeps it" else f"prompt {worst[0][0]}, token {worst[0][1].at}"
+    if place and worst[0][1].place:
+        place += f", {worst[0][1].place}"
+    exercised = {name: sum(getattr(c, name) for c in compared) for name in DRAFT_KINDS}
+    if verdict == "keeps it" and not exercised["drafted"] and _drafts(flags.method, lm):
+        verdict, place = "not shown", "nothing was drafted in these texts"
+    counted = ", ".join(f"{n} {v}" for v, n in counts.items())
+    counted += "; tokens: " + ", ".join(f"{n} {name}" for name, n in exercised.items())
+    content = {
+        "counts": counts,
+        "exercised": exercised,
+        "prompts": [
+            {"prompt": r.key[:80], "verdict": c.verdict, **vars(c)} for r, c in zip(rows, compared)
+        ],
+    }
+    lines = [f"{flags.method} on {printable(lm.name)} ({lm.checkpoint.kernel}): {counted}"]
+    return Done(verdict, place, content, lines)
+
+
+def _drafts(method: str, lm: api.LM) -> bool:
+    """Whether a method is one that drafts."""
+    card = registry.get(registry.of_model(method, family_of(lm.checkpoint.lm))).CARD
+    return card.kind == "draft-and-verify" and not card.unexercised.get("drafted")
+
+
+def filled(
+    lm: api.LM,
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    request: Mapping[str, Any],
+    samples: int,
+    drawn: bool,
+) -> Done:
+    """Of a masked-diffusion model: what is drawn against the law where the method promises it, else the laws of its cache."""
+    from polydec.lab.bench.enumerated import enumerated
+    from polydec.lab.bench.unmasked import unmasked
+
+    name, options = registry.of_model(flags.method, "diffusion"), flags.options()
+    common = {k: request[k] for k in ("sampling", "max_tokens")}
+    pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
+    asking.check(lm, pairs, ((name, options),), **common)
+    promise = registry.build(name, lm.kit(), options)[0].exactness
+    if drawn and promise is Exactness.LAW:
+        tested = unmasked(lm, pairs, name, options, samples=samples, seed=flags.seed, **common)
+        done = lawful(tested, enumerated(name, options, "diffusion"))
+    else:
+        done = drifts(lm, flags, rows, name, common)
+    about = {"method": flags.method, "decodes": name, "promise": promise.value}
+    return replace(done, content={**about, **done.content})
+
+
+def drifts(
+    lm: api.LM,
+    flags: Flags,
+    rows: Sequence[prompts.Row],
+    name: str,
+    common: Mapping[str, Any],
+) -> Done:
+    """How far the laws of a masked-diffusion model's cache are from those without one."""
+    from polydec.lab.bench.drift import drift
+
+    distances = [
+        drift(
+            lm, r.prompt, name, flags.options(), **common, raw=flags.raw or r.raw, seed=flags.seed
+        )
+        for r in track(rows, "comparing", console=Console(stderr=True), transient=True)
+    ]
+    stale = next((i for i, d in enumerate(distances, 1) if d.stale is not None), None)
+    verdict = (
+        "fault" if stale else "keeps it" if all(d.most < 1e-6 for d in distances) else "measured"
+    )
+    place = (
+        f"prompt {stale}, pass {distances[stale - 1].stale}: everything was fed and the laws are those of a kept cache"
+        if stale
+        else ""
+    )
+    content = {
+        "prompts": [{"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, distances)],
+    }
+    lines = [DRIFT.format("prompt", "laws", "passes", "KL, nats", "largest", "other token")]
+    lines += [_drift(r, d) for r, d in zip(rows, distances)]
+    return Done(verdict, place, content, lines)
+
+
+def finish(
+    done: Done, flags: Flags, path: Path | None, old: Mapping[str, Any] | None = None
+) -> None:
+    """Say what was found, write it where that is asked for, and end with the exit code."""
+    content, lines = dict(done.content), list(done.lines)
+    lines.append(f"verdict: {done.verdict}" + (f" ({printable(done.place)})" if done.place else ""))
+    if old is not None:
+        same = old["verdict"] == done.verdict
+        content["repeats"] = {
+            "machine": old["machine"],
+            "verdict": old["verdict"],
+            "same_verdict": same,
+            "same_texts": _digests(old) == _digests(content),
+        }
+        texts = "the same texts" if content["repeats"]["same_texts"] else "other texts"
+        lines.append(
+            f"the certificate says: {printable(str(old['verdict']))[:40]}; {texts} here "
+            f"(it is of {printable(str(old['machine']))[:200]})"
+        )
+    if path is not None:
+        files.replace(path, lambda at: Path(at).write_text(json.dumps(content) + "\n", "utf-8"))
+    emit(json.dumps(content) if flags.json_ else "\n".join(lines))
+    raise typer.Exit(1 if done.verdict == "fault" else 0)
+
+
+def _digests(content: Mapping[str, Any]) -> list[Any]:
+    law, rows = content.get("law"), content.get("prompts")
+    if isinstance(law, dict):
+        return [law.get("digest")]
+    return [r.get("digest") for r in rows if isinstance(r, dict)] if isinstance(rows, list) else []
+
+
+# What is kept of a request, and how it comes back
+
+
+def stored(flags: Flags, steered: Steered) -> dict[str, Any]:
+    """The flags that are not at their defaults, files as their texts."""
+    out = dict[str, Any]()
+    for group in (flags, steered):
+        for field in dataclasses.fields(group):
+            value = getattr(group, field.name)
+            if value not in (field.default, []) and field.name != "json_":
+                out[field.name] = value
+    for name in IN_FILES:
+        if name in out:
+            out[name] = prompts.read_text(out[name])
+    return out
+
+
+def again(old: Mapping[str, Any], folder: Path, json_: bool) -> Asked:
+    """What a certificate asks for. Raises RequestError with one sentence where it asks for what `verify` does not take."""
+    what, flags = "certificate: flags", dict(old["flags"])
+    mine = {f.name for f in dataclasses.fields(Steered)}
+    for name, value in flags.items():
+        if name not in {*TAKEN, *ENDED, *mine} - {"json_"}:
+            raise RequestError(sentence(f"{what} has {name!r}, which verify does not take"))
+        plain = isinstance(value, (str, int, float, bool))
+        if not plain and not (isinstance(value, list) and _plain(value)):  # pyright: ignore[reportUnknownArgumentType]
+            raise RequestError(sentence(f"{what}: {name} is a {type(value).__name__}"))
+    for name in IN_FILES:
+        if name in flags:
+            at = folder / name
+            at.write_text(str(flags[name]), "utf-8")
+            flags[name] = at
+    rows = [
+        prompts.row(
+            json.dumps({"prompt": r.get("prompt"), "category": r.get("workload")}),
+            i,
+            Path("certificate"),
+            "",
+            None,
+            None,
+        )
+        if isinstance(r, dict)
+        else prompts.Row("", "")
+        for i, r in enumerate(old["asked"], 1)
+    ]
+    rows = [
+        replace(row, raw=bool(r["raw"])) if isinstance(r, dict) and r.get("raw") else row
+        for row, r in zip(rows, old["asked"])
+    ]
+    if not rows:
+        raise RequestError("certificate: asked is empty: it must hold the prompts")
+    samples = old.get("samples")
+    if samples is not None:
+        if type(samples) is not int:
+            raise RequestError("certificate: samples is no whole number")
+        whole("samples", samples, 4, MOST)
+    try:
+        made = Flags(**{k: v for k, v in flags.items() if k not in mine}, json_=json_)
+        steered = Steered(**{k: v for k, v in flags.items() if k in mine})
+    except (TypeError, AttributeError) as error:
+        raise RequestError(sentence(f"{what} cannot be read: {error}")) from None
+    return Asked(made, rows, samples, steered)
+
+
+def _plain(values: Iterable[object]) -> bool:
+    return all(isinstance(x, (str, int)) for x in values)
+
+
+# How it reads
+
+DRIFT = "{:60}  {:>6}  {:>6}  {:>9}  {:>9}  {:>11}"
+LINE = "{:60}  {:8}  {:>6}  {:>7}  {}"
+
+
+def line(lm: api.LM, row: prompts.Row, c: Comparison) -> str:
+    """What was found of one prompt."""
+    where = "" if c.equal else f"token {c.at}: {_show(lm, c.plain)} / {_show(lm, c.method)}"
+    return LINE.format(
+        cell(row.key, 60).plain, c.verdict, c.tokens, "" if c.gap is None else f"{c.gap:.1e}", where
+    ).rstrip()
+
+
+def _show(lm: api.LM, token: int | None) -> str:
+    return "end" if token is None else repr(lm.checkpoint.text.decode([token]))
+
+
+def _drift(row: prompts.Row, d: Drift) -> str:
+    return DRIFT.format(
+        cell(row.key, 60).plain,
+        d.rows,
+        d.passes,
+        f"{d.nats:.2e}",
+        f"{d.most:.2e}",
+        f"{d.moved:.1%}",
+    )
+
+
+def _enumerated(found: Enumerated) -> list[str]:
+    """What an enumeration came to."""
+    if not found.laws:
+        return [f"not enumerated on toys: {found.unknown}"]
+    lines = [
+        f"enumerated on {found.laws} random toy laws: all {found.ways} ways for draws to fall; total variation at most "
+        f"{found.apart:.1e}",
+        f"{found.laws} laws enumerated, {found.exercised.tokens}",
+    ]
+    if found.unknown:
+        lines.append(f"not all of them: {found.unknown}")
+    if found.missing:
+        lines.append(f"this shows little: {found.why}")
+    return lines
+
+
+def _findings(findings: Findings) -> list[str]:
+    cost = {side: f"{c['passes']:.0f} passes" for side, c in findings.cost.items()}
+    return [
+        f"{findings.tokens} tokens of {findings.texts} texts against the laws behind them",
+        *(f"  {t.name:11} p = {t.p:.2g}  {t.where}".rstrip() for t in findings.tests),
+        f"would have caught, nine times of ten: {findings.power}",
+        f"cost: {cost['method']} of the method, {cost['plain']} beside it",
+    ]
+
+
+def _distances(distances: Distances) -> list[str]:
+    how = {
+        "laws": "from the laws of both",
+        "samples": "from what was drawn: at least so much",
+        "greedy texts": "greedy: the share of tokens that are not plain decoding's choice",
+    }[distances.by]
+    return [
+        f"{distances.tokens} tokens of {distances.texts} texts, {how}; 95 % intervals",
+        FAR.format("tokens", "KL, nats a token", "total variation", "less likely by, nats"),
+        *(
+            _apart(f"{p.first}-{p.last}" if p.first < p.last else str(p.first), p)
+            for p in distances.positions
+        ),
+        _apart("all", distances.all),
+    ]
+
+
+FAR = "{:>8}  {:>26}  {:>24}  {:>26}"
+
+
+def _apart(name: str, p: Apart) -> str:
+    kl = "-" if p.kl is None or p.kl_interval is None else f"{p.kl:.4f} ({_between(p.kl_interval)})"
+    return FAR.format(
+        name,
+        kl,
+        f"{p.tv:.4f} ({_between(p.tv_interval)})",
+        f"{p.surprise:.3f} ({_between(p.surprise_interval)})",
+    )
+
+
+def _between(interval: Sequence[float]) -> str:
+    return f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+
+def _on_toys(audit: ToyAudit) -> list[str]:
+    """What a search's answers on toys came to."""
+    if audit.unknown:
+        return [f"not run on toys: {audit.unknown}"]
+    return [
+        f"{audit.laws} random toy laws under sampling rules: {audit.tokens} log-probabilities computed again, "
+        f"at most {audit.apart:.1e} nats off"
+    ]
+
+
+def _audited(audit: Audit) -> list[str]:
+    return [
+        f"{audit.answers} answers: {audit.scored} scores and {audit.logprobs} log-probabilities computed again, "
+        f"at most {audit.apart:.1e} nats off",
+        f"ledger: {audit.booked['positions']} positions booked, {audit.ran['positions']} fed; {audit.ran['passes']} passes ran",
+    ]
+
+
+def _held(kept: Held) -> list[str]:
+    known = f"{kept.valid} valid, {kept.invalid} not" + (
+        f", {kept.unjudged} that nothing else here can judge" if kept.unjudged else ""
+    )
+    return [
+        f"constraint: {kept.finished} of {kept.answers} answers came to an end: {known}; {kept.rows} masked laws computed "
+        f"again, at most {kept.apart:.1e} nats off"
+    ]

@@ -1,0 +1,742 @@
+"""Random inputs over every edge: `python -m polydec.lab.fuzz.fuzz --seed 0 --count 1000`.
+
+A case is named by (edge, seed, number) and is the same wherever it runs. Wrong is: another exit code than 0 or 2, a traceback,
+an error that is no sentence, a hang, a token that was forbidden, a number that is none, more than twice
+the memory that whole inputs take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from typer.main import get_command
+
+from polydec import api
+from polydec.base.confined import give_back
+from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError
+from polydec.core.trace import Edited, replay
+from polydec.core.types import Exactness
+from polydec.laws.shapers.sampling import Sampling
+from polydec.methods.registry import registry
+from polydec.models.sessions.soft import Soft
+from polydec.request import profile
+
+SECONDS = 30.0
+"""What one case may compute; more is a hang."""
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    64,
+    255,
+    4096,
+    65536,
+    10**9,
+    2**63,
+    -(2**63),
+    10**30,
+    0.0,
+    -0.0,
+    0.5,
+    1.0,
+    1.5,
+    -2.0,
+    1e-38,
+    1e39,
+    1e308,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+)
+TEXTS = (
+    "",
+    " ",
+    "The old river ran past the mill, and the old river",
+    "[/INST]",
+    "[/]",
+    "[bold]",
+    "\x1b[2J\x1b]0;x\x07",
+    "\x00",
+    "\udcff",
+    "é🙂\u202e",
+    "<|end|><|user|>",
+    "{{ 1 }}",
+    "a" * 3000,
+    "-",
+    "--",
+    "~nosuchuser",
+    "nan",
+    "none",
+    "true",
+    "1e9",
+    "[" * 3000,
+    "%s%n",
+    "\r\n\t",
+    "../..",
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that went wrong, what it was given, and how."""
+
+    edge: str
+    seed: int
+    number: int
+    described: str
+    wrong: str
+
+    def __str__(self) -> str:
+        return f"{self.edge} {self.number} (seed {self.seed}): {self.wrong}\n    given {sentence(self.described)}"
+
+
+class Wrong(AssertionError):
+    """What a check of this module says."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """described: the input, for a report; run: raises Wrong, or anything else that no input may cause."""
+
+    described: str
+    run: Callable[[], None]
+
+
+Edge = Callable[[random.Random, Path], Case]
+
+
+def run(
+    seed: int,
+    count: int,
+    edges: Sequence[str] | None = None,
+    *,
+    first: int = 0,
+    seconds: float = math.inf,
+    memory: bool = False,
+    watch: Callable[[int, Failure | None], None] = lambda n, wrong: None,
+) -> list[Failure]:
+    """`count` cases, the edges (None: all that are here) in turn; fewer where `seconds` are over. Returns what went wrong.
+
+    memory: no case may take this process above twice the memory that it took for the whole inputs of `clean`, which run first.
+    watch is called behind each case, with its number and what went wrong."""
+    names, failures, end = list(edges or EDGES), list[Failure](), time.monotonic() + seconds
+    with _place() as where:
+        most = 2 * clean(where) if memory else math.inf
+        for number in range(first, first + count):
+            if time.monotonic() > end:
+                break
+            if memory and number % 100 == 0:
+                give_back()  # pieces of thousands of models add up otherwise
+            wrong = run_case(names[number % len(names)], seed, number, where)
+            if wrong is None and memory and (peak := peak_bytes()) > most:
+                wrong = Failure(
+                    names[number % len(names)],
+                    seed,
+                    number,
+                    "it alone, or all before it",
+                    f"{peak / 1e6:.0f} MB in use, at most {most / 1e6:.0f} MB are allowed",
+                )
+                most = peak  # who goes even further is another fault
+            if wrong is not None:
+                failures.append(wrong)
+            watch(number, wrong)
+    return failures
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has held so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def clean(where: Path) -> int:
+    """Run whole inputs over every edge, the largest among them. Returns the peak of this process, in bytes."""
+    prompt, trace = where / "prompt.jsonl", where / "trace.jsonl"
+    prompt.write_text('{"prompt": "The old river"}\n')
+    trace.write_bytes(_trace())
+    model = ("--model", "zoo:tiny", "--max-tokens", "3")
+    for words in (
+        ("generate", "The old river", *model, "--n", "3", "--logprobs", "64", "--json"),
+        ("generate", "a" * 900, *model, "--dtype", "torch"),
+        ("chat", *model),
+        ("bench", *model, "--data", str(prompt), "--limit", "1", "--repeat", "1"),
+        ("verify", *model, "--data", str(prompt), "--limit", "1", "--method", "draft-model"),
+        ("doctor", "--model", "zoo:tiny", "--json"),
+        ("trace", "show", str(trace)),
+        ("methods",),
+        ("zoo",),
+    ):
+        code, _, err = call(words, b"The old river\n")
+        if code != 0:
+            raise RuntimeError(f"a whole input is refused: {words}: {err}")
+    lm = api.load("zoo:tiny")
+    for method in METHODS:
+        api.generate(
+            lm,
+            "The old river",
+            method=method,
+            max_tokens=20,
+            n=3,
+            logprobs=64,
+            sampling=Sampling(temperature=1.0, dry_multiplier=0.8, no_repeat_ngram_size=3),
+        )
+    if "files" in EDGES:
+        import_module("polydec.lab.fuzz.fuzz_files").whole(where / "files")
+    return peak_bytes()
+
+
+def run_case(edge: str, seed: int, number: int, where: Path) -> Failure | None:
+    """Run a case; what went wrong, if anything."""
+    case = EDGES[edge](random.Random(f"{edge} {seed} {number}"), where)
+    try:
+        with _limit(SECONDS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            case.run()
+    except Wrong as error:
+        return Failure(edge, seed, number, case.described, str(error))
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return Failure(
+            edge,
+            seed,
+            number,
+            case.described,
+            f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {sentence(error)}",
+        )
+    return None
+
+
+@contextmanager
+def _place() -> Iterator[Path]:
+    """A folder for files, profiles that are measured in no time, and models that are loaded seldom."""
+    with ExitStack() as stack:
+        where = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(
+            mock.patch.dict(
+                os.environ, XDG_CACHE_HOME=str(where / "cache"), POLYDEC_DATA=str(where)
+            )
+        )
+        stack.enter_context(mock.patch.object(profile, "QUICK", 0.05))
+        # random names are asked of nobody
+        stack.enter_context(mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", True))
+        stack.enter_context(mock.patch.object(api, "load", lru_cache(4)(api.load)))
+        # the tree of commands and flags is the same each time, and making it takes longer than most cases
+        stack.enter_context(mock.patch("typer.main.get_command", cache(get_command)))
+        yield where
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Raise Wrong in what computes for longer, or waits for ten times as long: so a busy machine is no fault (where the system
+    has such clocks)."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def over(*_: object) -> None:
+        raise Wrong(f"it took more than {seconds:g} seconds")
+
+    clocks = (
+        (signal.ITIMER_PROF, signal.SIGPROF, seconds),
+        (signal.ITIMER_REAL, signal.SIGALRM, 10 * seconds),
+    )
+    old = [signal.signal(sign, over) for _, sign, _ in clocks]
+    for clock, _, most in clocks:
+        signal.setitimer(clock, most)
+    try:
+        yield
+    finally:
+        for (clock, sign, _), handler in zip(clocks, old, strict=True):
+            signal.setitimer(clock, 0)
+            signal.signal(sign, handler)
+
+
+PIECES = (b"[", b"{", b'"', b"null", b"\x00", b"\xff", b"\n", b"-1", b"1e999", b"\\ud800", b"true")
+
+
+def mutated(r: random.Random, content: bytes) -> bytes:
+    """A file with a few bytes changed, cut, repeated or put in."""
+    out = bytearray(content)
+    for _ in range(r.randint(1, 4)):
+        at = r.randrange(len(out) + 1)
+        end = min(len(out), at + r.choice((1, 1, 2, 8, 64)))
+        match r.randrange(5):
+            case 0:
+                out[at:end] = bytes(r.randrange(256) for _ in range(end - at))
+            case 1:
+                del out[at:end]
+            case 2:
+                out[at:at] = out[at:end] * r.choice((1, 3, 50))
+            case 3:
+                out[at:at] = r.choice(PIECES)
+            case _:
+                del out[at:]
+    return bytes(out)
+
+
+# The command line.
+
+FLAGS: Mapping[str, Sequence[object]] = {
+    "--n": (1, 2, 0, -1, 10**9, 3),
+    "--max-tokens": (1, 2, 3, 0, -1, 10**9, 600),
+    "--min-tokens": (0, 1, 2, 9, -1),
+    "--temperature": NUMBERS,
+    "--top-k": NUMBERS,
+    "--top-p": NUMBERS,
+    "--min-p": NUMBERS,
+    "--repetition-penalty": NUMBERS,
+    "--presence-penalty": NUMBERS,
+    "--frequency-penalty": NUMBERS,
+    "--order": ("vllm", "llamacpp", "x"),
+    "--stop": TEXTS,
+    "--stop-token-id": (0, 1, -1, 4096, 10**9),
+    "--seed": NUMBERS,
+    "--logprobs": (0, 1, 64, 65, -1, "x"),
+    "--raw": (None,),
+    "--ignore-eos": (None,),
+    "--json": (None,),
+    "--threads": (1, 2, 0, -1, 10**5, 10**30, "x"),
+    "--draft": ("none", *TEXTS[:9]),
+    "--ngrams": ("none", *TEXTS[:9]),
+    "--dtype": ("auto", "torch", "float7"),
+    "--quantize": ("q8_0", "q4_1", "q9"),
+    "--compute": ("float32", "int16", "int8", "int9"),
+    "--cache-dtype": ("float32", "float16", "int8", "int9"),
+    "--device": ("cpu", "tpu"),
+}
+
+
+def command(r: random.Random, where: Path) -> Case:
+    """A call of `polydec` with random flags, files and standard input."""
+    prompt, data = where / "prompt.jsonl", where / "trace.jsonl"
+    prompt_text = r.choice(TEXTS) if r.random() < 0.6 else "The old river"
+    args, called = (
+        list[object](),
+        r.choice(
+            (
+                "generate",
+                "generate",
+                "generate",
+                "chat",
+                "bench",
+                "verify",
+                "methods",
+                "trace",
+                "doctor",
+                "tune",
+                "demo",
+                "train",
+                "zoo",
+                "x",
+            )
+        ),
+    )
+    if called in ("generate", "chat", "bench", "verify"):
+        args += [
+            "--model",
+            "zoo:tiny" if r.random() < 0.95 else r.choice(TEXTS),
+            "--max-tokens",
+            r.choice((1, 2, 3)),
+        ]
+        if called == "bench":
+            args += [
+                "--limit",
+                1,
+                "--repeat",
+                1,
+                "--methods",
+                ",".join(r.sample(sorted(registry.of_family("ar")), 2)),
+            ]
+        elif r.random() < 0.7:
+            name = r.choice(sorted(registry.of_family("ar")))
+            args += ["--method", name if r.random() < 0.95 else r.choice(TEXTS)]
+            if (options := registry.options(name)) and r.random() < 0.5:
+                args += ["--set", f"{r.choice(options).name}={r.choice((*NUMBERS, *TEXTS))}"]
+        for flag, values in r.sample(sorted(FLAGS.items()), r.randint(0, 4)):
+            value = r.choice(list(values))
+            args += [flag] if value is None else [flag, value]
+        if called in ("bench", "verify"):
+            args += ["--data", prompt, *(["--limit", 1] if called == "verify" else [])]
+        elif called == "generate" and r.random() < 0.7:
+            args.insert(0, prompt_text)
+        if called == "generate" and r.random() < 0.2:
+            args += ["--prompt-file", prompt]
+    elif called == "trace":
+        args += ["show", data, *r.choice(([], ["--json"], ["--rounds", r.choice(NUMBERS)]))]
+    elif called == "methods":
+        args += r.choice(([], [r.choice(TEXTS)], ["--json"]))
+    elif called == "doctor":
+        args += [
+            "--model",
+            "zoo:tiny",
+            "--threads",
+            r.choice((1, 0, 10**30, 40_000, "x")),
+            "--json",
+        ]
+    elif called == "tune":
+        args += ["--model", "zoo:tiny", "--seconds", r.choice((0, -1, "nan", "inf", "x", 1e9))]
+    elif called == "demo":
+        args += [
+            "--model",
+            "zoo:tiny",
+            "--max-tokens",
+            r.choice((0, -1, 10**9, "x")),
+            "--prompt-file",
+            prompt,
+        ]
+    elif called == "train":
+        args += [
+            r.choice(("lm", "draft", "ngrams", "stop-head", "sorted", "x")),
+            "--out",
+            where / "out",
+            "--target",
+            "zoo:tiny",
+            "--text",
+            prompt,
+            r.choice(("--steps", "--seed", "--width", "--depth", "--order")),
+            r.choice((0, -1, "x", "nan")),
+        ]
+    elif called == "zoo":
+        args += r.choice(([], ["install", r.choice(TEXTS)]))
+    words = [called, *map(str, args)]
+    good = r.choice(
+        (
+            b'{"prompt": "The old river"}\n',
+            b'{"turns": ["The old river", "x"], "category": "a"}\n',
+            b'{"prompt": [{"role": "user", "content": "The old river"}]}\n',
+            b"The old river\n",
+            b'{"prompt": [1, 2, 3]}\n',
+        )
+    )
+    content = (
+        (good if r.random() < 0.5 else mutated(r, good)),
+        (_trace() if r.random() < 0.3 else mutated(r, _trace())),
+    )
+    piped = prompt_text.encode("utf-8", "surrogateescape") + b"\n" * r.randint(0, 2)
+
+    def check() -> None:
+        prompt.write_bytes(content[0])
+        data.write_bytes(content[1])
+        code, out, err = call(words, piped)
+        if code not in (0, 2) and not (code == 1 and called == "verify" and _may_differ(words)):
+            raise Wrong(f"exit code {code}: {err or out}")
+        line = err.rstrip("\n").split("\n")[-1].removeprefix("polydec: ")
+        if "Traceback" in err or (code == 2 and (not line or sentence(line) != line)):
+            raise Wrong(f"it says {err[-500:]!r}")
+        if code == 0 and "--json" in words:
+            json.loads(out, parse_constant=lambda name: None)
+
+    return Case(" ".join(map(repr, words)), check)
+
+
+def _may_differ(words: Sequence[str]) -> bool:
+    """Does this `polydec verify` look at a method that does not promise the greedy text?"""
+    name = words[words.index("--method") + 1] if "--method" in words else "auto"
+    return name in registry.recipes() and registry.get(name).CARD.guarantee is Exactness.APPROXIMATE
+
+
+def call(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command, run in this process."""
+    from polydec.cli.main import main
+
+    out, err, stdin = (
+        io.StringIO(),
+        io.StringIO(),
+        io.TextIOWrapper(io.BytesIO(piped), encoding="utf-8"),
+    )
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        mock.patch.object(sys, "argv", ["polydec", *words]),
+        mock.patch.object(sys, "stdin", stdin),
+        mock.patch.object(warnings, "showwarning"),
+    ):
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    return code, out.getvalue(), err.getvalue()
+
+
+@cache
+def _trace() -> bytes:
+    """What `--trace` wrote of a small run."""
+    from polydec.core.trace import to_json
+
+    lines = list[str]()
+    engine = api.Engine(api.load("zoo:tiny"))
+    ticket = engine.submit(
+        "The old river, the old river",
+        method="prompt-lookup",
+        max_tokens=12,
+        on=lambda event: lines.append(json.dumps(to_json(event))),
+    )
+    engine.run([ticket])
+    return ("\n".join(lines) + "\n").encode()
+
+
+# Requests.
+
+METHODS = (
+    "plain",
+    "prompt-lookup",
+    "token-recycling",
+    "draft-model",
+    "rsd-c",
+    "rsd-s",
+    "spectr",
+    "suffix-automaton",
+    "jacobi",
+    "draft-model-coupled",
+    "eagle-2-tree",
+    "lookahead",
+    "auto",
+)
+
+
+def request(r: random.Random, where: Path) -> Case:
+    """A request in Python whose fields have the right types, in and out of their ranges; its promises are checked."""
+    lm = api.load("zoo:tiny")
+    size = lm.checkpoint.lm.vocab.size
+    ids = [r.randrange(size) for _ in range(r.randint(1, 40))]
+    fields: dict[str, Any] = {"temperature": r.choice((0.0, 0.7, 1.0, 1.5))}
+    ranges = {
+        "top_k": (0, 1, 5, 10**9),
+        "top_p": (1e-9, 0.5, 1.0),
+        "min_p": (0.0, 0.1, 1.0),
+        "typical_p": (0.2, 1.0),
+        "epsilon_cutoff": (0.0, 0.01, 0.9),
+        "eta_cutoff": (0.0, 0.01),
+        "top_n_sigma": (0.0, 0.5, 2.0),
+        "repetition_penalty": (0.5, 1.0, 1.3, 10.0),
+        "presence_penalty": (-2.0, 2.0),
+        "frequency_penalty": (-2.0, 2.0),
+        "no_repeat_ngram_size": (0, 1, 2, 3),
+        "dry_multiplier": (0.0, 0.8),
+        "xtc_probability": (0.0, 0.5, 1.0),
+        "min_tokens": (0, 1, 3, 9),
+    }
+    for name, values in r.sample(sorted(ranges.items()), r.randint(0, 4)):
+        fields[name] = r.choice(values) if r.random() < 0.9 else r.choice(NUMBERS)
+    if r.random() < 0.3:
+        fields["allowed_token_ids"] = tuple(r.sample(range(size), r.choice((1, 2, 5, size - 1))))
+    if r.random() < 0.3:
+        fields["bad_token_ids"] = tuple(r.sample(range(size), r.choice((1, 5, size - 2))))
+    if r.random() < 0.2:
+        fields["logit_bias"] = {r.randrange(size): r.choice((-100.0, 100.0, 3.0)) for _ in range(3)}
+    fields_asked: dict[str, Any] = {
+        "method": r.choice(METHODS),
+        "max_tokens": r.choice((1, 2, 8, 20)),
+        "n": r.choice((1, 1, 1, 2, 3)),
+        "seed": r.choice((0, 1, 2**62, -1)),
+        "logprobs": r.choice((None, None, 0, 3, 64)),
+        "ignore_eos": r.random() < 0.3,
+        "stop": r.choice(((), (), "the", (" ", "a"), "\n")),
+        "stop_token_ids": r.choice(((), (), tuple(r.sample(range(size), 3)))),
+        "order": r.choice(("vllm", "transformers", "llamacpp")),
+    }
+    if r.random() < 0.2:  # most are legal, as who is refused has been looked at no further
+        fields_asked |= r.choice(
+            (
+                {"max_tokens": 0},
+                {"max_tokens": -1},
+                {"max_tokens": 10**9},
+                {"seed": 2**63},
+                {"logprobs": 65},
+                {"stop_token_ids": (-1,)},
+                {"stop_token_ids": (size,)},
+                {"n": 0},
+                {"n": 10**9},
+                {"order": "x"},
+            )
+        )
+    if r.random() < 0.15:
+        fields_asked |= {"units": r.choice(("bytes", "bytes", "x")), "logprobs": None}
+        fields_asked["covers"] = r.choice((1, 2, 64, 0, 65, -1))
+    if r.random() < 0.15:
+        fields_asked |= {
+            "reuse": r.choice(("prefix", "edited", "x", None)),
+            "reuse_key": r.choice(("a", "a", "b", "")),
+        }
+    if r.random() < 0.05:
+        fields_asked["source"] = r.choice(("a", "", b"\xff", (), (1,), (-1,), (size,), "a" * 5000))
+    prompt: Any = ids if r.random() < 0.5 else r.choice([t for t in TEXTS if "\udcff" not in t])
+
+    if prompt is ids and r.random() < 0.2:
+        width = r.choice((lm.checkpoint.lm.network.embed((0,)).shape[1], 1, 0))
+        rows = torch.full((r.choice((1, 2, 9, 0)), width), r.choice((0.1, -3.0, math.nan, 1e30)))
+        words = r.choice((None, None, (1, 2), (-1,), (size,)))
+        prompt = [*ids[:3], Soft(rows, words), *ids[3:]]
+
+    def check() -> None:
+        try:
+            fields_asked["sampling"] = Sampling(**fields)
+            engine = api.Engine(lm)
+            edits: dict[int, list[Any]] = {}
+            ticket = engine.submit(
+                prompt,
+                **fields_asked,
+                on=lambda e: (
+                    edits.setdefault(e.choice, []).append(e.edit) if isinstance(e, Edited) else None
+                ),
+            )
+            answer = engine.run([ticket])[0]
+        except PolydecError as error:
+            if sentence(error) != str(error):
+                raise Wrong(f"no sentence: {error!r}") from None
+            return
+        spoken = lm.in_units(fields_asked.get("units", "tokens"), fields_asked.get("covers", 2))
+        written = spoken.checkpoint.lm.vocab.size
+        for i, choice in enumerate(answer.choices):
+            promised(choice, fields, fields_asked, written, spoken)
+            if replay(
+                (), [_moved(e, len(ticket.plan.request.prompt)) for e in edits.get(i, [])]
+            ) != list(choice.token_ids):
+                raise Wrong("its edits add up to another text")
+
+    return Case(f"{prompt!r} {fields} {fields_asked}", check)
+
+
+def _moved(edit: Any, by: int) -> Any:
+    return type(edit)(write=tuple((at - by, token) for at, token in edit.write))
+
+
+def promised(
+    choice: Any, fields: Mapping[str, Any], fields_asked: Mapping[str, Any], size: int, lm: Any
+) -> None:
+    """Raise Wrong where an answer breaks a rule that its request states."""
+    ids, allowed = choice.token_ids, fields.get("allowed_token_ids")
+    ends = set() if fields_asked["ignore_eos"] else set(lm.checkpoint.lm.vocab.eos)
+    if not 1 <= len(ids) <= fields_asked["max_tokens"]:
+        raise Wrong(f"{len(ids)} tokens")
+    for at, x in enumerate(ids):
+        if not 0 <= x < size:
+            raise Wrong(f"token {x} of {size}")
+        if (allowed is not None and x not in allowed) or x in fields.get("bad_token_ids", ()):
+            raise Wrong(f"token {x} is forbidden")
+        if at < fields.get("min_tokens", 0) and x in {*ends, *fields_asked["stop_token_ids"]}:
+            raise Wrong(f"it ends at {at}")
+    stops = (
+        (fields_asked["stop"],) if isinstance(fields_asked["stop"], str) else fields_asked["stop"]
+    )
+    if any(s in choice.text for s in stops):
+        raise Wrong("a stop string stands in the text")
+    for row in choice.logprobs or ():
+        if not all(p <= 1e-6 and not math.isnan(p) for p in (row.logp, *(p for _, p in row.top))):
+            raise Wrong(f"log-probabilities {row}")
+
+
+# Files.
+
+
+def files(r: random.Random, where: Path) -> Case:
+    """A damaged model file, from `polydec.lab.fuzz.fuzz_files` where that is here."""
+    seed, cases = r.randrange(2**31), import_module("polydec.lab.fuzz.fuzz_files").cases
+
+    def check() -> None:
+        for case in cases(seed, 1, where / "files"):
+            try:
+                case()
+            except PolydecError as error:
+                if sentence(error) != str(error):
+                    raise Wrong(f"no sentence: {error!r}") from None
+
+    return Case(f"files of seed {seed}", check)
+
+
+# Constraints.
+
+
+def constraint(r: random.Random, where: Path) -> Case:
+    """A constraint of a request, from `polydec.lab.fuzz.fuzz_constraints` where that is here."""
+    vocab = api.load("zoo:tiny").checkpoint.lm.vocab
+    what, look = import_module("polydec.lab.fuzz.fuzz_constraints").case(r, vocab)
+
+    def check() -> None:
+        wrong = look()
+        if wrong:
+            raise Wrong(wrong)
+
+    return Case(what, check)
+
+
+EDGES: dict[str, Edge] = {"command": command, "request": request}
+if find_spec("polydec.lab.fuzz.fuzz_files") is not None:
+    EDGES["files"] = files
+if find_spec("polydec.lab.fuzz.fuzz_constraints") is not None:
+    EDGES["constraint"] = constraint
+
+
+def main() -> None:
+    """The command: prints what went wrong, with exit code 1, or how many cases went well."""
+    parser = argparse.ArgumentParser(
+        prog="python -m polydec.lab.fuzz.fuzz", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--count", type=int, default=1000, help="cases; 0 shows what memory the whole inputs take"
+    )
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument(
+        "--edge", action="append", choices=sorted(EDGES), help="only this edge (repeatable)"
+    )
+    arguments = parser.parse_args()
+    began = time.monotonic()
+
+    def watch(number: int, wrong: Failure | None) -> None:
+        done, shown = number + 1 - arguments.first, sys.stderr.isatty()
+        if wrong is not None:
+            print(wrong, flush=True)
+        if shown or done % 1000 == 0:
+            line = f"{done} of {arguments.count}, {time.monotonic() - began:.0f} s, {peak_bytes() / 1e6:.0f} MB"
+            print(
+                *(("\r", line) if shown else (line, "\n")),
+                sep="",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    failures = run(
+        arguments.seed,
+        arguments.count,
+        arguments.edge,
+        first=arguments.first,
+        memory=True,
+        watch=watch,
+    )
+    print(
+        f"{arguments.count} cases, {len(failures)} wrong, {time.monotonic() - began:.0f} s, at most {peak_bytes() / 1e6:.0f} MB"
+    )
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

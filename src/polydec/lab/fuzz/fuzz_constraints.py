@@ -1,0 +1,247 @@
+"""Random constraints: hostile schemas, grammars, expressions, choices and spans, for `polydec.lab.fuzz.fuzz`."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError
+from polydec.core.types import Vocab
+from polydec.laws.constraints import asked
+
+Kind = Callable[[random.Random], Any]
+
+VALUES: tuple[Any, ...] = (
+    *(0, 1, -1, 3, 200, 2**53, 2**53 + 1, -(2**53) - 1, 2**63, -(2**63), 10**20, 10**400),
+    *(0.1, 1.5, -0.0, 1e-7, 1e22, 1e300, 123456789012345678.0, float("inf"), float("nan")),
+    *(
+        "",
+        "a",
+        "[",
+        "(a+)+$",
+        "^[a-z]{1,9}$",
+        "\ud800",
+        "é🙂",
+        "a" * 300,
+        "date",
+        "#",
+        "#/$defs/a",
+        "#/x",
+        "#t",
+        "u.json#/$defs/a~1b%25",
+        "uuid4",
+        '^[^"]*$',
+        "\\u0061",
+    ),
+    *(None, True, False, [], {}, [1], ["a"], [["x"], "b"], {"a": 5}, "object", "integer", "x"),
+)
+KEYS = (
+    *("type", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    *(
+        "multipleOf",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "format",
+        "required",
+        "minItems",
+        "maxItems",
+    ),
+    *("uniqueItems", "minProperties", "maxProperties", "$ref", "$id", "default", "x-guidance", "x"),
+    *(
+        "dependentRequired",
+        "minContains",
+        "maxContains",
+        "$anchor",
+        "$dynamicRef",
+        "$dynamicAnchor",
+    ),
+    *("$recursiveRef", "unevaluatedProperties", "unevaluatedItems", "additionalItems"),
+)
+ONE = ("items", "not", "if", "then", "else", "contains", "additionalProperties", "propertyNames")
+LIST = ("anyOf", "oneOf", "allOf", "prefixItems", "enum")
+EACH = ("properties", "patternProperties", "$defs", "dependentSchemas", "dependencies")
+
+
+def _some_schema(r: random.Random, depth: int = 0) -> Any:
+    """Mostly keywords of the standard, with values that they may have and others."""
+    if depth > 3 or r.random() < 0.05:
+        return r.choice(VALUES)
+    out = dict[str, Any]()
+    if r.random() < 0.6:
+        out["type"] = r.choice(("object", "array", "string", "integer", "number", "boolean"))
+    for _ in range(r.choice((0, 1, 1, 2, 3))):
+        match r.randrange(5):
+            case 0 | 1:
+                out[r.choice(KEYS)] = r.choice(VALUES)
+            case 2:
+                out[r.choice(ONE)] = _some_schema(r, depth + 1)
+            case 3:
+                out[r.choice(LIST)] = [_some_schema(r, depth + 1) for _ in range(r.randint(0, 3))]
+            case _:
+                names = ("a", "b", "const", "é", "")
+                out[r.choice(EACH)] = {
+                    r.choice(names): _some_schema(r, depth + 1) for _ in range(r.randint(0, 3))
+                }
+    return out
+
+
+def _schema(r: random.Random) -> Any:
+    schema = _some_schema(r)
+    return schema if r.random() < 0.5 else json.dumps(schema)
+
+
+WORDS: Sequence[str] = (
+    *(
+        "start",
+        "a",
+        "b",
+        "A",
+        "B",
+        ":",
+        ":",
+        "|",
+        "\n",
+        "\n",
+        "(",
+        ")",
+        "[",
+        "]",
+        "?",
+        "*",
+        "+",
+        "~",
+        "3",
+    ),
+    *(
+        '"x"',
+        '"é"',
+        '"',
+        "'",
+        "/a|b/",
+        "/(a|b)*/",
+        "/",
+        "/[^a]{3}/",
+        "&",
+        "~ 0..3",
+        "{3}",
+        "{1,99999}",
+    ),
+    *(
+        "<[10]>",
+        "<|end|>",
+        "<",
+        "%json",
+        '%json {"type": "integer"}',
+        "%ignore",
+        "%llguidance {}",
+        "//",
+    ),
+    *("#", "\\", "\x00", "\ud800", "start: ", "start[lazy]: ", "%regex {}", "@", "$", ","),
+)
+
+
+def _grammar(r: random.Random) -> str:
+    whole = 'start: a B? | "x" a\na: "(" a ")" | /[0-9]{1,3}/\nB: /a+/ & /[^b]*/\n'
+    if r.random() < 0.4:  # a whole one with a word changed
+        words = [*WORDS[:0], *whole.split(" ")]
+        words[r.randrange(len(words))] = r.choice(WORDS)
+        return " ".join(words)
+    if r.random() < 0.1:  # rules, terminals or brackets inside one another
+        n, form = r.choice((10, 500, 3000)), r.choice(("r{}: r{}\n", 'R{}: "b" R{}\n'))
+        return "start: " + form[:1] + "0\n" + "".join(form.format(i, i + 1) for i in range(n))
+    return "start: " + " ".join(r.choice(WORDS) for _ in range(r.randint(0, 12)))
+
+
+def _regex(r: random.Random) -> str:
+    parts = (
+        "a",
+        "b",
+        ".",
+        "é",
+        "[a-z]",
+        "[^a]",
+        "(",
+        ")",
+        "|",
+        "*",
+        "+",
+        "?",
+        "{3}",
+        "{9999}",
+        "{1,",
+        "\\",
+    )
+    more = (
+        "\\d",
+        "\\b",
+        "(?i)",
+        "(?=a)",
+        "^",
+        "$",
+        "/",
+        "\n",
+        '"',
+        "\x00",
+        "\ud800",
+        "(a|b)*",
+        "\\p{L}",
+    )
+    return "".join(r.choice((*parts, *more)) for _ in range(r.randint(0, 12)))
+
+
+def _choice(r: random.Random) -> Any:
+    strings = ("a", "ab", "é🙂", "", "\ud800", "\x00", 5, None, "a" * 5000)
+    return (
+        [r.choice(strings) for _ in range(r.randint(0, 4))]
+        if r.random() < 0.9
+        else r.choice(VALUES)
+    )
+
+
+def _span(r: random.Random) -> Any:
+    return r.choice(("The old river", "é🙂 naïve", "\ud800", "", "\x00", "a" * 5000, 5))
+
+
+KINDS: Mapping[str, Kind] = {
+    "json_schema": _schema,
+    "grammar": _grammar,
+    "regex": _regex,
+    "choice": _choice,
+    "span_of": _span,
+}
+
+
+def case(r: random.Random, vocab: Vocab) -> tuple[str, Callable[[], str]]:
+    """A constraint, as text; and what looks at it and some steps of its language: it says what is wrong, if anything."""
+    kind = r.choice(tuple(KINDS))
+    value, seed = KINDS[kind](r), r.random()
+
+    def check() -> str:
+        try:
+            constraint = asked.constraint_of({kind: value})
+            language = None if constraint is None else constraint.language(vocab, vocab.eos)
+            return "" if language is None else _walked(language, vocab, random.Random(seed))
+        except PolydecError as error:
+            return "" if sentence(error) == str(error) else f"no sentence: {error!r}"
+
+    return f"{kind} {value!r}", check
+
+
+def _walked(language: Any, vocab: Vocab, r: random.Random) -> str:
+    """A few steps along what is allowed: one look is the mask, at some tokens."""
+    state = language.start()
+    for _ in range(6):
+        allowed = language.mask(state).nonzero()[:, 0].tolist()
+        for x in (*r.sample(range(vocab.size), 20), *allowed[:20], *vocab.eos):
+            if language.allows(state, x) != (x in allowed):
+                return f"the mask {'allows' if x in allowed else 'refuses'} token {x}, and one look does not"
+        on = [x for x in allowed if x not in vocab.eos]
+        if not on:
+            return ""
+        language.forced(state)
+        state = language.step(state, r.choice(on))
+    return ""

@@ -1,0 +1,487 @@
+"""Damaged model files, drawn from a seed: whatever they hold, loading them works or says in one sentence why not.
+
+A case writes some files, one of them changed, loads them and, where that went well, writes a few tokens with them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from polydec import api
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.lab.testing.kits import build
+from polydec.lab.testing.toy import toy as random_toy
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import Artefact, Trained
+from polydec.models.learned import artefacts
+from polydec.models.text.template import Template
+from polydec.request.loading import (
+    load,  # not api.load, which the fuzzer keeps: the same name holds another file each time
+)
+
+STRANGE: tuple[Any, ...] = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    33,
+    255,
+    1 << 16,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) + 32,
+    1 << 40,
+    (1 << 64) - 1,
+    10**30,
+    0.0,
+    0.5,
+    -1.5,
+    1e-38,
+    1e39,
+    1e300,
+    float("nan"),
+    float("inf"),
+    True,
+    False,
+    None,
+    "",
+    "x",
+    "\x1b[2J",
+    "7",
+    "a" * 5000,
+    "zoo:none",
+    "../..",
+    [],
+    [0],
+    ["x"],
+    [[]],
+    [1, 2, 3],
+    {},
+    {"a": 1},
+    {"content": 3},
+    "full_attention",
+    "llama",
+    "gpt2",
+    "yarn",
+    "dynamic",
+    "longrope",
+)
+NUMBERS = tuple(x for x in STRANGE if type(x) is int and x >= 0)
+TEMPLATES = (
+    "{{",
+    "{% break %}",
+    "{{ raise_exception('\x1b[2J') }}",
+    "{{ messages | tojson(indent=10**9) }}",
+    "{{ 'a' * 10**10 }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{{ messages[9].x.y }}",
+    "{{ 1 // 0 }}",
+    "\x00",
+    "{% include 'x' %}",
+    "{{ messages }}",
+    "{{ bos_token + 1 }}",
+    "{{" + "(" * 3000 + "1" + ")" * 3000 + "}}",
+)
+toy = cache(random_toy)
+CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+WIDTH, INNER, HEAD, HEADS, LAYERS, VOCAB = 32, 32, 16, 2, 1, 64
+
+
+def cases(seed: int, count: int, where: Path) -> Iterator[Callable[[], None]]:
+    """`count` cases in the directory `where`, the same for the same seed. Each may raise ValueError with one sentence and
+    nothing else; they share their files, so that each is called before the next is taken."""
+    rng = random.Random(seed)
+    kinds = (_directory, _gguf, _artefact, _template, _other)
+    made = {kind: kind(where / kind.__name__[1:], rng) for kind in kinds}
+    for _ in range(count):
+        kind = rng.choices(kinds, (30, 24, 12, 3, 1))[0]
+        yield next(made[kind])
+
+
+def whole(where: Path) -> None:
+    """Load every kind of file as it is before anything is changed."""
+    for kind, write in (("directory", _write_directory), ("other", _write_other)):
+        for name, content in write(where / kind).items():
+            (where / kind / name).write_bytes(content)
+        _use(str(where / kind))
+    _write_gguf(where / "gguf" / "m.gguf")
+    _use(str(where / "gguf" / "m.gguf"))
+    for kind in _write_artefacts(where / "artefact"):
+        _draft(artefacts.read(str(where / "artefact" / kind)))
+
+
+def _directory(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
+    """An architecture that the package computes itself."""
+    yield from _changed(where, _write_directory(where), rng)
+
+
+def _other(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
+    """An architecture that the adapter to transformers serves."""
+    yield from _changed(where, _write_other(where), rng)
+
+
+def _changed(
+    where: Path, files: dict[str, bytes], rng: random.Random
+) -> Iterator[Callable[[], None]]:
+    names = sorted(files)
+    while True:
+        for name in names:
+            (where / name).write_bytes(files[name])
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            name = rng.choice((*names, "config.json", "config.json", "model.safetensors"))
+            old = (where / name).read_bytes()
+            new = tensors(old, rng) if name.endswith("safetensors") else text(old, rng)
+            (where / name).write_bytes(new)
+        yield lambda: _use(str(where))
+
+
+def _gguf(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
+    path = where / "m.gguf"
+    whole = _write_gguf(path)
+    header = whole.index(b"output_norm.weight") + 200
+    while True:
+        path.write_bytes(header_bytes(whole, header, rng))
+        yield lambda: _use(str(path))
+
+
+def _artefact(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
+    """What was trained for a toy, of every kind."""
+    whole = _write_artefacts(where)
+    while True:
+        kind = rng.choice(sorted(whole))
+        for f, content in whole[kind].items():
+            f.write_bytes(content)
+        f = rng.choice(list(whole[kind]))
+        f.write_bytes(
+            tensors(whole[kind][f], rng)
+            if f.suffix == ".safetensors"
+            else text(whole[kind][f], rng)
+        )
+        yield lambda kind=kind: _draft(artefacts.read(str(where / kind)))
+
+
+def _template(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
+    while True:
+        at, piece = rng.randrange(len(CHAT)), rng.choice(TEMPLATES)
+        source = rng.choice((CHAT[:at] + piece + CHAT[at:], CHAT[:at], CHAT[at:], piece))
+        yield lambda source=source: _discard(
+            Template(source).render({"messages": [{"role": "user", "content": "hi"}]})
+        )
+
+
+def _discard(_: object) -> None:
+    pass
+
+
+def _draft(made: Artefact) -> None:
+    """Write a few tokens of a toy by every method of the first family that reads this."""
+    target, small = toy(1, VOCAB), toy(2, VOCAB, cost=0.1)
+    made = artefacts.bound(made, target)
+    for name in registry.of_family("ar"):
+        if any(n.fits(made) for n in registry.get(name).CARD.needs if isinstance(n, Trained)):
+            decoder = build(name, target, small, artefacts=(made,))[0]
+            text = run([answer_one(decoder, Request((0, 1, 2), 3))])[0].token_ids
+            assert all(0 <= x < VOCAB for x in text), "a token that the toy does not have"
+
+
+def _use(name: str) -> None:
+    """Load, and write a few tokens: greedily and drawn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lm = load(name, draft=None, ngrams=None, threads=1)
+        for temperature in (0.0, 1.0):
+            done = api.generate(
+                lm,
+                "HI!",
+                method="plain",
+                max_tokens=3,
+                sampling=lm.sampling(temperature=temperature),
+                seed=1,
+            )
+            size = lm.checkpoint.lm.vocab.size
+            assert all(0 <= x < size for c in done.choices for x in c.token_ids), (
+                "a token that the model does not have"
+            )
+
+
+# How files are changed
+
+
+def text(content: bytes, rng: random.Random) -> bytes:
+    """A text or JSON file: a value of another kind, a piece lost or doubled, other bytes."""
+    how = rng.randrange(8)
+    try:
+        whole = json.loads(content)
+    except (ValueError, RecursionError):  # it has been damaged before
+        whole = None
+    if how < 5 and isinstance(whole, dict):
+        return json.dumps(value(whole, rng)).encode()
+    if how == 5:
+        return content[: rng.randrange(len(content) + 1)]
+    if how == 6:
+        return rng.choice(
+            (
+                b"",
+                b"[]",
+                b"null",
+                b"3",
+                b'"x"',
+                b"\xff\xfe",
+                b"[" * 10_000 + b"]" * 10_000,
+                b'{"a":' * 10_000,
+            )
+        )
+    return noise(content, len(content), rng)
+
+
+def value(whole: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """One value somewhere inside is another one, or gone."""
+    at: Any = whole
+    while True:
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        if not keys:
+            return whole
+        key = rng.choice(keys)
+        if isinstance(at[key], (dict, list)) and at[key] and rng.random() < 0.7:
+            at = at[key]
+            continue
+        if rng.random() < 0.15:
+            del at[key]
+        else:
+            at[key] = near(at[key], rng) if rng.random() < 0.3 else rng.choice(STRANGE)
+        return whole
+
+
+def near(old: Any, rng: random.Random) -> Any:
+    """Another value of the same kind."""
+    if type(old) in (int, float):
+        return rng.choice((old + 1, old - 1, old * 2, old // 2, -old, float(old)))
+    if isinstance(old, str):
+        return rng.choice((old + "x", old[1:], old.upper()))
+    return (not old) if isinstance(old, bool) else [old] if rng.random() < 0.5 else None
+
+
+def tensors(content: bytes, rng: random.Random) -> bytes:
+    """A .safetensors file: its header says something else, numbers are none, or bytes are lost."""
+    size = struct.unpack("<Q", content[:8])[0] if len(content) >= 8 else 0
+    how = rng.randrange(5)
+    try:
+        header = json.loads(content[8 : 8 + size])
+    except (ValueError, RecursionError):  # it has been damaged before
+        return noise(content, len(content), rng)
+    if how == 0:
+        return content[: rng.randrange(len(content) + 1)]
+    if how == 1:
+        return struct.pack("<Q", rng.choice(NUMBERS) & (1 << 64) - 1) + content[8:]
+    if how == 2:
+        return noise(content, 8 + size, rng)
+    if how == 3:
+        head = json.dumps(value(header, rng)).encode()
+        return struct.pack("<Q", len(head)) + head + content[8 + size :]
+    out = bytearray(content)
+    for _ in range(
+        rng.randint(1, 3) if len(content) > 16 + size else 0
+    ):  # NaN, infinity, the largest
+        at = rng.randrange((len(content) - 8 - size) // 4) * 4 + 8 + size
+        out[at : at + 4] = struct.pack(
+            "<I", rng.choice((0x7FC00000, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 0xFFFFFFFF))
+        )
+    return bytes(out)
+
+
+def header_bytes(content: bytes, header: int, rng: random.Random) -> bytes:
+    """A binary file with a header: numbers of it become absurd, pieces are lost or doubled."""
+    how = rng.randrange(5)
+    out = bytearray(content)
+    if how == 0:
+        return bytes(out[: rng.randrange(len(out))])
+    if how == 1:
+        at, size = rng.randrange(4, header - 8), rng.choice((4, 8))
+        out[at : at + size] = (rng.choice(NUMBERS) & (1 << 8 * size) - 1).to_bytes(size, "little")
+        return bytes(out)
+    if how == 2:
+        at, n = rng.randrange(header), rng.randint(1, 64)
+        out[at : at + n] = b"" if rng.random() < 0.5 else out[at : at + n] * 2
+        return bytes(out)
+    return noise(content, header, rng) if how == 3 else noise(content, len(content), rng)
+
+
+def noise(content: bytes, end: int, rng: random.Random) -> bytes:
+    """Some bytes below `end` are others."""
+    out = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        if end:
+            out[rng.randrange(end)] = rng.randrange(256)
+    return bytes(out)
+
+
+# What they are changed from: made once in a process for each place
+
+
+def _tokens() -> list[str]:
+    return ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())[: VOCAB - 3]]
+
+
+@cache
+def _write_directory(where: Path) -> dict[str, bytes]:
+    where.mkdir(parents=True, exist_ok=True)
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"model.embed_tokens": (VOCAB, WIDTH), "lm_head": (VOCAB, WIDTH)}
+    for i in range(LAYERS):
+        at = f"model.layers.{i}."
+        shapes |= {
+            at + "self_attn.q_proj": (HEADS * HEAD, WIDTH),
+            at + "self_attn.k_proj": (HEAD, WIDTH),
+            at + "self_attn.v_proj": (HEAD, WIDTH),
+            at + "self_attn.o_proj": (WIDTH, HEADS * HEAD),
+            at + "mlp.gate_proj": (INNER, WIDTH),
+            at + "mlp.up_proj": (INNER, WIDTH),
+            at + "mlp.down_proj": (WIDTH, INNER),
+            at + "input_layernorm": (WIDTH,),
+            at + "post_attention_layernorm": (WIDTH,),
+        }
+    shapes |= {"model.norm": (WIDTH,)}
+    weights = {
+        f"{name}.weight": torch.randn(shape, generator=draw) for name, shape in shapes.items()
+    }
+    save_file(weights, where / "model.safetensors", {"format": "pt"})
+    tokens = _tokens()
+    t = Tokenizer(models.BPE({c: i for i, c in enumerate(tokens)}, []))
+    t.add_special_tokens(tokens[:3])
+    t.pre_tokenizer, t.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    t.save(str(where / "tokenizer.json"))
+    files = {
+        "config.json": {
+            "model_type": "llama",
+            "vocab_size": VOCAB,
+            "hidden_size": WIDTH,
+            "num_hidden_layers": LAYERS,
+            "head_dim": HEAD,
+            "num_attention_heads": HEADS,
+            "num_key_value_heads": 1,
+            "intermediate_size": INNER,
+            "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "hidden_act": "silu",
+            "tie_word_embeddings": False,
+            "eos_token_id": 2,
+            "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            "layer_types": ["full_attention"],
+            "sliding_window": None,
+        },
+        "generation_config.json": {
+            "eos_token_id": [2],
+            "temperature": 0.7,
+            "top_k": 5,
+            "top_p": 0.9,
+            "do_sample": True,
+        },
+        "tokenizer_config.json": {
+            "bos_token": "<s>",
+            "eos_token": {"content": "</s>"},
+            "chat_template": CHAT,
+        },
+    }
+    for name, content in files.items():
+        (where / name).write_text(json.dumps(content))
+    return {f.name: f.read_bytes() for f in where.iterdir()}
+
+
+@cache
+def _write_other(where: Path) -> dict[str, bytes]:
+    from transformers import GPT2Config, GPT2LMHeadModel  # takes seconds
+
+    files = _write_directory(where)
+    config = GPT2Config(
+        vocab_size=VOCAB, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=64, eos_token_id=2
+    )
+    GPT2LMHeadModel(config).save_pretrained(where)
+    return {name: (where / name).read_bytes() for name in files}
+
+
+@cache
+def _write_artefacts(where: Path) -> dict[str, dict[Path, bytes]]:
+    out = dict[str, dict[Path, bytes]]()
+    for kind, module in artefacts.MODULES.items():
+        for i, made in enumerate(module.examples(toy(1, VOCAB).vocab, 4, 4)):
+            at = where / f"{kind} {i}"
+            module.save(at, made, {})
+            out[at.name] = {f: f.read_bytes() for f in sorted(at.iterdir())}
+    return out
+
+
+@cache
+def _write_gguf(path: Path) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw, w = np.random.default_rng(0), GGUFWriter(str(path), "llama")
+    w.add_block_count(LAYERS)
+    w.add_context_length(64)
+    w.add_embedding_length(WIDTH)
+    w.add_feed_forward_length(INNER)
+    w.add_head_count(HEADS)
+    w.add_head_count_kv(1)
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_rope_freq_base(10000.0)
+    w.add_key_length(HEAD)
+    w.add_rope_dimension_count(HEAD)
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("gpt-2")
+    w.add_token_list([*_tokens()[:-1], '!"'])
+    w.add_token_types([2, 3, 3] + [1] * (VOCAB - 3))
+    w.add_token_merges(['! "'])
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_chat_template(CHAT)
+    shapes = {
+        "token_embd": (VOCAB, WIDTH),
+        "output": (VOCAB, WIDTH),
+        "blk.0.attn_q": (HEADS * HEAD, WIDTH),
+        "blk.0.attn_k": (HEAD, WIDTH),
+        "blk.0.attn_v": (HEAD, WIDTH),
+        "blk.0.attn_output": (WIDTH, HEADS * HEAD),
+        "blk.0.ffn_gate": (INNER, WIDTH),
+        "blk.0.ffn_up": (INNER, WIDTH),
+        "blk.0.ffn_down": (WIDTH, INNER),
+        "blk.0.attn_norm": (WIDTH,),
+        "blk.0.ffn_norm": (WIDTH,),
+        "output_norm": (WIDTH,),
+    }
+    for name, shape in shapes.items():
+        if len(shape) == 1:
+            w.add_tensor(f"{name}.weight", draw.standard_normal(shape).astype(np.float32))
+        else:
+            halves = np.full(
+                (shape[0], shape[1] // 32, 2), 0x2C, np.uint8
+            )  # the scale of each block
+            blocks = np.concatenate(
+                [halves, draw.integers(0, 256, (*halves.shape[:2], 32), dtype=np.uint8)], -1
+            )
+            w.add_tensor(
+                f"{name}.weight", blocks.reshape(shape[0], -1), raw_dtype=GGMLQuantizationType.Q8_0
+            )
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return path.read_bytes()

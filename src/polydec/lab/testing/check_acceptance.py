@@ -1,0 +1,207 @@
+"""The contract of acceptance: where the best is known, a method does not fall below it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import exp
+from typing import Any
+
+from polydec.core.decoder import answer_one
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Draw, Exactness, Want
+from polydec.lab.testing.exercised import (
+    ContractCounts,
+    require_exercised,
+    require_mechanism_exercised,
+)
+from polydec.lab.testing.toy import toy
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.economics.tree_builder import TreeBuilder
+from polydec.methods.speculative.loop.protocols import Tree, Verifier
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+@dataclass(frozen=True)
+class AcceptanceCounts(ContractCounts):
+    """What a check saw of drafts that the target's own law had made.
+
+    Args:
+        drafted: Drafted tokens.
+        accepted: Those that were accepted.
+        greedy: Accepted tokens under a greedy law, where the right one must be among the children of a node.
+        sampled: Accepted tokens that had been drawn, or stood beside drawn ones, under a law that is drawn from.
+    """
+
+    drafted: int = 0
+    accepted: int = 0
+    greedy: int = 0
+    sampled: int = 0
+
+
+@dataclass(frozen=True)
+class BestTreeCounts(ContractCounts):
+    """What a check saw a tree choose.
+
+    Args:
+        nodes: Nodes of all trees.
+        left_out: Paths that were there to choose from, and are in no tree.
+        distinct: Laws under which the tree's paths were others than under the first one.
+    """
+
+    nodes: int = 0
+    left_out: int = 0
+    distinct: int = 0
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A verifier that also says of which drafts it drew a token although the draft had come from the target's own law."""
+
+    inner: Verifier
+    law: str
+    seen: Counter[str]
+    rejected: list[str]
+
+    @property
+    def exactness(self) -> Exactness:
+        return self.inner.exactness
+
+    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+        verdict = self.inner.verify(draft, scores, rng, position)
+        self.seen["drafted"] += len(draft) - 1
+        self.seen["accepted"] += len(verdict.path)
+        above = (0, *verdict.path)[: len(verdict.path)]
+        self.seen[self.law] += sum(self._must_accept(draft, scores, node) for node in above)
+        last = verdict.path[-1] if verdict.path else 0
+        children = draft.children[last]
+        if self._must_accept(draft, scores, last):
+            tokens = [draft.token[c] for c in children]
+            self.rejected.append(
+                f"at position {position + len(verdict.path)} {tokens} were drafted, {verdict.bonus} was taken"
+            )
+        return verdict
+
+    def _must_accept(self, draft: Draft, scores: Scores, node: int) -> bool:
+        """Whether one of the node's children is right in any case."""
+        children = draft.children[node]
+        drawn = any(draft.law[c] is not None for c in children)
+        return drawn or bool(children and scores.certain(node) is not None)
+
+
+def check_acceptance(
+    make: Callable[[Target, Target], Any],
+    *,
+    greedy: bool = True,
+    sampled: bool = True,
+    unexercised: Mapping[str, str] | None = None,
+) -> AcceptanceCounts:
+    """Raise AssertionError unless a decoder whose draft model equals its target never has a draft rejected: of drawn children
+    one is accepted wherever there are any, and under a greedy law every node with children has the right one among them.
+    Certain candidates under a law that is drawn from may be wrong, and nothing is said of them.
+
+    make: (target, draft) -> a decoder with a `verifier`, whose drafts come from the draft model alone; greedy, sampled:
+    under which laws to look; unexercised: by the name of a count (AcceptanceCounts), why it is 0 ("sampled": of candidates that
+    are certain). Returns the counts.
+    """
+    seen = Counter[str]()
+    for seed, size in product(range(2), (3, 6)):
+        for shapers in ((Greedy(),),) * greedy + ((),) * sampled:
+            target, draft = (
+                Shaped(toy(seed, size, eos=-1, cost=cost), *shapers) for cost in (1.0, 0.1)
+            )
+            law, before = "greedy" if shapers else "sampled", seen["drafted"]
+            decoder, rejected = make(target, draft), list[str]()
+            decoder = replace(decoder, verifier=Witness(decoder.verifier, law, seen, rejected))
+            requests = [
+                Request((0, 1, 2, 0)[: 2 + i], 24, ignore_eos=True, seed=seed + i) for i in range(3)
+            ]
+            run([answer_one(decoder, r) for r in requests])
+            assert seen["drafted"] > before, "nothing was drafted"
+            assert not rejected, (
+                f"{law} law {seed} over {size} tokens, draft and target equal: {rejected[0]}"
+            )
+    counts = AcceptanceCounts(**seen)
+    wanted = ["drafted", "accepted"] + ["greedy"] * greedy + ["sampled"] * sampled
+    require_exercised(counts, "a check of acceptance", wanted, unexercised)
+    return counts
+
+
+def check_best_tree(
+    tree: Tree, nodes: int, *, beam: int | None = None, depth: int = 4, laws: int = 40
+) -> BestTreeCounts:
+    """Raise AssertionError unless the tree's nodes, which are certain, have the likeliest paths: no other tree of `nodes`
+    nodes and `depth` levels is expected to have more of them accepted.
+
+    beam: only among the paths that a beam finds, which goes on from the `beam` likeliest paths of a level with the `beam`
+    likeliest tokens of each; None: among all there are (a beam finds the best `nodes` of them if it is no narrower). A class
+    attribute `unexercised` of the tree says, by the name of a count (BestTreeCounts), why that is 0. Returns the counts.
+    """
+    seen, first = Counter[str](), None
+    for seed in range(laws):
+        target = toy(seed, 3 + seed % 2, eos=-1, sharp=1.0 + seed % 4)
+
+        async def grown(target: Target = target) -> Draft:
+            return await tree.grow(target.open((0, 1)), 1, 2, Budget(depth, nodes), Rng.of(0))
+
+        draft = run([grown()])[0]
+        assert all(draw is Draw.CERTAIN for draw in draft.draw), (
+            "a node was drawn: its chance is not its path's probability"
+        )
+        values = _values(target, depth)
+        paths = {
+            tuple(draft.token[i] for i in draft.path_to(node)) for node in range(1, len(draft))
+        }
+        assert len(paths) <= nodes, f"law {seed}: {len(paths)} paths are more than {nodes}"
+        got = sum(map(values.__getitem__, paths))
+        found = list(values.values()) if beam is None else _found(values, beam, depth)
+        best = sum(sorted(found, reverse=True)[:nodes])
+        first = paths if first is None else first
+        seen["nodes"] += len(paths)
+        seen["left_out"] += len(found) - len(paths)
+        seen["distinct"] += paths != first
+        assert got > best - 1e-9, (
+            f"law {seed}: {got:.4f} tokens are expected of {nodes} nodes, {best:.4f} can be"
+        )
+    counts = BestTreeCounts(**seen)
+    require_mechanism_exercised(counts, tree)
+    return counts
+
+
+def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:
+    """The probability of every path: one pass over the tree of all."""
+    whole = TreeBuilder(1)
+    paths: dict[tuple[int, ...], int] = {(): 0}
+    for n in range(1, depth + 1):
+        for path in product(range(target.vocab.size), repeat=n):
+            paths[path] = whole.add(paths[path[:-1]], path[-1])
+
+    async def score() -> Scores:
+        return await target.open((0, 1)).score(whole.draft(), Want())
+
+    scores = run([score()])[0]
+    out: dict[tuple[int, ...], float] = {(): 1.0}
+    for path in paths:
+        if path:
+            out[path] = out[path[:-1]] * exp(scores.logp(paths[path[:-1]], path[-1:])[0])
+    del out[()]
+    return out
+
+
+def _found(values: dict[tuple[int, ...], float], beam: int, depth: int) -> list[float]:
+    """The values of the paths that a beam finds."""
+    tips, out = list[tuple[int, ...]]([()]), list[float]()
+    for n in range(1, depth + 1):
+        level = list[tuple[int, ...]]()
+        for tip in tips:
+            children = [path for path in values if len(path) == n and path[:-1] == tip]
+            level += sorted(children, key=values.__getitem__, reverse=True)[:beam]
+        out += [values[path] for path in level]
+        tips = sorted(level, key=values.__getitem__, reverse=True)[:beam]
+    return out

@@ -1,0 +1,265 @@
+"""The contract of decoders of the draft-and-verify family: recipes, and whatever is composed by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from polydec.core.decoder import Decoder, answer_one
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.scheduler import run
+from polydec.core.trace import Edited, Event, from_json, replay, to_json
+from polydec.core.types import Exactness
+from polydec.lab.testing.enumerate import NoiseSize, TooManyWays, counted_law, distance
+from polydec.lab.testing.examples import pairs
+from polydec.lab.testing.exercised import (
+    ExercisedCollector,
+    ExercisedCounts,
+    missing_kinds,
+    require_exercised,
+)
+from polydec.lab.testing.strict import StrictRng
+from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy_laws import FURTHER_LAWS, LATER_LENGTHS, ToyLaw, toy_laws
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.stats import DraftStats
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
+
+Make = Callable[[Target, Target], Decoder]
+"""(target, draft) -> the decoder to check."""
+
+PROMPT = (0, 1, 0)
+MOST_WAYS = 300
+"""Ways for draws to fall that are followed in an answer that is a token longer than the others: half a second of a core."""
+
+
+def check_decoder(
+    make: Make,
+    *,
+    laws: int = 8,
+    length: int = 3,
+    longer: int = 0,
+    tolerance: float = 1e-9,
+    unexercised: Mapping[str, str] | None = None,
+) -> ExercisedCounts:
+    """Raise AssertionError unless what `make` gives keeps its promise and everything that is promised of all decoders:
+    the output law (LAW) or the greedy text (ARGMAX), the ends of the answer, replay, single-use randomness, independence
+    of choices, and that a request's answer does not depend on its neighbours.
+
+    Args:
+        make: Makes the decoder of a target and a draft.
+        laws: See `check_law`, like the next ones.
+        length: Tokens of an answer.
+        longer: How many of the laws have an answer that is a token longer.
+        tolerance: Total variation that rounding may leave.
+        unexercised: Why something never happens.
+
+    Returns:
+        What the enumeration exercised; where no law is promised, what the answers of `check_ends` did.
+    """
+    kind = make(*pairs(1)[0]).exactness
+    if kind is not Exactness.APPROXIMATE:
+        check_greedy(make)
+    counts = check_ends(make)
+    if kind is Exactness.LAW:
+        counts = check_law(
+            make,
+            laws=laws,
+            length=length,
+            longer=longer,
+            tolerance=tolerance,
+            unexercised=unexercised,
+        )
+    else:
+        require_exercised(counts, "a check of answers", reasons=unexercised)
+    check_replay(make)
+    check_batch(make)
+    check_choices(make)
+    return counts
+
+
+def check_law(
+    make: Make,
+    *,
+    laws: int = 8,
+    length: int = 3,
+    longer: int = 0,
+    tolerance: float = 1e-9,
+    shapings: Iterable[str] = ("plain", "shaped", "greedy"),
+    unexercised: Mapping[str, str] | None = None,
+) -> ExercisedCounts:
+    """The enumerated output law is the target's, and tokens were drafted, accepted and rejected on the way.
+
+    Where the method drafts nothing in an answer, a longer one is enumerated; where it never drafts, hits or misses over the
+    usual laws, further ones follow (`toy_laws.FURTHER_LAWS`). Laws of four tokens are left out where noise is asked for that
+    can be enumerated over three only.
+
+    Args:
+        make: Makes the decoder of a target and a draft, both shaped.
+        laws: Random laws, at least 1.
+        length: Tokens of an answer, at least 1.
+        longer: How many of the laws, from the first, have an answer that is a token longer, unless its draws fall in over
+            MOST_WAYS ways: there a pass may accept one token more.
+        tolerance: Total variation that rounding may leave.
+        shapings: Names of `examples.SHAPERS`, each of which bends target and draft.
+        unexercised: By the name of a count, one sentence that says why it stays 0 ("drafted": a method that never drafts).
+
+    Returns:
+        What was exercised over the whole enumeration.
+
+    Raises:
+        AssertionError: The law is another one, or nothing was drafted, accepted or rejected without a reason.
+    """
+    names, reasons = tuple(shapings), {} if unexercised is None else unexercised
+    later = 0 if "drafted" in reasons else LATER_LENGTHS
+    usual = list(toy_laws(laws, length, names, longer=longer, later=later))
+    first = longer * len(names)
+    counts = _laws(make, usual[:first], tolerance, MOST_WAYS)
+    counts += _laws(make, usual[first:], tolerance, None)
+    for further in FURTHER_LAWS:
+        if missing_kinds(counts, reasons=reasons):
+            counts += _laws(make, further(names), tolerance, None)
+    assert counts.laws, "no law could be enumerated"
+    require_exercised(counts, "the enumeration", reasons=reasons)
+    return counts
+
+
+def _laws(
+    make: Make, toys: Iterable[ToyLaw], tolerance: float, most: int | None
+) -> ExercisedCounts:
+    """What was exercised over these laws, each of which is the target's; most: ways that are followed, None: all."""
+    counts = ExercisedCounts()
+    for one in toys:
+        decoder = make(one.target, one.draft)
+        try:
+            counts += _law(decoder, one, tolerance, most)
+        except NoiseSize:
+            continue
+        except TooManyWays:
+            counts += _law(decoder, one.shorter, tolerance, None)
+    return counts
+
+
+def _law(decoder: Decoder, one: ToyLaw, tolerance: float, most: int | None) -> ExercisedCounts:
+    """What was exercised over a law, in answers that grow until something is drafted."""
+    counts = ExercisedCounts()
+    for length in one.lengths:
+        collector, request = ExercisedCollector(), one.request(length)
+        got, _ = counted_law(
+            lambda rng, r=request, on=collector: answer_one(decoder, r, rng, on), most
+        )
+        off = distance(got, one.law(length))
+        assert off < tolerance, (
+            f"{one.called}, of {one.bare.vocab.size} tokens: the output law is off by {off:.2e}"
+        )
+        counts += collector.counts + ExercisedCounts(laws=1)
+        if collector.counts.drafted:
+            break
+    return counts
+
+
+def _run(
+    decoder: Decoder, *requests: Request, on: Callable[[Event], None] | None = None
+) -> list[Result]:
+    extra: dict[str, Any] = {} if on is None else {"on": on}
+    return run([answer_one(decoder, r, **extra) for r in requests])
+
+
+def check_greedy(make: Make) -> None:
+    """Greedy texts are those of plain decoding."""
+    for seed in range(6):
+        size = 3 + 5 * (seed % 3)
+        target, draft = (
+            Shaped(toy(seed + s, size, sharp=2.0), Greedy()) for s in (1, 50 * (seed % 2) + 1)
+        )
+        request = Request(PROMPT, max_tokens=24, seed=seed, ignore_eos=True)
+        got = _run(make(target, draft), request)[0].token_ids
+        want = _run(Speculative(target, Nothing(), Match(), Fixed(0)), request)[0].token_ids
+        assert got == want, f"greedy text {got} is not that of plain decoding, {want}"
+
+
+def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
+    """An answer ends at its first EOS or stop id, which it holds, or at max_tokens; nothing follows, inside an accepted
+    run either. With ignore_eos it does not end at EOS. ledger: whether its statistics are those of draft and verify. What was
+    drafted on the way is returned."""
+    collector = ExercisedCollector()
+    for seed in range(24):
+        size, ids = 3 + seed % 3, frozenset[int]({0} if seed % 5 == 4 else ())
+        target, draft = (
+            toy(seed, size, sharp=2.0),
+            toy(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1),
+        )
+        for ignore in (False, True):
+            request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
+            out = _run(make(target, draft), request, on=collector)[0]
+            ends = ids | (frozenset() if ignore else target.vocab.eos)
+            assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
+            stopped = out.token_ids[-1] in ends
+            assert out.finish_reason == ("stop" if stopped else "length"), (
+                f"{out.token_ids} ended by {out.finish_reason}"
+            )
+            assert stopped or len(out.token_ids) == request.max_tokens, (
+                f"{len(out.token_ids)} tokens, no end among them"
+            )
+            assert len(out.token_ids) <= request.max_tokens, (
+                f"{len(out.token_ids)} tokens are over max_tokens"
+            )
+            if not ledger:
+                continue
+            s = out.stats
+            assert isinstance(s, DraftStats), f"the statistics are {type(s).__name__}"
+            assert len(out.token_ids) <= s.passes + s.accepted, (
+                "more tokens than passes and accepted drafts account for"
+            )
+    return collector.counts
+
+
+def check_replay(make: Make) -> None:
+    """The edits of the trace, read back from JSON, add up to the answer; every draw has a name of its own."""
+    for seed in range(8):
+        target, draft = toy(seed, 5), toy(seed + 1, 5, cost=0.1)
+        events, decoder = list[Event](), make(target, draft)
+        coro = answer_one(
+            decoder, Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append
+        )
+        out = run([coro])[0]
+        read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
+        assert read == events, "an event is not what its JSON says"
+        got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, Edited)]))
+        assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
+        plain = _run(decoder, Request(PROMPT, max_tokens=20, seed=seed))[0].token_ids
+        assert plain == out.token_ids, "the answer changed when it was watched"
+
+
+def check_batch(make: Make) -> None:
+    """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone."""
+    target, draft = toy(11, 6), toy(12, 6, cost=0.1)
+    decoder = make(target, draft)
+    requests = [
+        Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 3 + 5 * (i % 4), seed=i // 2, choice=i % 2)
+        for i in range(9)
+    ]
+    alone = [_run(decoder, r)[0] for r in requests]
+    for order in (requests, requests[::-1]):
+        together = dict(zip(map(requests.index, order), _run(decoder, *order), strict=True))
+        for i, want in enumerate(alone):
+            assert together[i].token_ids == want.token_ids, (
+                f"request {i} has another answer beside its neighbours"
+            )
+
+
+def check_choices(make: Make) -> None:
+    """Choices of one request, and requests of other seeds, draw independently of each other."""
+    target, draft = toy(21, 6, sharp=0.5), toy(22, 6, sharp=0.5, cost=0.1)
+    decoder = make(target, draft)
+    for vary in ("choice", "seed"):
+        requests = [replace(Request(PROMPT, 12, ignore_eos=True), **{vary: i}) for i in range(8)]
+        texts = [r.token_ids for r in _run(decoder, *requests)]
+        assert len(set(texts)) == len(texts), f"requests that differ in {vary} gave the same text"

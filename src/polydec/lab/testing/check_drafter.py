@@ -1,0 +1,315 @@
+"""The contract of drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isclose
+from typing import Any, ClassVar
+
+from polydec.core.decoder import answer_one
+from polydec.core.protocols import Scores, Session, Shaper, Target
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Draw, Exactness, Reads
+from polydec.lab.testing.enumerate import distance, law_of, target_law
+from polydec.lab.testing.examples import bend
+from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.strict import StrictRng
+from polydec.lab.testing.toy import toy
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.protocols import Drafter, Guess, Verifier
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.walk import prefill
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.verifiers.match import Match
+
+TEXT = (0, 1, 0, 1, 2, 0, 1)
+REPEATED = (0, 1, 0, 1, 0, 1)
+OTHERS = (
+    (0, 1, 0, 1, 0, 1, 0, 1),
+    (1, 1, 0, 1, 1, 0, 1, 1),
+    (0, 0, 1, 0, 0, 1, 0, 0),
+    (1, 0, 1, 1, 0, 1, 1, 0),
+)
+"""Texts in which something comes back, each of them another one."""
+
+
+@dataclass
+class DrafterCounts(ContractCounts):
+    """What a check saw a drafter do.
+
+    drafted: nodes that could have been accepted; accepted: of these, by the verifier; rejected: those below the last accepted
+    one; laws: that were enumerated; proposing: rounds with a proposal; distinct: proposals that were others than the first,
+    where there was one for each of several texts; learned: rounds in which a guess that had learned nothing proposed something
+    else.
+    """
+
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    laws: int = 0
+    proposing: int = 0
+    distinct: int = 0
+    learned: int = 0
+
+    def see(self, draft: Draft, verdict: Verdict) -> None:
+        """Count one round."""
+        last = verdict.path[-1] if verdict.path else 0
+        nodes = sum(map(len, draft.children))
+        self.drafted += nodes
+        self.accepted += len(verdict.path)
+        self.rejected += len(draft.children[last])
+        self.proposing += nodes > 0
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A lossless verifier whose rounds are counted."""
+
+    inner: Verifier
+    counts: DrafterCounts
+    exactness: ClassVar[Exactness] = Exactness.LAW
+
+    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+        verdict = self.inner.verify(draft, scores, rng, position)
+        self.counts.see(draft, verdict)
+        return verdict
+
+
+def _now(coro: Coroutine[Any, Any, Any]) -> Any:
+    return run([coro])[0]
+
+
+def check_drafter(
+    drafter: Drafter,
+    *,
+    size: int = 3,
+    tolerance: float = 1e-9,
+    shapers: Sequence[Shaper[Any]] = (),
+) -> DrafterCounts:
+    """Raise AssertionError unless the drafter's proposals are trees below the root that stay within the budget, depend on
+    nothing but the text, what it was shown and the randomness, are left alone by a fork's doings, and change neither the
+    text under `match` nor the law under `exact`; and unless it was seen at work: it proposed, some of that was accepted and
+    some was not, it proposed otherwise for another text, and what it learned showed in what it proposed.
+
+    size: tokens of the toy targets; a drafter that holds a model must hold one of that size. shapers: what bends the targets,
+    such as a constraint. A class attribute `unexercised` of the drafter says, by the name of a count (DrafterCounts), why that
+    is 0. Returns the counts.
+    """
+    counts = DrafterCounts()
+    _now(_rounds(drafter, bend(toy(9, size, sharp=2.0), shapers), counts))
+    for seed in (5, 6):
+        target = bend(toy(seed, size), shapers)
+        counts.distinct += len({_now(_first(drafter, target, text)) for text in OTHERS}) - 1
+    require_mechanism_exercised(counts, drafter, ("distinct", "learned"))
+    in_laws = DrafterCounts()
+    for seed in range(3):
+        bare = toy(seed + 1, size)
+        target = bend(bare, shapers)
+        for prompt in ((0, 1), REPEATED):
+            _law(drafter, bare, prompt, 3, shapers, tolerance, in_laws)
+        request = Request(TEXT, max_tokens=24, ignore_eos=True, seed=seed)
+        match = Counting(Match(), counts)
+        texts = [
+            _now(
+                answer_one(Speculative(target, d, match, Fixed(5, 12)), request, StrictRng.of(seed))
+            )
+            for d in (Nothing(), drafter)
+        ]
+        assert texts[0].token_ids == texts[1].token_ids, "under `match` a draft changed the text"
+    # drafters that look up what was written need more of it
+    if not (in_laws.accepted and in_laws.rejected):
+        _law(drafter, toy(1, size), REPEATED, 4, shapers, tolerance, in_laws)
+    counts += in_laws
+    require_mechanism_exercised(counts, drafter)
+    return counts
+
+
+def _law(
+    drafter: Drafter,
+    bare: Target,
+    prompt: tuple[int, ...],
+    length: int,
+    shapers: Sequence[Shaper[Any]],
+    tolerance: float,
+    counts: DrafterCounts,
+) -> None:
+    """The law of answers of a length under exact verification is that of the target; rounds are counted."""
+    request = Request(prompt, max_tokens=length)
+    decoder = Speculative(bend(bare, shapers), drafter, Counting(Exact(), counts), Fixed(2, 4))
+    off = distance(
+        law_of(lambda rng: answer_one(decoder, request, rng)),
+        target_law(bare, prompt, length, shapers),
+    )
+    counts.laws += 1
+    assert off < tolerance, (
+        f"under exact verification the output law {counts.laws} is off by {off:.2e}"
+    )
+
+
+async def _first(drafter: Drafter, target: Target, text: Sequence[int]) -> tuple[Any, ...]:
+    """What is proposed behind a text, most of which was written after the drafter had been opened."""
+    worker = await Worker.open(drafter, target, text[:3])
+    for i, token in enumerate(text[3:], 3):
+        draft = Draft.chain(worker.root)
+        if i >= len(text) - 3:  # some drafters read what they laid into a pass
+            draft = await worker.propose(Budget(4, 12))
+        scores = await worker.scores(draft)
+        worker.take(draft, scores, Verdict((), token))
+    draft = await worker.propose(Budget(4, 12))
+    worker.close()
+    return _guess_of(draft)
+
+
+@dataclass
+class Worker:
+    """A drafter at work on one text. position: of the token behind the root."""
+
+    guess: Guess
+    session: Session
+    root: int
+    position: int
+
+    @staticmethod
+    async def open(drafter: Drafter, target: Target, text: Sequence[int]) -> Worker:
+        session = target.open(text)
+        guess = drafter.open(text, session)
+        await prefill(session, guess, text)
+        return Worker(guess, session, text[-1], len(text))
+
+    async def propose(self, budget: Budget) -> Draft:
+        return await self.guess.propose(self.root, self.position, budget, Rng.of(self.position))
+
+    async def scores(self, draft: Draft) -> Scores:
+        return await self.session.score(draft, replace(self.guess.want, law=Reads.ROW))
+
+    def take(self, draft: Draft, scores: Scores, verdict: Verdict, learns: bool = True) -> None:
+        self.session.commit(verdict.committed(draft))
+        if learns:
+            self.guess.learn(draft, scores, verdict)
+        self.root, self.position = verdict.bonus, self.position + len(verdict.path) + 1
+
+    def fork(self) -> Worker:
+        session = self.session.fork()
+        return Worker(self.guess.fork(session), session, self.root, self.position)
+
+    def close(self) -> None:
+        self.guess.close()
+        self.session.close()
+
+
+BUDGETS = (
+    Budget(3, 6),
+    Budget(0, 0),
+    Budget(1, 2),
+    Budget(4, 3),
+    Budget(2, 64),
+    Budget(6, 12),
+)
+
+
+async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> None:
+    """One guess is forked in every round and its twin goes another way, one is never forked, and one never learns."""
+    forked, alone, untaught = [await Worker.open(drafter, target, TEXT) for _ in range(3)]
+    price = forked.guess.price
+    assert 0.0 <= price < inf, f"price is {price}: it must be milliseconds, 0 or more"
+    twin, size = forked.fork(), target.vocab.size
+    for i, budget in enumerate((*BUDGETS, *BUDGETS, *BUDGETS)):
+        other = forked.fork()
+        drafts = [await w.propose(budget) for w in (forked, alone, other)]
+        for draft in drafts:
+            _legal(draft, forked.root, budget, size)
+            assert _same(drafts[0], draft), "the same text and randomness gave another draft"
+        counts.learned += _guess_of(drafts[0]) != _guess_of(await untaught.propose(budget))
+        for draft in drafts[2:]:
+            scores = await other.scores(draft)
+            other.take(draft, scores, Verdict((), _drawn(scores, 0, other.position, 1)))
+            draft = await other.propose(budget)
+            scores = await other.scores(draft)
+            other.take(draft, scores, Verdict((), _drawn(scores, 0, other.position, 1)))
+            other.close()
+        for worker in (forked, alone, untaught):
+            draft = drafts[0]
+            scores = await worker.scores(draft)
+            verdict = Match().verify(draft, scores, Rng.of(1), worker.position)
+            if i % 3 == 2:  # as if the target had taken all of a path
+                path = draft.path_to(_last(draft))
+                verdict = Verdict(path, _drawn(scores, _last(draft), worker.position, 0))
+            if worker is forked:
+                counts.see(draft, verdict)
+            worker.take(draft, scores, verdict, learns=worker is not untaught)
+    fresh = await Worker.open(drafter, target, TEXT)
+    late = [await w.propose(Budget(3, 6)) for w in (twin, fresh)]  # in one company
+    assert _same(*late), "what one guess learned changed its fork"
+    for worker in (forked, alone, untaught, twin, fresh):
+        worker.close()
+
+
+def _drawn(scores: Scores, node: int, position: int, choice: int) -> int:
+    """What the target says behind a node."""
+    only = scores.certain(node)
+    rng = Rng.of(2, choice).at("token", position)
+    return rng.categorical(scores.row(node).exp()) if only is None else only
+
+
+def _last(draft: Draft) -> int:
+    """The last node that may be accepted."""
+    return max((c for below in draft.children for c in below), default=0)
+
+
+def _same(a: Draft, b: Draft) -> bool:
+    """Whether two drafts hold the same nodes, drawn of the same laws."""
+    return (
+        (a.token, a.parent, a.draw, a.probe) == (b.token, b.parent, b.draw, b.probe)
+        and _near(a.chance or (), b.chance or ())
+        and all(
+            x_V is y_V if x_V is None or y_V is None else _near(x_V.tolist(), y_V.tolist())
+            for x_V, y_V in zip(a.law, b.law, strict=True)
+        )
+    )
+
+
+def _near(a: Sequence[float], b: Sequence[float]) -> bool:
+    return len(a) == len(b) and all(isclose(x, y, abs_tol=1e-6) for x, y in zip(a, b))
+
+
+def _guess_of(draft: Draft) -> tuple[Any, ...]:
+    """The paths that may be accepted, and the laws that their tokens were drawn of, roughly."""
+    nodes = [c for below in draft.children for c in below]
+    laws = [draft.law[node] for node in nodes]
+    return (
+        *(tuple(draft.token[i] for i in draft.path_to(node)) for node in nodes),
+        *(None if law_V is None else tuple(round(x, 3) for x in law_V.tolist()) for law_V in laws),
+    )
+
+
+def _legal(draft: Draft, root: int, budget: Budget, size: int) -> None:
+    assert draft.token[0] == root and draft.parent[0] == -1, (
+        f"node 0 is {draft.token[0]}, not the root {root}"
+    )
+    probe, state = (draft.probe or (False,))[0], (draft.state or (None,))[0]
+    certain = draft.draw[0] is Draw.CERTAIN and draft.law[0] is None
+    assert certain and not probe and state is None and (draft.chance or (1.0,))[0] == 1.0, (
+        "node 0 is not the pending root: a certain token of the text, of chance 1"
+    )
+    assert all(0 <= p < i for i, p in enumerate(draft.parent[1:], 1)), (
+        "a node stands before its parent"
+    )
+    assert all(0 <= x < size for x in draft.token), f"{draft.token} holds what is no token"
+    assert max(draft.depth) <= budget.depth, (
+        f"depth {max(draft.depth)} is over the budget's {budget.depth}"
+    )
+    assert len(draft) - 1 <= budget.nodes, (
+        f"{len(draft) - 1} nodes are over the budget's {budget.nodes}"
+    )
+    for i in range(1, len(draft)):
+        assert (draft.law[i] is None) == (draft.draw[i] is Draw.CERTAIN), (
+            f"node {i} is {draft.draw[i]}, its law says otherwise"
+        )
+    for children in draft.children:
+        certain = [draft.token[c] for c in children if draft.draw[c] is not Draw.INDEPENDENT]
+        assert len(certain) == len(set(certain)), f"siblings {certain} hold one token twice"

@@ -1,0 +1,184 @@
+"""The contract of drafters that read the target's hidden states: they are the right ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+
+from polydec.core.protocols import Session
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.toy import toy
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.economics.tree_builder import TreeBuilder
+from polydec.methods.speculative.loop.protocols import Drafter, Guess
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.loop.walk import prefill
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.sessions.lm import LM
+
+SIZE = 7
+
+
+@dataclass(frozen=True)
+class InformedCounts(ContractCounts):
+    """What a check saw a drafter make of states.
+
+    Args:
+        drafted: Drafted tokens that the text holds.
+        informed: Rounds in which other tokens were drafted than in an earlier one behind the same token, on the same text or
+            another: the states alone can have told which.
+        middle: Rounds whose last state that counts was that of a node with others behind it.
+    """
+
+    drafted: int = 0
+    informed: int = 0
+    middle: int = 0
+
+
+def check_informed(make: Callable[[LM], Drafter]) -> InformedCounts:
+    """Raise AssertionError unless a drafter that can tell the text from the target's states is never wrong.
+
+    make: target -> the drafter, as an oracle: where the method has weights, something that knows the toy takes their place
+    (`Table.after` tells the next token from a state and the tokens behind it). The text is greedy. What is fed is not
+    always what the drafter proposed: wrong tokens stand beside and behind it, or nothing of it is fed, so that the state
+    that counts is now the root's, now that of a node in the middle; guesses are forked on the way, and answers written side
+    by side. From the second round on every proposal must hold the text as far as it goes, and at least its first token.
+
+    A class attribute `unexercised` of the drafter says, by the name of a count (InformedCounts), why that is 0. Returns the
+    counts.
+    """
+    seen, drafter = Counter[str](), None
+    for seed, tree in product(range(2), (True, False)):
+        law = toy(seed, SIZE, eos=-1, sharp=3.0, tree=tree)
+        drafter, prompts = make(law), ((0,), (0, 1, 2), (3, 1, 4, 1, 5))
+        first = dict[int, int]()
+        run([_answer(law, drafter, prompt, at, seen, first) for at, prompt in enumerate(prompts)])
+    counts = InformedCounts(**seen)
+    require_mechanism_exercised(counts, drafter)
+    return counts
+
+
+@dataclass
+class Line:
+    """One answer under way."""
+
+    guess: Guess
+    session: Session
+    root: int
+    position: int
+    told: bool
+    seen: Counter[str]
+    first: dict[int, int]
+    """By the root, the token that was drafted first behind it, in any answer under one law."""
+
+    def fork(self) -> Line:
+        session = self.session.fork()
+        return replace(self, guess=self.guess.fork(session), session=session)
+
+    def close(self) -> None:
+        self.guess.close()
+        self.session.close()
+
+
+async def _answer(
+    law: LM,
+    drafter: Drafter,
+    prompt: tuple[int, ...],
+    offset: int,
+    seen: Counter[str],
+    first: dict[int, int],
+) -> None:
+    session = Shaped(law, Greedy()).open(prompt)
+    guess = drafter.open(prompt, session)
+    line = Line(guess, session, prompt[-1], len(prompt), False, seen, first)
+    await prefill(session, guess, prompt)
+    kinds = list(FEEDS)
+    for i in range(10):
+        twin = line.fork()
+        await _round(line, kinds[(i + offset) % len(kinds)], Budget(1 + i % 4, 8))
+        await _round(
+            twin, kinds[(i + offset + 1) % len(kinds)], Budget(3, 8)
+        )  # goes another way, and is left behind
+        await _round(twin, "as proposed", Budget(3, 8))
+        await _round(line, "as proposed", Budget(2, 8))
+        twin.close()
+    line.close()
+
+
+async def _round(line: Line, kind: str, budget: Budget) -> None:
+    """Propose, look whether it is right, feed something of this kind, learn."""
+    rng = Rng.of(0)
+    draft = await line.guess.propose(line.root, line.position, budget, rng)
+    text = await _text(line, budget.depth + 1)
+    held = len(draft.nodes_of((line.root, *text))) - 1
+    node = draft.nodes_of((line.root, *text))[-1]
+    where = (
+        f"behind position {line.position - 1}, after a round that was fed {line.told or 'nothing'}"
+    )
+    assert not draft.children[node], (
+        f"{where}: {[draft.token[c] for c in draft.children[node]]} were drafted for {text[held]}"
+    )
+    assert held or not line.told, f"{where}: nothing was drafted"
+    line.seen["drafted"] += held
+    if held:
+        line.seen["informed"] += line.first.setdefault(line.root, text[0]) != text[0]
+    fed = FEEDS[kind](draft, text)
+    scores = await line.session.score(
+        fed, replace(line.guess.want, law=Reads.ROW, prompt=False, last=False)
+    )
+    verdict = Match().verify(fed, scores, rng, line.position)
+    last = verdict.path[-1] if verdict.path else 0
+    line.seen["middle"] += last < len(fed) - 1
+    line.session.commit(verdict.committed(fed))
+    line.guess.learn(fed, scores, verdict)
+    line.root, line.position, line.told = verdict.bonus, line.position + len(verdict.path) + 1, True
+
+
+async def _text(line: Line, n: int) -> list[int]:
+    """The next n tokens."""
+    twin, draft = line.session.fork(), Draft.chain(line.root)
+    for i in range(n):
+        scores = await twin.score(draft, Want())
+        draft = Draft.chain(line.root, (*draft.token[1:], scores.argmax(i)))
+    twin.close()
+    return list(draft.token[1:])
+
+
+def _beside(draft: Draft, text: list[int]) -> Draft:
+    """Wrong tokens stand before the right ones, with something below them."""
+    out, place = TreeBuilder(draft.token[0]), [0]
+    for i in range(1, len(draft)):
+        parent = place[draft.parent[i]]
+        if not out.children[parent]:
+            wrong = out.put(parent, (draft.token[i] + 1) % SIZE)
+            out.put(wrong, text[0])
+        place.append(out.put(parent, draft.token[i]))
+    return out.draft()
+
+
+def _behind(draft: Draft, text: list[int]) -> Draft:
+    """The first token of the text, and wrong ones behind it."""
+    wrong = (text[1] + 1) % SIZE
+    return Draft.chain(draft.token[0], (text[0], wrong, wrong))
+
+
+def _wrong(draft: Draft, text: list[int]) -> Draft:
+    """Nothing that is right."""
+    return Draft.certain(
+        (draft.token[0], (text[0] + 1) % SIZE, (text[0] + 2) % SIZE, text[0]), (-1, 0, 0, 1)
+    )
+
+
+FEEDS: dict[str, Callable[[Draft, list[int]], Draft]] = {
+    "as proposed": lambda draft, text: draft,
+    "wrong ones beside": _beside,
+    "wrong ones behind": _behind,
+    "all wrong": _wrong,
+    "none": lambda draft, text: Draft.chain(draft.token[0]),
+}

@@ -1,0 +1,226 @@
+"""The contract of decoders of the insertion family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from polydec.core.decoder import Decoder, answer_one, answers
+from polydec.core.insertion_law import Inserter, Offer
+from polydec.core.law import NEG_INF
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.trace import Edited, Event, from_json, replay, to_json
+from polydec.core.types import Edit, Exactness
+from polydec.lab.testing.enumerate import Law, distance, law_of
+from polydec.lab.testing.exercised import ContractCounts, require_exercised
+from polydec.lab.testing.strict import StrictRng
+from polydec.lab.testing.toy_insertion import Asked, Last, Posterior, ToyInserter, left_open
+
+Make = Callable[[Inserter], Decoder]
+"""inserter -> the decoder to check."""
+SHORT = [text for n in range(4) for text in product(range(2), repeat=n)]
+"""All texts of up to three of two tokens."""
+
+
+@dataclass(frozen=True)
+class InsertionCounts(ContractCounts):
+    """What a check saw a decoder of the insertion family do.
+
+    Args:
+        answers: Answers whose traces were read. 0 or more, like all of these.
+        inserted: Tokens that were put before one that stood.
+    """
+
+    answers: int = 0
+    inserted: int = 0
+
+
+def check_inserting(make: Make, *, unexercised: Mapping[str, str] | None = None) -> InsertionCounts:
+    """Raise AssertionError unless answers end where they should, what is given stays, edits replay to the answer, draws have
+    names of their own, a request says in a batch what it says alone, choices differ, and slates are closed however a run ends;
+    and, where the law is promised, texts are drawn from the law that the model was made of. Tokens put before
+    others must have been seen, unless `unexercised` says, by the name of a count (InsertionCounts), why there are none. Returns
+    the counts."""
+    check_ends(make)
+    check_given(make)
+    counts = check_replay(make)
+    check_batch(make)
+    check_closed(make)
+    if make(posterior(0)).exactness is Exactness.LAW:
+        check_law(make)
+    require_exercised(counts, "a check of insertion", ("inserted",), unexercised)
+    return counts
+
+
+def some_law(seed: int) -> Law:
+    """A law over SHORT."""
+    g = torch.Generator().manual_seed(seed)
+    p_N = torch.softmax(2 * torch.randn(len(SHORT), generator=g, dtype=torch.float64), 0)
+    return dict(zip(SHORT, p_N.tolist(), strict=True))
+
+
+def posterior(seed: int, *, even: bool = True) -> ToyInserter:
+    """What perfect training makes of such a law."""
+    return ToyInserter(Posterior(some_law(seed), 2, even=even))
+
+
+def last(seed: int, size: int = 3, sharp: float = 1.0) -> ToyInserter:
+    """A model that only ever puts a token last."""
+    return ToyInserter(Last(step(seed, size, sharp)))
+
+
+def step(seed: int, size: int, sharp: float) -> Tensor:
+    """The law of a token, or of the end, by the token before it."""
+    g = torch.Generator().manual_seed(seed)
+    return torch.softmax(
+        sharp * torch.randn(size + 1, size + 1, generator=g, dtype=torch.float64), -1
+    )
+
+
+class Anything(Last):
+    """Puts any token into any slot, and finds something missing nine times of ten."""
+
+    def forward(self, queries: Sequence[Asked]) -> list[Offer]:
+        offers = super().forward(queries)
+        even = [
+            torch.zeros_like(o.logw_SV).index_fill(-1, torch.tensor([self.size]), NEG_INF)
+            for o in offers
+        ]
+        return [Offer(logw_SV, 0.1) for logw_SV in even]
+
+
+def ended(law: Law, end: int = 2) -> Law:
+    """The same texts with the end behind them."""
+    return {(*text, end): p for text, p in law.items()}
+
+
+def check_law(make: Make, *, laws: int = 2, tolerance: float = 1e-12) -> None:
+    """The enumerated output law is that of which the model knows the posteriors."""
+    for seed in range(laws):
+        decoder, request = make(posterior(seed)), Request((0,), max_tokens=5)
+        got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
+        off = distance(got, ended(some_law(seed)))
+        assert off < tolerance, f"the output law is off by {off:.2e} (seed {seed})"
+
+
+def check_ends(make: Make) -> None:
+    """An answer ends with EOS, or at max_tokens, or at a stop id, which it holds. With ignore_eos only the last two."""
+    for seed in range(20):
+        model, stop = last(seed, 4, 2.0), frozenset[int]({0} if seed % 5 == 4 else ())
+        for ignore in (False, True):
+            request = Request((1,), 1 + seed % 9, stop, ignore, seed)
+            out = run([answer_one(make(model), request)])[0]
+            ends = stop | (frozenset[int]() if ignore else frozenset({4}))
+            assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
+            stopped = out.token_ids[-1] in ends
+            assert out.finish_reason == ("stop" if stopped else "length"), (
+                f"{out.token_ids} ended by {out.finish_reason}"
+            )
+            assert stopped or len(out.token_ids) == request.max_tokens, (
+                f"{len(out.token_ids)} tokens, no end among them"
+            )
+            assert out.stats.passes <= request.max_tokens, (
+                f"{out.stats.passes} passes for {request.max_tokens} tokens"
+            )
+
+
+def check_given(make: Make) -> None:
+    """Given tokens stay, in their order and without anything between them; a gap takes no more than stands for it; an end
+    that is given is the last token."""
+    given = (None, None, 3, None, 2, 2, None, None, None, 4)
+    model = ToyInserter(Anything(step(3, 4, 1.0)))
+    for seed in range(20):
+        out = run([answer_one(make(model), Request((1,), len(given), given=given, seed=seed))])[
+            0
+        ].token_ids
+        assert out[-1] == 4 and 4 not in out[:-1], f"{out} does not end with its end"
+        fits = any(
+            len(out) == a + b + c + 4 and out[a] == 3 and out[a + b + 1 : a + b + 3] == (2, 2)
+            for a, b, c in product(range(3), range(2), range(4))
+        )
+        assert fits, f"{out} does not keep {given}"
+    request = Request((1,), 5, given=(None, 1, None, None, 0), ignore_eos=True)
+    out = run([answer_one(make(model), request)])[0].token_ids
+    assert len(out) == 5 and out[1] == 1 and out[4] == 0, f"{out} does not fill {request.given}"
+
+
+def check_replay(make: Make) -> InsertionCounts:
+    """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing; notes are of its tokens.
+    Returns what was seen."""
+    answers, inserted = 0, 0
+    for seed in range(6):
+        events, decoder = list[Event](), make(posterior(seed))
+        request = Request((0,), max_tokens=5, seed=seed, logprobs=2)
+        out = run([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
+        read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
+        assert read == events, "an event is not what its JSON says"
+        got = tuple(replay((0,), [e.edit for e in read if isinstance(e, Edited)]))
+        assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
+        plain = run([answer_one(decoder, Request((0,), max_tokens=5, seed=seed))])[0].token_ids
+        assert plain == got, "the answer changed when it was watched"
+        notes = out.logprobs or ()
+        assert tuple(n.token for n in notes) == got and all(n.model_logp <= 0 for n in notes), (
+            f"notes: {notes}"
+        )
+        answers += 1
+        inserted += _inserted([e.edit for e in read if isinstance(e, Edited)], decoder.vocab.eos)
+    return InsertionCounts(answers, inserted)
+
+
+def _inserted(edits: Sequence[Edit], ends: frozenset[int]) -> int:
+    """How many tokens were put before one that is no end, behind a prompt of one token."""
+    text, count = [0], 0
+    for edit in edits:
+        for at in sorted(edit.erase, reverse=True):
+            del text[at]
+        for at, token in edit.insert:
+            count += not ends.issuperset(text[at:])
+            text.insert(at, token)
+        for at, token in sorted(edit.write):
+            text[at : at + 1] = [token]
+    return count
+
+
+def check_batch(make: Make) -> None:
+    """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone."""
+    decoder = make(last(7, 6, 0.7))
+    requests = [Request((i % 3,), 2 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
+    alone = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
+    for order in (requests, requests[::-1]):
+        together = dict(
+            zip(
+                map(requests.index, order),
+                run([answer_one(decoder, r) for r in order]),
+                strict=True,
+            )
+        )
+        assert [together[i].token_ids for i in range(len(requests))] == alone, (
+            "another answer beside its neighbours"
+        )
+
+
+def check_closed(make: Make) -> None:
+    """Choices come in order, each drawn for itself; a run that is cancelled leaves no slate open."""
+    decoder, request = make(last(7, 6, 0.7)), Request((0,), 12, n=6, ignore_eos=True)
+    left_open()
+    several = run([answers(decoder, request)])[0]
+    assert [r.choice for r in several] == list(range(6)) and len(
+        {r.token_ids for r in several}
+    ) > 4, "choices are alike"
+    single = [
+        run([answer_one(decoder, Request((0,), 12, choice=c, ignore_eos=True))])[0].token_ids
+        for c in range(6)
+    ]
+    assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
+    assert not left_open(), "a slate stayed open after the answers"
+    scheduler = Scheduler()
+    task = scheduler.submit(answers(decoder, request))
+    scheduler.step()
+    scheduler.cancel(task)
+    assert not left_open(), "a slate stayed open after a cancelled run"

@@ -1,0 +1,106 @@
+"""The contract of policies."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.core.types import Draft
+from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.methods.speculative.loop.protocols import Policy
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+PHASE = 12
+"""Rounds of a history in which drafts fare alike."""
+CHANCES = tuple(i / 100 for i in range(101))
+
+Shown = tuple[int, int, int, bool, tuple[bool, ...]]
+"""What a budget says: its three sizes, whether it is graded, and whether to go on behind each of CHANCES."""
+
+
+@dataclass
+class PolicyCounts(ContractCounts):
+    """What a check saw a policy do.
+
+    rounds: of all histories; accepted, rejected: drafts that were so as a whole; moved: budgets that were others than the
+    first; stopping: budgets that end a draft at some chance and not at another; joined: rounds that were told how many
+    sequences share them.
+    """
+
+    rounds: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    moved: int = 0
+    stopping: int = 0
+    joined: int = 0
+
+
+def check_policy(policy: Policy[Any]) -> PolicyCounts:
+    """Raise AssertionError unless budgets are legal and follow from what was observed alone, and the policy was seen to move:
+    drafts as long as it lets them be are accepted as a whole for a time, then rejected, then one or the other, while batches
+    grow and shrink. States are never written to; a graded budget ends a draft somewhere.
+
+    A class attribute `unexercised` of the policy says, by the name of a count (PolicyCounts), why that is 0. Returns the
+    counts.
+    """
+    counts = PolicyCounts()
+    runs = [_run(policy, counts) for _ in range(2)]
+    assert runs[0] == runs[1], "the same history gave other budgets"
+    counts.moved = len(set(runs[0])) - 1
+    wanted = ["accepted", "rejected", "moved"]
+    wanted += ["stopping"] * any(shown[3] for shown in runs[0])
+    wanted += ["joined"] * hasattr(policy, "joined")
+    require_mechanism_exercised(counts, policy, wanted)
+    return counts
+
+
+def _shown(policy: Policy[Any], state: Any) -> Shown:
+    """What a state allows; a budget is asked once, as it may count the nodes of its draft."""
+    budget = policy.budget(state)
+    assert budget.depth >= 0 and budget.nodes >= 0 and budget.width >= 1, f"{budget} is not legal"
+    on = tuple(bool(policy.budget(state).go_on(1, q)) for q in CHANCES)
+    return budget.depth, budget.nodes, budget.width, budget.graded, on
+
+
+def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
+    dice, state, seen = random.Random(7), policy.start(), list[Shown]()
+    joined = getattr(policy, "joined", None)
+    for i in range(5 * PHASE):
+        if joined is not None:
+            sequences = 1 + 7 * (i // (PHASE // 2) % 2)
+            told = joined(state, sequences)
+            assert _shown(policy, told) == _shown(policy, joined(state, sequences)), (
+                "one state and as many sequences gave two budgets"
+            )
+            state, counts.joined = told, counts.joined + 1
+        shown = _shown(policy, state)
+        assert shown == _shown(policy, state), "one state gave two budgets"
+        seen.append(shown)
+        counts.rounds += 1
+        counts.stopping += len(set(shown[4])) > 1
+        draft = _drafted(policy.budget(state), dice)
+        most = len(draft) - 1
+        took = (most, 0, most, dice.choice((0, most)), dice.randint(0, most))[i // PHASE]
+        counts.accepted += took == most > 0
+        counts.rejected += not took and most > 0
+        verdict = Verdict(tuple(range(1, 1 + took)), 2)
+        after = policy.observe(state, draft, verdict)
+        again = policy.observe(state, draft, verdict)
+        assert _shown(policy, after) == _shown(policy, again), (
+            "the same round, observed twice, gave other budgets"
+        )
+        assert shown == _shown(policy, state), "a state was written to by what came after it"
+        state = after
+    return seen
+
+
+def _drafted(budget: Budget, dice: random.Random) -> Draft:
+    """A chain as long as the budget lets it be, of a drafter that is rather sure."""
+    chances, most = [1.0], min(budget.depth, budget.nodes)
+    while len(chances) <= most:
+        chances.append(dice.choice((0.97, 0.9, 0.9, 0.85, 0.6)))
+        if not budget.go_on(len(chances) - 1, chances[-1]):
+            break
+    n = len(chances)
+    return Draft.certain((0, *[1] * (n - 1)), range(-1, n - 1), chances)

@@ -1,0 +1,95 @@
+"""The contract of preemption: a request that is put on hold gives its cache back, and its text stays what it is alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.core.decoder import Decoder, answer_one
+from polydec.core.effects import Coro
+from polydec.core.protocols import Target
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, run
+from polydec.lab.testing.exercised import ContractCounts
+from polydec.lab.testing.toy import toy
+from polydec.models.sessions.lm import LM
+
+PROMPT = (0, 1, 0, 2, 0, 1)
+
+
+@dataclass(frozen=True)
+class PreemptionCounts(ContractCounts):
+    """What a check of requests on hold saw.
+
+    Args:
+        answers: Answers that were compared with what their requests say alone. 0 or more, like all of these.
+        holds: How often a request was put on hold.
+    """
+
+    answers: int = 0
+    holds: int = 0
+
+
+def run_on_hold(coros: Sequence[Coro], laws: Sequence[LM]) -> tuple[list[Any], list[int]]:
+    """Drive coroutines side by side as if there were next to no memory: at four of five passes, drawn once for all, each is
+    asked to stop, and gives back all that it holds of these laws when it has. Results in order, and how often each was put on
+    hold. Raises the first error.
+
+    laws: every law whose sessions the coroutines open.
+    """
+    scheduler, dice = Scheduler(), random.Random(0)
+    tasks = [scheduler.submit(coro) for coro in coros]
+    holds = [0] * len(tasks)
+    try:
+        while not all(task.done for task in tasks):
+            for task in tasks:
+                if dice.random() < 0.8:
+                    scheduler.hold(task)
+            scheduler.step()
+            for i, task in enumerate(tasks):
+                if scheduler.stopped(task):
+                    _evict(task, laws)
+                    holds[i] += 1
+                    scheduler.resume(task)
+    finally:
+        for task in tasks:
+            task.close()
+    for task in tasks:
+        if task.error is not None:
+            raise task.error
+    return [task.result for task in tasks], holds
+
+
+def _evict(task: Any, laws: Sequence[LM]) -> None:
+    for law in laws:
+        for session in list(law.live):
+            if session.owner is task:
+                session.evict()
+
+
+def check_preemption(
+    make: Callable[[Target, Target], Decoder], *, length: int = 9
+) -> PreemptionCounts:
+    """Raise AssertionError unless requests that are put on hold again and again, beside others, say what each says alone, and
+    can be put on hold at all.
+
+    make: (target, draft) -> the decoder to check; length: tokens of the first answer, at least 1. Returns what was
+    seen.
+    """
+    answers, held = 0, 0
+    for seed in range(2):
+        target, draft = toy(seed, 6), toy(seed + seed % 2, 6, sharp=0.9, cost=0.1)
+        requests = [Request(PROMPT[i:], length + i, ignore_eos=True, seed=seed) for i in range(2)]
+        alone = [run([answer_one(make(target, draft), r)])[0].token_ids for r in requests]
+        coros = [answer_one(make(target, draft), r) for r in requests]
+        results, holds = run_on_hold(coros, (target, draft))
+        assert min(holds), "a request was never put on hold: it does not pause behind its passes"
+        held += sum(holds)
+        answers += len(results)
+        for want, result in zip(alone, results, strict=True):
+            assert result.token_ids == want, (
+                f"put on hold {sum(holds)} times, a request says {result.token_ids}, alone {want}"
+            )
+    return PreemptionCounts(answers, held)

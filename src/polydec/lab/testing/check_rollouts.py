@@ -1,0 +1,220 @@
+"""The contract of decoders that draw several texts and answer with one of them, where equal texts may occur."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from polydec.core.decoder import Decoder, answer_one, answers
+from polydec.core.protocols import Target
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.trace import Branched, Edited, Event, Observer, Tried
+from polydec.core.types import Reads
+from polydec.lab.testing.check_search import (
+    check_events,
+    check_neighbours,
+    check_sessions,
+    ends_rightly,
+    noted_rightly,
+    writer,
+)
+from polydec.lab.testing.enumerate import Law, distance, law_of, target_law
+from polydec.lab.testing.examples import SHAPERS, bend
+from polydec.lab.testing.exercised import (
+    ContractCounts,
+    require_mechanism_exercised,
+)
+from polydec.lab.testing.strict import StrictRng
+from polydec.lab.testing.toy import toy
+from polydec.methods.search.loop.stats import SearchStats
+from polydec.models.sessions.lm import LM
+
+Make = Callable[[Target], Decoder]
+"""A target -> the decoder to check."""
+Drawn = Sequence[tuple[tuple[int, ...], float]]
+"""Texts in the order in which they were begun, each with its mean log-probability."""
+Picked = Callable[[LM, Drawn, int], int]
+"""(the target, what was drawn, the most tokens of a text) -> which of them is the answer."""
+
+PROMPT = (0, 1, 0)
+
+
+@dataclass(frozen=True)
+class RolloutCounts(ContractCounts):
+    """What a check saw of texts that are tried for an answer.
+
+    Args:
+        answers: Answers whose traces were read. 0 or more, like all of these.
+        branched: Texts, or beginnings of texts, that were tried beside the first one of a request.
+        distinct: Texts that differ among the answers to one request, beside the first one.
+        picked_over_first: Answers that do not go on from the first text that was tried for them, though no limit cut it.
+        laws: Laws of the answers that were enumerated.
+    """
+
+    answers: int = 0
+    branched: int = 0
+    distinct: int = 0
+    picked_over_first: int = 0
+    laws: int = 0
+
+
+def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) -> RolloutCounts:
+    """Raise AssertionError unless what `make` gives can be relied on.
+
+    tries: how many texts it draws for an answer; picked: which one a reference takes of them: the law of the answers is then
+    that of taking it from so many independent draws, enumerated (None: there is no reference). Texts
+    beside the first, answers that differ, and answers other than the first text must have been seen, unless a class attribute
+    `unexercised` says, by the name of a count (RolloutCounts), why that is 0. Returns the counts."""
+    check_sessions(make)
+    seen = check_events(make, 2)
+    check_neighbours(make, 2)
+    distinct = check_texts(make)
+    check_ledger(make)
+    check_clock(make)
+    check_draws(make)
+    over_first = picks_over_first(make)
+    laws = 0 if picked is None else check_law(make, tries, picked).laws
+    counts = RolloutCounts(seen.answers, seen.branched, distinct, over_first, laws)
+    require_mechanism_exercised(counts, make(toy(1)), ("branched", "distinct", "picked_over_first"))
+    return counts
+
+
+def check_law(
+    make: Make, tries: int, picked: Picked, laws: int = 6, length: int = 2
+) -> RolloutCounts:
+    """The enumerated law of the answers, under the request's shapers, where temperature 0 means the law before the argmax.
+    Returns how many laws there were."""
+    for seed in range(laws):
+        target = toy(seed, 3)
+        shapers = SHAPERS[("plain", "shaped", "greedy")[seed % 3]]
+        before = tuple(s for s in shapers if s.reads is not Reads.ARGMAX)
+        decoder, request = make(bend(target, shapers)), Request(PROMPT, length)
+        got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
+        off = distance(
+            got, expected(target, target_law(target, PROMPT, length, before), tries, length, picked)
+        )
+        assert off < 1e-9, f"law {seed}: the law of the answers is off by {off:.2e}"
+    return RolloutCounts(laws=laws)
+
+
+def expected(target: LM, law: Law, tries: int, length: int, picked: Picked) -> Law:
+    """The law of what is picked of independent draws from `law`."""
+    out: Law = defaultdict(float)
+    for drawn in product(law.items(), repeat=tries):
+        texts = [(text, math.log(p) / len(text)) for text, p in drawn]
+        out[texts[picked(target, texts, length)][0]] += math.prod(p for _, p in drawn)
+    return dict(out)
+
+
+def check_texts(make: Make) -> int:
+    """Each answer ends where it must, and its log-probabilities are those of its own tokens. Returns how many answers differ
+    from the first one to their request."""
+    distinct = 0
+    for seed in range(12):
+        target = toy(seed, 5, sharp=2.0)
+        stop = ("", "ab", "cc", "d")[seed % 4]
+        ids = frozenset[int]({2} if seed % 5 == 4 else ())
+        request = Request(
+            PROMPT,
+            4 + seed % 9,
+            ids,
+            seed % 3 == 1,
+            seed,
+            logprobs=2,
+            n=2,
+            writer=writer(target, stop),
+        )
+        found = run([answers(make(target), request)])[0]
+        assert [r.choice for r in found] == list(request.choices), "not every choice has an answer"
+        for r in found:
+            ends_rightly(target, r, request, stop)
+            noted_rightly(target, r)
+        distinct += len({r.token_ids for r in found}) - 1
+    return distinct
+
+
+def picks_over_first(make: Make) -> int:
+    """How many answers do not go on from the first text that was tried for them. Texts have room to come to an end of their
+    own: which one is taken is left to the search, not to the limit."""
+    count, room = 0, 64
+    for seed in range(24):
+        target, events = toy(seed, 4, sharp=0.7), list[Event]()
+        request = Request(PROMPT, room, seed=seed)
+        answer = run([answer_one(make(target), request, on=events.append)])[0].token_ids
+        first = first_tried(events)
+        count += len(first) < room and answer[: len(first)] != first
+    return count
+
+
+def first_tried(events: Sequence[Event]) -> tuple[int, ...]:
+    """The tokens of the first branch that anything was written to, as the events of one answer tell of it."""
+    texts, first = dict[int, tuple[int, ...]](), list[int]()
+    for event in events:
+        match event:
+            case Branched():
+                texts[event.branch] = texts.get(event.parent, ())[: event.at]
+            case Tried():
+                texts[event.branch] += event.tokens
+                first.append(event.branch)
+            case _:
+                pass
+    return texts[first[0]] if first else ()
+
+
+def check_ledger(make: Make) -> None:
+    """What is counted is what was done: positions fed beside those of the prompt, which is fed once; tokens written; passes."""
+    for seed in range(8):
+        target = toy(seed, 5, sharp=0.5)
+        found = run([answers(make(target), Request(PROMPT, 9, seed=seed, n=2))])[0]
+        stats = [r.stats for r in found]
+        total = SearchStats()
+        for s in stats:
+            assert isinstance(s, SearchStats), f"a ledger of another kind: {s}"
+            total = total.plus(s)
+        table: Any = target.network
+        fed = table.runs / table.layers - (len(PROMPT) - 1)
+        assert total.scored == fed, (
+            f"{total.scored} tokens were counted as scored, {fed:.0f} were fed"
+        )
+        for r, s in zip(found, stats, strict=True):
+            assert s.written >= len(r.token_ids), (
+                f"{s.written} tokens written, {len(r.token_ids)} are in the answer alone"
+            )
+            assert 1 <= s.passes <= s.scored and s.first <= len(r.token_ids), (
+                f"passes and first do not fit: {s}"
+            )
+
+
+def check_clock(make: Make) -> None:
+    """The first edit of an answer, with which the clock of decoding starts, comes before half of the work is done, also where
+    nothing is certain before the end: tokens a second would mean nothing otherwise."""
+    scheduler, edited, steps = Scheduler(), list[int](), 0
+    on: Observer = lambda e: edited.append(steps) if isinstance(e, Edited) else None  # noqa: E731
+    scheduler.submit(answers(make(toy(4, 6, eos=-1)), Request(PROMPT, 24), on))
+    while scheduler.step():
+        steps += 1
+    assert 2 * edited[0] <= steps, f"the first edit came after {edited[0]} of {steps} steps"
+
+
+def check_draws(make: Make) -> None:
+    """No name of a draw is used twice; choices and seeds draw independently; the same request gives the same text."""
+    decoder = make(toy(21, 6, sharp=0.5))
+    alike = Request(PROMPT, 24, ignore_eos=True)
+    for vary, requests in (
+        ("choice", [replace(alike, choice=i) for i in range(8)]),
+        ("seed", [replace(alike, seed=i) for i in range(8)]),
+    ):
+        texts = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
+        assert len(set(texts)) == len(texts), f"requests that differ in {vary} gave the same text"
+        assert texts == [run([answer_one(decoder, r)])[0].token_ids for r in requests], (
+            "the same request, another text"
+        )
+    strict: Any = StrictRng.of(3)
+    text = run([answer_one(decoder, Request(PROMPT, 12, seed=3), strict)])[0].token_ids
+    assert text == run([answer_one(decoder, Request(PROMPT, 12, seed=3), Rng.of(3))])[0].token_ids

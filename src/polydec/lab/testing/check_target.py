@@ -1,0 +1,660 @@
+"""The contract of targets and their sessions."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import PolydecError
+from polydec.core.law import probs
+from polydec.core.protocols import Scores, Session, Shaper, Target
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.lab.testing.exercised import ContractCounts, declared_unexercised, require_exercised
+from polydec.lab.testing.shaper_contract import differs
+
+
+@dataclass(frozen=True)
+class TargetCounts(ContractCounts):
+    """What a check saw a target do.
+
+    Args:
+        rows: Rows that were compared with those of single steps.
+        distinct: Those of another law than the row compared before: a mix-up would have shown.
+        rewound: Texts that were taken back, after which another law stands than if they had not been.
+        forked: Texts of twins after which the other twin has another law.
+        states: Rows whose hidden states were read.
+        keys: Tokens whose keys and values in the last layer were compared.
+        probes: Nodes of drafts with probes among them.
+    """
+
+    rows: int = 0
+    distinct: int = 0
+    rewound: int = 0
+    forked: int = 0
+    states: int = 0
+    keys: int = 0
+    probes: int = 0
+
+
+@dataclass(frozen=True)
+class ShapedCounts(ContractCounts):
+    """What a check saw shapers do to a target.
+
+    Args:
+        rows: Rows that were compared.
+        changed: Those that the shapers made another law of.
+    """
+
+    rows: int = 0
+    changed: int = 0
+
+
+def check_target(
+    target: Target,
+    *,
+    prompt: Sequence[int] = (0, 1),
+    tolerance: float = 1e-5,
+    seed: int = 0,
+    prefill: bool = True,
+) -> TargetCounts:
+    """Raise AssertionError unless sessions of `target` keep their promises: every member of the protocols is there; rows are
+    normalised laws; the row of a tree's node is that of its path; a draft that extends the last one, one that replaces it,
+    commits of scored and of unscored tokens, branches kept and dropped, eviction, rewinds and forks all leave the law where
+    it should be; states, embeddings and shaping say what the rows say; keys and values are those of the text.
+
+    prompt: at least two tokens of the vocabulary; tolerance: of log-probabilities; prefill: whether a text given as the
+    prompt means the same as one that was generated (not so under penalties of generated tokens only). States,
+    keys and probes may be refused by an error of the session; of everything else a class attribute `unexercised` of the target
+    says, by the name of a count (TargetCounts), why that is 0. Returns the counts.
+    """
+    checker = Checker(target, tuple(prompt), tolerance, random.Random(seed), prefill)
+    checker.all()
+    counts = TargetCounts(**checker.seen)
+    names = [f.name for f in fields(counts)]
+    reasons = {**declared_unexercised(target), **checker.refusals}
+    require_exercised(counts, type(target).__name__, names, reasons)
+    return counts
+
+
+def largest_difference(a_V: Tensor, b_V: Tensor) -> float:
+    """Of the probabilities of two laws (log-probabilities), from 0 to 1."""
+    return float((probs(a_V) - probs(b_V)).abs().max())
+
+
+class Checker:
+    """One target under check."""
+
+    def __init__(
+        self,
+        target: Target,
+        prompt: tuple[int, ...],
+        tolerance: float,
+        dice: random.Random,
+        prefill: bool,
+    ) -> None:
+        self.target, self.prompt, self.tolerance, self.dice, self.prefill = (
+            target,
+            prompt,
+            tolerance,
+            dice,
+            prefill,
+        )
+        self.seen, self.refusals = Counter[str](), dict[str, str]()
+        self.row_before: Tensor | None = None
+        self.stepped = dict[tuple[int, ...], Tensor]()
+        self.usual = sorted(set(range(target.vocab.size)) - target.vocab.eos)[:50]
+
+    def all(self) -> None:
+        for check in (
+            self.members,
+            self.trees,
+            self.extension,
+            self.commits,
+            self.unscored,
+            self.keeps,
+            self.evicts,
+            self.rewind,
+            self.forks,
+            self.reading,
+            self.states,
+            self.memory,
+            self.probes,
+            self.bends,
+            self.prompt_rows,
+        ):
+            run([check()])
+
+    async def members(self) -> None:
+        """Whoever holds a target, a session or scores may use every member of their protocols."""
+        session = self.target.open(self.prompt)
+        scores = await session.score(Draft.chain(self.prompt[-1]), Want(base=Reads.ROW))
+        for what, protocol in (
+            (self.target, Target),
+            (session, Session),
+            (scores, Scores),
+            (scores.base, Scores),
+        ):
+            missing = [
+                name
+                for name in vars(protocol)
+                if not name.startswith("_") and not hasattr(what, name)
+            ]
+            assert not missing, f"{type(what).__name__} lacks {', '.join(missing)}"
+        assert session.peers >= 1, f"peers is {session.peers}: the session itself counts"
+        session.close()
+
+    def tree(self, nodes: int) -> Draft:
+        """A random tree below the prompt's root, without equal siblings."""
+        token, parent = [self.prompt[-1]], [-1]
+        while len(token) < nodes:
+            p, x = self.dice.randrange(len(token)), self.dice.choice(self.usual)
+            if all((p, x) != (q, y) for q, y in zip(parent, token, strict=True)):
+                token.append(x)
+                parent.append(p)
+        return Draft.certain(token, parent)
+
+    async def after(self, text: Sequence[int]) -> Tensor:
+        """The row after prompt and text, by single steps of a fresh session."""
+        if tuple(text) not in self.stepped:
+            self.stepped[tuple(text)] = await self.by_steps(text)
+        return self.stepped[tuple(text)]
+
+    async def by_steps(self, text: Sequence[int]) -> Tensor:
+        session, root = self.target.open(self.prompt), self.prompt[-1]
+        for x in text:
+            await session.score(Draft.chain(root), Want())
+            session.commit((root,))
+            root = x
+        row_V = (await session.score(Draft.chain(root), Want())).row(0)
+        session.close()
+        if self.prefill and text:
+            session = self.target.open((*self.prompt, *text))
+            self.same(
+                row_V,
+                (await session.score(Draft.chain(text[-1]), Want())).row(0),
+                f"committing {tuple(text)} is not the same as giving it with the prompt",
+            )
+            session.close()
+        return row_V
+
+    def same(self, got_V: Tensor, want_V: Tensor, message: str) -> None:
+        distance = largest_difference(got_V, want_V)
+        assert distance <= self.tolerance, f"{message}: probabilities differ by {distance:.2e}"
+
+    def would_show(self, a_V: Tensor, b_V: Tensor) -> bool:
+        """Whether two rows are so far from one another that one in the other's place would show."""
+        return largest_difference(a_V, b_V) > self.tolerance
+
+    async def rows(self, scores: Scores, draft: Draft, text: Sequence[int], what: str) -> None:
+        for i in range(len(draft)):
+            path = [draft.token[j] for j in draft.path_to(i)]
+            want_V = await self.after([*text, *path])
+            self.same(scores.row(i), want_V, f"{what}: row {i} is not that of its path {path}")
+            before_V, self.row_before = self.row_before, want_V
+            self.seen["rows"] += 1
+            self.seen["distinct"] += before_V is not None and self.would_show(before_V, want_V)
+
+    async def trees(self) -> None:
+        for nodes in (1, 2, 5, 7):
+            session, draft = (
+                self.target.open(self.prompt),
+                self.tree(min(nodes, len(self.usual) + 1)),
+            )
+            await session.prefill(Want(law=Reads.NOTHING))
+            scores = await session.score(draft, Want())
+            total = float(probs(scores.row(0)).sum())
+            assert abs(total - 1.0) < 1e-5, f"row 0 sums to {total}, not to 1"
+            await self.rows(scores, draft, (), f"tree of {len(draft)} nodes")
+            session.close()
+
+    async def extension(self) -> None:
+        session, whole = self.target.open(self.prompt), self.tree(5)
+        for n in (2, 3, 5):
+            part = Draft.certain(whole.token[:n], whole.parent[:n])
+            await self.rows(
+                await session.score(part, Want()), part, (), f"draft extended to {n} nodes"
+            )
+        other = self.tree(4)
+        await self.rows(
+            await session.score(other, Want()), other, (), "draft that replaces another"
+        )
+        session.close()
+
+    async def commits(self) -> None:
+        """Accepted paths of every length, one round after another."""
+        session, text = self.target.open(self.prompt), list[int]()
+        for depth in (0, 2, 1, 3):
+            root = ([*self.prompt, *text])[-1]
+            a, b = self.usual[0], self.usual[-1]
+            draft = Draft.certain(
+                (root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3)
+            )  # accepted below: 2, 3, 6
+            await self.rows(
+                await session.score(draft, Want()),
+                draft,
+                text,
+                f"after {len(text)} committed tokens",
+            )
+            path = [draft.token[i] for i in (2, 3, 6)][:depth]
+            session.commit((root, *path))
+            text += [*path, self.dice.choice(self.usual)]
+        session.close()
+
+    async def unscored(self) -> None:
+        """Tokens may be committed that no score has seen."""
+        session, text = (
+            self.target.open(self.prompt),
+            [self.dice.choice(self.usual) for _ in range(5)],
+        )
+        session.commit((self.prompt[-1], *text[:-1]))
+        await self.rows(
+            await session.score(Draft.chain(text[-1]), Want()),
+            Draft.chain(text[-1]),
+            text,
+            "unscored commit",
+        )
+        a, b = self.usual[0], self.usual[-1]
+        await session.score(Draft.chain(text[-1], (a,)), Want())
+        session.commit((text[-1], b, a))
+        text += [b, a, b]
+        await self.rows(
+            await session.score(Draft.chain(b), Want()),
+            Draft.chain(b),
+            text,
+            "commit beside the scored draft",
+        )
+        session.close()
+
+    def bush(self, root: int) -> Draft:
+        a, b = self.usual[0], self.usual[-1]
+        return Draft.certain((root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3))
+
+    def longer(self, draft: Draft, parents: Sequence[int]) -> Draft:
+        """The draft with a new node below each of these."""
+        token = [
+            next((x for x in self.usual if draft.child(p, x) is None), self.usual[0])
+            for p in parents
+        ]
+        return Draft.certain((*draft.token, *token), (*draft.parent, *parents))
+
+    async def keeps(self) -> None:
+        """Some branches go, the root moves down, and what follows is as if the others had never been."""
+        for root, nodes in (
+            (0, (0, 2, 4)),
+            (2, (0, 2, 3, 4, 6)),
+            (2, (0, 1, 2, 3, 5)),
+            (3, (0, 2, 3)),
+            (6, range(7)),
+        ):
+            session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
+            await session.score(draft, Want())
+            left, text = session.keep(nodes, root), [draft.token[i] for i in draft.path_to(root)]
+            assert left.token[0] == draft.token[root] and left.parent[0] == -1, (
+                "node 0 of what stays is not the new root"
+            )
+            more = self.longer(left, (len(left) - 1, 0) if len(left) > 1 else (0,))
+            assert more.extends(left), "a draft with further nodes does not extend what was kept"
+            await self.rows(
+                await session.score(more, Want()),
+                more,
+                text,
+                f"{tuple(nodes)} kept below {root}, and two more",
+            )
+            down = more.path_to(len(left))
+            again, far = session.keep((0, *down), down[-1]), [*text, *(more.token[i] for i in down)]
+            assert len(again) == 1, f"{len(again)} nodes stay where one was to"
+            twin = session.fork()
+            session.commit((again.token[0],))
+            tip = Draft.chain(self.usual[0])
+            await self.rows(
+                await session.score(tip, Want()), tip, [*far, tip.token[0]], "commit after keep"
+            )
+            session.close()
+            other = self.longer(again, (0,))
+            await self.rows(await twin.score(other, Want()), other, far, "twin of what was kept")
+            twin.close()
+
+    async def evicts(self) -> None:
+        """Entries are given back at any moment; nobody can tell from a row."""
+        for when in (6, 9, 15):
+            session, draft, text = (
+                self.target.open(self.prompt),
+                self.bush(self.prompt[-1]),
+                list[int](),
+            )
+
+            def maybe(bit: int, session: Session = session, when: int = when) -> None:
+                if when & bit:
+                    session.evict()
+
+            await session.prefill(Want(law=Reads.NOTHING))
+            maybe(1)
+            await self.rows(await session.score(draft, Want()), draft, (), "score after evict")
+            maybe(2)
+            if when & 1:
+                session.commit([draft.token[i] for i in (0, 2, 4)])
+                draft, text = (
+                    self.bush(self.usual[0]),
+                    [draft.token[2], draft.token[4], self.usual[0]],
+                )
+            else:
+                draft, text = self.longer(session.keep((0, 2, 4), 2), (0, 1)), [draft.token[2]]
+            maybe(4)
+            await self.rows(
+                await session.score(draft, Want()),
+                draft,
+                text,
+                f"evicted at {when:04b}, a second round",
+            )
+            session.commit(draft.token[:1])
+            maybe(8)
+            last = Draft.chain(self.usual[-1])
+            text.append(last.token[0])
+            await self.rows(
+                await session.score(last, Want()),
+                last,
+                text,
+                f"evicted at {when:04b}, a third round",
+            )
+            session.close()
+
+    async def states(self) -> None:
+        """Hidden states have one row a node, and through norm and head they say what the model says."""
+        session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
+        want = Want(base=Reads.ROW, hidden=True)
+        first = Draft.certain(draft.token[:3], draft.parent[:3])
+        await session.score(first, Want(base=Reads.ROW))
+        scores = await session.score(draft, want)
+        hidden_NH = scores.hidden_NH
+        if hidden_NH is None:
+            try:
+                session.states(torch.empty(0, 1))
+            except PolydecError as error:  # this target shows none
+                self.refusals["states"] = str(error)
+        else:
+            assert len(hidden_NH) == len(draft), (
+                f"hidden_NH has {len(hidden_NH)} rows for {len(draft)} nodes"
+            )
+            try:
+                own: Scores | None = session.states(hidden_NH)
+            except PolydecError as error:  # this target cannot
+                own, self.refusals["states"] = None, str(error)
+            if own is not None:
+                for i in range(len(draft)):
+                    self.same(
+                        own.row(i), scores.base.row(i), f"states: row {i} is not the model's own"
+                    )
+                self.seen["states"] += len(draft)
+                try:
+                    behind: Tensor | None = session.normed(hidden_NH)
+                except PolydecError:  # a network that runs whole only
+                    behind = None
+                assert behind is None or behind.shape == hidden_NH.shape, (
+                    "normed gives other rows than it was given"
+                )
+        session.close()
+
+    async def memory(self) -> None:
+        """What a last layer holds of the committed text is what a session holds that was given it as a prompt: behind branches,
+        forks and eviction."""
+        a, b = self.usual[0], self.usual[-1]
+        try:
+            text, (keys, values) = (
+                (*self.prompt, a, b),
+                await self._remembered((*self.prompt, a, b, a)),
+            )
+        except PolydecError as error:  # this target shows none
+            self.refusals["keys"] = str(error)
+            return
+        session, draft = (
+            self.target.open(self.prompt),
+            Draft.certain((self.prompt[-1], b, a, a, b), (-1, 0, 0, 1, 2)),
+        )
+        await session.score(draft, Want())
+        session.commit((*self.prompt[-1:], a))
+        twin, root = session.fork(), Draft.chain(b)
+        for one, evicts in ((session, False), (twin, True)):
+            if evicts:
+                one.evict()
+                assert not one.memory()[0].shape[1], "keys are shown that were given back"
+            await one.score(root, Want())
+            before = one.memory()[0].shape[1]
+            assert before < len(text), (
+                f"{before} keys are shown of {len(text) - 1} committed tokens"
+            )
+            one.commit((b,))
+            got = one.memory()
+            assert got[0].shape[1] == len(text), (
+                f"{got[0].shape[1]} keys are shown of {len(text)} tokens"
+            )
+            self.seen["keys"] += len(text)
+            for which, x, y in (("keys", got[0], keys), ("values", got[1], values)):
+                off = float((x.double() - y.double()).abs().max())
+                assert off <= 10 * self.tolerance * float(y.abs().max()), (
+                    f"{which} differ by {off:.2e} from the prompt's"
+                )
+        for one in (session, twin):
+            one.close()
+
+    async def _remembered(self, text: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Keys and values of all tokens but the last, of a session that has this prompt."""
+        session = self.target.open(text)
+        await session.prefill(Want(law=Reads.NOTHING, last=True))
+        keys, values = (t.clone() for t in session.memory())
+        session.close()
+        return keys, values
+
+    async def probes(self) -> None:
+        """A probe that brings a token's embedding says what the token says, and moves nobody."""
+        session, (a, b) = self.target.open(self.prompt), (self.usual[0], self.usual[-1])
+        try:
+            table_NH = session.embed((a, b, a))
+        except PolydecError as error:
+            self.refusals["probes"] = str(error)
+            session.close()
+            return
+        assert (
+            table_NH.dim() == 2 and len(table_NH) == 3 and bool((table_NH[0] == table_NH[2]).all())
+        ), "embed is no table"
+        plain = Draft.certain((self.prompt[-1], a, b, b), (-1, 0, 0, 1))
+        draft = replace(
+            plain,
+            token=(*plain.token[:2], 0, 0),
+            probe=(False, False, True, True),
+            state=(None, None, table_NH[1], table_NH[1]),
+        )
+        scores = await session.score(draft, Want())
+        for i in range(len(plain)):
+            path = [plain.token[j] for j in plain.path_to(i)]
+            got_V = scores.base.row(i) if i > 1 else scores.row(i)
+            self.same(got_V, await self.scored(path, i > 1), f"probe beside node {i}")
+        self.seen["probes"] += len(plain)
+        session.commit(draft.token[:2])
+        await self.rows(
+            await session.score(Draft.chain(b), Want()),
+            Draft.chain(b),
+            (a, b),
+            "commit beside probes",
+        )
+        session.close()
+
+    async def scored(self, path: Sequence[int], base: bool) -> Tensor:
+        session, chain = self.target.open(self.prompt), Draft.chain(self.prompt[-1], path)
+        scores = await session.score(chain, Want(base=Reads.ROW))
+        session.close()
+        return (scores.base if base else scores).row(len(path))
+
+    async def bends(self) -> None:
+        """The model's own rows, bent, are the law."""
+        session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
+        scores = await session.score(draft, Want(base=Reads.ROW))
+        self.same(
+            session.bend(draft, scores.base).row(0), scores.row(0), "bend: row 0 is not the law"
+        )
+        session.close()
+
+    async def rewind(self) -> None:
+        for n in (0, 1, 3, 4):
+            session, text = (
+                self.target.open(self.prompt),
+                [self.dice.choice(self.usual) for _ in range(5)],
+            )
+            if n:  # another token than the last one that stays: the law behind them is another one
+                text[4] = next(x for x in self.usual if x != text[4 - n])
+            draft = Draft.chain(self.prompt[-1], text[:4])
+            await session.score(draft, Want())
+            session.commit(draft.token)
+            await session.score(Draft.chain(text[4]), Want())
+            session.rewind(n)  # then another token than the one that stood there
+            left = [self.prompt[-1], *text][: 5 - n]
+            root = next(x for x in self.usual[::-1] if x != [self.prompt[-1], *text][5 - n])
+            draft = Draft.chain(root, (self.usual[0],))
+            await self.rows(
+                await session.score(draft, Want()), draft, [*left[1:], root], f"rewound by {n}"
+            )
+            if n:
+                stands_V = await self.after([*left[1:], root])
+                self.seen["rewound"] += self.would_show(stands_V, await self.after([*text, root]))
+            session.close()
+
+    async def forks(self) -> None:
+        """Twins go their own ways, also when one is forked while something is staged."""
+        session, (a, b) = self.target.open(self.prompt), (self.usual[0], self.usual[-1])
+        await session.score(Draft.certain((self.prompt[-1], a, b), (-1, 0, 0)), Want())
+        twin = session.fork()
+        session.commit((self.prompt[-1], a))
+        for s, first in ((twin, b), (session, a)):
+            if s is twin:
+                s.commit((self.prompt[-1], first))
+            draft = Draft.chain(b, (a,))
+            await self.rows(
+                await s.score(draft, Want()), draft, (first, b), f"twin that took {first}"
+            )
+        session.commit((b,))
+        twin.commit((b, a))
+        await self.rows(
+            await session.score(Draft.chain(a), Want()),
+            Draft.chain(a),
+            (a, b, a),
+            "first twin, later",
+        )
+        await self.rows(
+            await twin.score(Draft.chain(b), Want()),
+            Draft.chain(b),
+            (b, b, a, b),
+            "second twin, later",
+        )
+        for first, other in (((a, b, a), (b, b, a)), ((a, b), (b, b))):
+            self.seen["forked"] += self.would_show(await self.after(first), await self.after(other))
+        session.close()
+        twin.close()
+
+    async def reading(self) -> None:
+        """argmax, topk, logp and certain say what the row says."""
+        session, draft = self.target.open(self.prompt), self.tree(4)
+        scores = await session.score(draft, Want(base=Reads.ROW))
+        k = min(3, self.target.vocab.size)
+        for s in (scores, scores.base):
+            ranked = s.topk_rows(range(len(draft)), k)
+            for i in range(len(draft)):
+                row_V, tokens = s.row(i), s.topk(i, k)
+                best = float(row_V.max())
+                assert float(row_V[s.argmax(i)]) == best, (
+                    f"argmax({i}) is {s.argmax(i)}: not the likeliest token"
+                )
+                assert [float(row_V[x]) for x in tokens[0]] == list(tokens[1]), (
+                    f"topk({i}) has other values than the row"
+                )
+                assert list(tokens[1]) == row_V.topk(k).values.tolist(), (
+                    f"topk({i}) is not the best {k} of the row"
+                )
+                assert [float(row_V[x]) for x in ranked[i]] == list(tokens[1]), (
+                    f"topk_rows is not topk at row {i}"
+                )
+                assert list(s.logp(i, range(k))) == row_V[:k].tolist(), (
+                    f"logp({i}) has other values than the row"
+                )
+                only = s.certain(i)
+                assert only is None or float(row_V[only]) == 0.0, (
+                    f"certain({i}) is {only}: the row has other tokens"
+                )
+        session.close()
+
+    async def prompt_rows(self) -> None:
+        session = self.target.open((*self.prompt, *self.usual[:4]))
+        scores = (await session.prefill(Want(law=Reads.ROW, base=Reads.ROW, prompt=True))).base
+        text = (*self.prompt, *self.usual[:4])
+        for i in range(len(text) - 1):
+            fresh = self.target.open(text[: i + 1])
+            want = (await fresh.score(Draft.chain(text[i]), Want(base=Reads.ROW))).base.row(0)
+            self.same(scores.row(i), want, f"row {i} of the prompt is not that of its beginning")
+            fresh.close()
+        session.close()
+        for _ in range(2):  # the second one may find the first one's text
+            session = self.target.open(text)
+            last = (await session.prefill(Want(law=Reads.ROW, base=Reads.ROW, last=True))).base
+            self.same(
+                last.row(0),
+                scores.row(len(text) - 2),
+                "the last row of the prompt is not that of its beginning",
+            )
+            if self.prefill:
+                draft = Draft.chain(text[-1])
+                await self.rows(
+                    await session.score(draft, Want()),
+                    draft,
+                    text[len(self.prompt) :],
+                    "score after the last row",
+                )
+            session.close()
+
+
+def check_shaped(
+    target: Target,
+    inner: Target,
+    shapers: Sequence[Shaper[Any]],
+    *,
+    prompt: Sequence[int] = (0, 1),
+    length: int = 4,
+    tolerance: float = 1e-9,
+) -> ShapedCounts:
+    """Raise AssertionError unless every row of `target`, under random texts, is the inner model's logits bent by the
+    shapers with the state that the text gives them: start(prompt), then one step a token; and, where there are shapers, unless
+    they changed a law. Returns the counts."""
+    dice, seen = random.Random(5), Counter[str]()
+    for _ in range(4):
+        text = [dice.randrange(target.vocab.size) for _ in range(length)]
+
+        async def rows(of: Target, text: Sequence[int] = text) -> Scores:
+            session: Session = of.open(prompt)
+            return await session.score(Draft.chain(prompt[-1], text), Want())
+
+        got, plain = _now(rows(target)), _now(rows(inner))
+        states = [s.start(prompt) for s in shapers]
+        for i in range(length + 1):
+            logw_V: Tensor = plain.weights(i)
+            for s, state in zip(shapers, states, strict=True):
+                logw_V = s.shape(state, logw_V)
+            distance = float((probs(got.row(i)) - torch.softmax(logw_V.double(), -1)).abs().max())
+            assert distance <= tolerance, (
+                f"after {text[:i]} the shaped law is off by {distance:.2e}"
+            )
+            seen["rows"] += 1
+            seen["changed"] += differs(plain.weights(i), logw_V)
+            if i < length:
+                states = [s.step(x, text[i]) for s, x in zip(shapers, states, strict=True)]
+    counts = ShapedCounts(**seen)
+    wanted = ["rows"] + ["changed"] * bool(shapers)
+    require_exercised(counts, "a check of shapers over a target", wanted)
+    return counts
+
+
+def _now(coro: Coroutine[Any, Any, Any]) -> Any:
+    return run([coro])[0]

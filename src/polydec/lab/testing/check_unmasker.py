@@ -1,0 +1,429 @@
+"""The contract of unmaskers, of refresh rules and of decoders of the diffusion family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import torch
+
+from polydec.core.canvas_law import Canvas, Denoiser
+from polydec.core.decoder import Decoder, answer_one
+from polydec.core.protocols import Shaper
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.trace import Edited, Event, from_json, replay, to_json
+from polydec.core.types import Exactness
+from polydec.lab.testing.enumerate import distance, law_of
+from polydec.lab.testing.exercised import (
+    ContractCounts,
+    require_exercised,
+    require_mechanism_exercised,
+)
+from polydec.lab.testing.strict import StrictRng
+from polydec.lab.testing.toy_canvas import Chain, ToyDenoiser, left_open
+from polydec.laws.shapers.allowed import Allowed
+from polydec.laws.shapers.banned import Banned
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.logit_bias import LogitBias
+from polydec.methods.diffusion.loop.denoising import Denoising
+from polydec.methods.diffusion.loop.events import Remasked, Unmasked
+from polydec.methods.diffusion.loop.protocols import Refresh, Unmasker
+from polydec.methods.diffusion.loop.types import Look, filled, gaps
+from polydec.methods.diffusion.refreshes.full import Full
+
+PROMPT = (0, 1, 0)
+Make = Callable[[Denoiser], Decoder]
+"""denoiser -> the decoder to check."""
+
+
+@dataclass(frozen=True)
+class CanvasCounts(ContractCounts):
+    """What a check saw on canvases.
+
+    Args:
+        passes: Passes over a canvas. 0 or more, like all of these.
+        parallel: Passes that filled several gaps.
+        masked_again: Gaps that a pass guessed and put back.
+        laws: Joint laws that were enumerated.
+    """
+
+    passes: int = 0
+    parallel: int = 0
+    masked_again: int = 0
+    laws: int = 0
+
+
+CANVAS_KINDS = ("parallel", "masked_again")
+"""What a check of a decoder or an unmasker must have seen."""
+
+
+@dataclass
+class CanvasCollector:
+    """An observer that counts what happens to canvases; counts: so far."""
+
+    counts: CanvasCounts = CanvasCounts()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Unmasked():
+                self.counts += CanvasCounts(1, int(len(event.position) > 1))
+            case Remasked():
+                self.counts += CanvasCounts(masked_again=len(event.position))
+            case _:
+                pass
+
+
+def check_unmasker(unmasker: Unmasker[Any]) -> CanvasCounts:
+    """Raise AssertionError unless it fills gaps of the block and only those (all of the canvas, where it looks everywhere), at
+    least one a pass, from the laws and its state alone, with draws of their own names; and, where it promises the law, gives
+    the joint law of a model whose conditionals agree. Passes that fill several gaps and gaps that are put back must have been
+    seen, unless a class attribute `unexercised` says, by the name of a count (CanvasCounts), why that is 0. Returns the
+    counts."""
+    for seed in range(6):
+        _fills(unmasker, seed)
+
+    def blocks(denoiser: Denoiser) -> Decoder:
+        return Denoising(denoiser, unmasker, Full(), block=3)
+
+    counts = _canvas_decoder(blocks, 0)
+    if unmasker.exactness is Exactness.LAW:
+        for block in (0, 1, 2):
+            counts += check_joint(lambda d, b=block: Denoising(d, unmasker, Full(), b))
+    require_mechanism_exercised(counts, unmasker, CANVAS_KINDS)
+    return counts
+
+
+def _fills(unmasker: Unmasker[Any], seed: int) -> None:
+    chain, length, size = Chain(seed, 5, sharp=2.5), 14, 4
+    greedy = (Greedy(),) if seed % 2 else ()
+    canvas: Canvas = (*PROMPT, *(None,) * 3, 2, *(None,) * (length - 7))
+    state, step, left = unmasker.start(canvas), 0, 0
+    while open_gaps := gaps(canvas):
+        start = len(PROMPT) + (open_gaps[0] - len(PROMPT)) // size * size
+        block = range(start, min(start + size, length))
+        state = unmasker.enter(state, len(gaps(canvas, block.start, block.stop)))
+        while rows := gaps(canvas, block.start, length if unmasker.everywhere else block.stop):
+            if not gaps(canvas, block.start, block.stop):
+                break
+            look = Look(
+                canvas, block, rows, torch.stack([chain.law(canvas, r) for r in rows]), greedy, step
+            )
+            streams: tuple[Any, ...] = Rng.of(seed), StrictRng.of(seed)
+            before, twice = (
+                look.logw_RV.clone(),
+                [unmasker.choose(state, look, rng) for rng in streams],
+            )
+            assert twice[0][0] == twice[1][0], (
+                "the same laws, state and randomness gave another edit"
+            )
+            assert torch.equal(before, look.logw_RV), "the model's log-weights were written to"
+            edit, state = twice[0]
+            written = [p for p, _ in edit.write]
+            assert written and not edit.erase and not edit.insert, (
+                f"{edit} fills nothing, or does more than that"
+            )
+            assert len(set(written)) == len(written) and set(written) <= set(rows), (
+                f"{written} are not all gaps shown"
+            )
+            everywhere = unmasker.everywhere and len(written) == len(rows)
+            assert everywhere or set(written) <= set(block), (
+                f"{written} lie outside the block {block}"
+            )
+            assert all(0 <= x < chain.size for _, x in edit.write), (
+                f"{edit} writes what has no weight"
+            )
+            if greedy:
+                _likeliest(look, edit.write)
+            canvas, step, left = filled(canvas, edit), step + 1, left + len(written)
+    assert left == length - 4 and canvas[6] == 2, "a known token was changed"
+
+
+def _likeliest(look: Look, write: tuple[tuple[int, int], ...]) -> None:
+    """Without chance a token is its gap's likeliest, unless the unmasker moves logits: then the one it says."""
+    at = {r: i for i, r in enumerate(look.rows)}
+    for p, x in write:
+        order = look.logw_RV[at[p]].argsort(descending=True).tolist()
+        assert order.index(x) < 2, (
+            f"position {p} took token {x}, of rank {order.index(x)}, without chance"
+        )
+
+
+def check_joint(
+    make: Make, *, laws: int = 3, length: int = 3, tolerance: float = 1e-9
+) -> CanvasCounts:
+    """The enumerated output law is the joint law of a chain, cut after EOS or not. Returns how many laws there were."""
+    counts = CanvasCounts()
+    for seed in range(laws):
+        for eos, ignore in ((-1, False), (2, False), (2, True)):
+            chain = Chain(seed)
+            decoder, request = (
+                make(ToyDenoiser(chain, eos)),
+                Request(PROMPT, max_tokens=length, ignore_eos=ignore),
+            )
+            got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
+            off = distance(
+                got, chain.joint(PROMPT, length, frozenset() if ignore else decoder.vocab.eos)
+            )
+            assert off < tolerance, (
+                f"the output law is off by {off:.2e} (seed {seed}, EOS {eos}, ignored: {ignore})"
+            )
+            counts += CanvasCounts(laws=1)
+    require_exercised(counts, "the enumeration", ("laws",))
+    return counts
+
+
+def check_canvas_decoder(make: Make, again: int = 0) -> CanvasCounts:
+    """Raise AssertionError unless answers end where they should, edits replay to the answer, draws have names of their own, a
+    request says in a batch what it says alone, choices differ, and boards are closed however a run ends. Passes that fill
+    several gaps and gaps that are put back must have been seen, unless an attribute `unexercised` of the decoder's class says,
+    by the name of a count (CanvasCounts), why that is 0. again: how many tokens may be written a second time. Returns the
+    counts."""
+    counts = _canvas_decoder(make, again)
+    require_mechanism_exercised(counts, make(ToyDenoiser(Chain(0))), CANVAS_KINDS)
+    return counts
+
+
+def _canvas_decoder(make: Make, again: int) -> CanvasCounts:
+    counts = check_ends(make, again) + check_replay(make)
+    check_batch(make)
+    check_closed(make)
+    return counts
+
+
+def check_ends(make: Make, again: int = 0) -> CanvasCounts:
+    """An answer ends at its first EOS or stop id, which it holds, or at max_tokens. With ignore_eos EOS is a token. Laws are
+    sharper and sharper, so that a threshold is passed. Returns what was seen."""
+    collector = CanvasCollector()
+    for seed in range(20):
+        ids = frozenset[int]({0} if seed % 5 == 4 else ())
+        chain = Chain(seed, 4, sharp=2.0 + seed / 4)
+        for ignore in (False, True):
+            request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
+            out = run([answer_one(make(ToyDenoiser(chain, 3)), request, on=collector)])[0]
+            ends = ids | (frozenset[int]() if ignore else frozenset({3}))
+            assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
+            stopped = out.token_ids[-1] in ends
+            assert out.finish_reason == ("stop" if stopped else "length"), (
+                f"{out.token_ids} ended by {out.finish_reason}"
+            )
+            assert stopped or len(out.token_ids) == request.max_tokens, (
+                f"{len(out.token_ids)} tokens, no end among them"
+            )
+            s = out.stats
+            assert len(out.token_ids) <= s.unmasked <= request.max_tokens + again, (
+                "more tokens than were written, or more than gaps"
+            )
+            assert s.passes <= s.unmasked and 0 <= s.first <= len(out.token_ids), (
+                f"{s} does not add up"
+            )
+    return collector.counts
+
+
+def check_replay(make: Make) -> CanvasCounts:
+    """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing. Returns what was seen."""
+    collector = CanvasCollector()
+    for seed in range(6):
+        decoder, events = make(ToyDenoiser(Chain(seed, 5), 4)), list[Event]()
+        request = Request(PROMPT, max_tokens=16, seed=seed, logprobs=2)
+        out = run([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
+        read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
+        assert read == events, "an event is not what its JSON says"
+        got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, Edited)]))
+        assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
+        assert (
+            run([answer_one(decoder, Request(PROMPT, max_tokens=16, seed=seed))])[0].token_ids
+            == got
+        ), "watching changed it"
+        assert sum(isinstance(e, Unmasked) for e in events) == out.stats.passes, (
+            "a pass went untold"
+        )
+        notes = out.logprobs or ()
+        assert tuple(n.token for n in notes) == got and all(
+            n.model_logp <= 0 and len(n.top) == 2 for n in notes
+        ), "notes"
+        for event in events:
+            collector(event)
+    return collector.counts
+
+
+@dataclass(frozen=True)
+class CanvasBatchCounts(ContractCounts):
+    """What a check saw of several canvases in one batch.
+
+    Args:
+        shared: Calls of the model that a batch needed fewer than its requests need alone. 0 or more, like all of these.
+        distinct: Answers that do not begin as the longest one does.
+    """
+
+    shared: int = 0
+    distinct: int = 0
+
+
+def check_batch(make: Make) -> CanvasBatchCounts:
+    """Canvases of unequal length, seed and choice in one batch: each says what it says alone. Passes that canvases shared and
+    answers that differ must have been seen, unless a class attribute `unexercised` says, by the name of a count
+    (CanvasBatchCounts), why that is 0. Returns the counts."""
+    chain = Chain(7, 6, sharp=0.7)
+    decoder = make(ToyDenoiser(chain, 5))
+    requests = [
+        Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 2 + 5 * (i % 4), seed=i // 2, choice=i % 2)
+        for i in range(9)
+    ]
+    alone = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
+    alone_calls = chain.calls
+    longest = max(alone, key=len)
+    counts = CanvasBatchCounts(distinct=sum(text != longest[: len(text)] for text in alone))
+    for order in (requests, requests[::-1]):
+        before = chain.calls
+        together = dict(
+            zip(
+                map(requests.index, order),
+                run([answer_one(decoder, r) for r in order]),
+                strict=True,
+            )
+        )
+        assert [together[i].token_ids for i in range(len(requests))] == alone, (
+            "another answer beside its neighbours"
+        )
+        counts += CanvasBatchCounts(shared=max(0, alone_calls - (chain.calls - before)))
+    require_mechanism_exercised(counts, decoder)
+    return counts
+
+
+def check_closed(make: Make) -> None:
+    """Several choices come in order, each drawn for itself; a run that is cancelled or fails leaves no board open."""
+    from polydec.core.decoder import answers
+
+    decoder = make(ToyDenoiser(Chain(21, 6, sharp=0.4)))
+    left_open()
+    several = run([answers(decoder, Request(PROMPT, 12, n=6))])[0]
+    assert [r.choice for r in several] == list(range(6)) and len(
+        {r.token_ids for r in several}
+    ) > 4, "choices are alike"
+    single = [
+        run([answer_one(decoder, Request(PROMPT, 12, choice=c))])[0].token_ids for c in range(6)
+    ]
+    assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
+    assert not left_open(), "a board stayed open after the answers"
+    scheduler = Scheduler()
+    task = scheduler.submit(answers(decoder, Request(PROMPT, 12, n=3)))
+    scheduler.step()
+    scheduler.cancel(task)
+    assert not left_open(), "a board stayed open after a cancelled run"
+
+
+@dataclass(frozen=True)
+class RuleCounts(ContractCounts):
+    """How often a request's rules kept something out of an answer: what is counted are answers that break the rule where it is
+    left out.
+
+    Args:
+        banned: Of bans of tokens, the end among them. 0 or more, like all of these.
+        allowed: Of tokens outside of which nothing may be said.
+        biased: Of biases so large that they decide.
+    """
+
+    banned: int = 0
+    allowed: int = 0
+    biased: int = 0
+
+
+def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) -> RuleCounts:
+    """Raise AssertionError where an answer is empty, holds a banned token, the end among them, or one that is not allowed, or
+    where a bias decides nothing. Rules of each kind must have been seen to keep something out of an answer, unless a class
+    attribute `unexercised` says, by the name of a count (RuleCounts), why that is 0. make: a denoiser and the shapers of a
+    request -> the decoder to check. Returns the counts."""
+    size, eos = 6, 5
+    every = frozenset(range(size))
+    rules: list[tuple[str, Shaper[Any], frozenset[int]]] = [
+        *(("banned", Banned((x,)), every - {x}) for x in (0, 3, eos)),
+        ("banned", Banned((0, 1, 2)), every - {0, 1, 2}),
+        ("allowed", Allowed((1, 4)), frozenset({1, 4})),
+        ("allowed", Allowed((2, eos)), frozenset({2, eos})),
+        ("biased", LogitBias({2: 100.0}), frozenset({2})),
+        ("biased", LogitBias({eos: -100.0}), every - {eos}),
+    ]
+    denoisers = [ToyDenoiser(Chain(seed, size, sharp=2.5), eos) for seed in range(6)]
+
+    def said(seed: int, shapers: tuple[Shaper[Any], ...]) -> frozenset[int]:
+        decoder = make(denoisers[seed], shapers)
+        answer = run([answer_one(decoder, Request(PROMPT, max_tokens=12, seed=seed))])[0]
+        return frozenset(answer.token_ids)
+
+    counts = RuleCounts()
+    for seed in range(len(denoisers)):
+        for chance in ((), (Greedy(),)):
+            unruled = said(seed, chance)
+            for kind, rule, legal in rules:
+                tokens = said(seed, (rule, *chance))
+                assert tokens and tokens <= legal, f"{rule} and yet {sorted(tokens)}"
+                counts += RuleCounts(**{kind: int(not unruled <= legal)})
+    require_mechanism_exercised(counts, make(denoisers[0], ()))
+    return counts
+
+
+@dataclass(frozen=True)
+class RefreshCounts(ContractCounts):
+    """What a check saw a refresh rule do.
+
+    Args:
+        passes: Of all answers. 0 or more, like all of these.
+        reused: Positions that an earlier pass fed and a later one read without feeding them.
+        refreshed: Positions that were fed again.
+    """
+
+    passes: int = 0
+    reused: int = 0
+    refreshed: int = 0
+
+
+def check_refresh(refresh: Refresh) -> RefreshCounts:
+    """Raise AssertionError unless every feed ascends, holds a gap of the block and stays inside the canvas, and an answer's
+    first one feeds the prompt and the block; and unless a position of a block that was a gap when the block began was fed since
+    then: what it keeps may be of a gap, but of none that had still to wait for its block. Blocks of several lengths are filled
+    in any order, some gaps a pass, among tokens that are given. Positions that are reused and positions that are fed again must
+    have been seen, unless a class attribute `unexercised` says, by the name of a count (RefreshCounts), why that is 0. Returns
+    the counts."""
+    counts = RefreshCounts()
+    for seed in range(8):
+        for length, begin, size in ((10, 4, 4), (10, 8, 2), (5, 4, 1), (40, 3, 37), (40, 3, 5)):
+            counts += _feeds(refresh, Random(seed), length, begin, size)
+    require_mechanism_exercised(counts, refresh)
+    return counts
+
+
+def _feeds(refresh: Refresh, dice: Random, length: int, begin: int, size: int) -> RefreshCounts:
+    """One answer, filled by chance."""
+    tokens = [0 if i < begin or dice.random() < 0.1 else None for i in range(length)]
+    before: Canvas | None = None
+    fed, passes = [-1] * length, 0  # the pass that fed each position last
+    counts = RefreshCounts()
+    for start in range(begin, length, size):
+        block, step, began = range(start, min(start + size, length)), 0, passes
+        waiting = [i for i in block if tokens[i] is None]
+        while open_gaps := [i for i in block if tokens[i] is None]:
+            canvas = tuple(tokens)
+            feed = list(refresh.feed(canvas, before, block, step))
+            assert feed == sorted(set(feed)) and feed[0] >= 0 and feed[-1] < length, (
+                f"{feed} does not ascend in the canvas"
+            )
+            assert passes or feed[: block.stop] == list(range(block.stop)), (
+                f"{feed}: the first pass feeds all that is seen"
+            )
+            near = [i for i in open_gaps if i in set(feed)]
+            assert near, f"{feed} has no gap of the block"
+            known = {i for i in range(length) if fed[i] >= 0}
+            counts += RefreshCounts(1, len(known - set(feed)), len(known & set(feed)))
+            for i in feed:
+                fed[i] = passes
+            kept = [i for i in waiting if fed[i] < began]
+            assert not kept, f"{kept} keep what they were before their block {block} began"
+            for i in dice.sample(near, dice.randint(1, len(near))):
+                tokens[i] = 1
+            before, passes, step = canvas, passes + 1, step + 1
+    return counts

@@ -1,0 +1,264 @@
+"""The contract of verifiers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from polydec.core.decoder import answer_one
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Draw, Exactness, Reads, Want
+from polydec.lab.testing.enumerate import NoiseSize, distance, executions, law_of, target_law
+from polydec.lab.testing.examples import Siblings
+from polydec.lab.testing.exercised import (
+    DRAFT_KINDS,
+    ExercisedCollector,
+    ExercisedCounts,
+    require_mechanism_exercised,
+)
+from polydec.lab.testing.strict import StrictRng
+from polydec.lab.testing.toy import Table, toy
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.protocols import Verifier
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+
+C, D, W = Draw.CERTAIN, Draw.INDEPENDENT, Draw.WITHOUT
+
+CANDIDATES: dict[str, tuple[tuple[Draw, int, int], ...]] = {
+    "one certain": ((C, 0, 1),),
+    "all certain": ((C, 1, 4),),
+    "one draw": ((D, 201, 1),),
+    "two independent": ((D, 202, 2),),
+    "two without replacement": ((W, 203, 2),),
+    "every token without replacement": ((W, 204, 4),),
+    "certain, then drawn": ((C, 0, 1), (D, 205, 1)),
+    "drawn, then certain": ((D, 206, 1), (C, 0, 2)),
+    "without, certain, without": ((W, 207, 2), (C, 1, 1), (W, 208, 1)),
+    "independent of two laws": ((D, 209, 1), (D, 210, 1)),
+    "without beside independent": ((W, 211, 2), (D, 212, 1)),
+}
+"""Sources of siblings: (how, seed of the law, how many)."""
+
+
+Outcomes = Sequence[tuple[int | None, int, float]]
+"""Of a node: for each outcome the child that is accepted (None: none is), the token, and how likely that is."""
+
+
+def check_verifier(
+    verifier: Verifier,
+    *,
+    laws: int = 2,
+    tolerance: float = 1e-9,
+    rule: Callable[[Draft, Scores, int], Outcomes] | None = None,
+) -> ExercisedCounts:
+    """Raise AssertionError unless the verifier keeps its promise: of LAW, that the output law, enumerated, is the
+    target's for every kind of candidate and mixture of kinds; of LAW and ARGMAX, that a certain row is followed unread;
+    of all, that what it accepts is a path without probes and that nothing it was given is written to; and that it was seen to
+    accept and to reject.
+
+    laws: random laws for each of the eleven kinds of candidates; every second one has four tokens where they can be
+    enumerated. rule: (draft, scores, node) -> what may follow the node by the published rule: the chances of all paths are
+    then those that it gives; the scores hold states and rows before shaping. A class attribute `unexercised` of the verifier
+    says, by the name of a count (ExercisedCounts), why that is 0. Returns the counts.
+    """
+    watch = ExercisedCollector()
+    if verifier.exactness is Exactness.LAW:
+        sizes = (3, 4) if _enumerable(verifier, 4) else (3,)
+        for n, (name, sources) in enumerate(CANDIDATES.items()):
+            for j in range(laws):
+                size = sizes[(n + j) % len(sizes)]
+                _law(
+                    watch,
+                    verifier,
+                    n + len(CANDIDATES) * j,
+                    size,
+                    Siblings(size, sources),
+                    name,
+                    2,
+                    tolerance,
+                )
+        for name in ("one draw", "drawn, then certain"):
+            _law(
+                watch,
+                verifier,
+                7,
+                3,
+                Siblings(3, CANDIDATES[name], depth=2),
+                f"{name}, two levels",
+                3,
+                tolerance,
+            )
+        _law(
+            watch,
+            verifier,
+            8,
+            3,
+            Siblings(3, CANDIDATES["one draw"], probe=True),
+            "one draw beside a probe",
+            2,
+            tolerance,
+        )
+    _path(verifier, watch)
+    if rule is not None:
+        _chosen(verifier, rule, tolerance)
+    require_mechanism_exercised(watch.counts, verifier, DRAFT_KINDS)
+    if verifier.exactness is not Exactness.APPROXIMATE:
+        _certain(verifier)
+    return watch.counts
+
+
+def _enumerable(verifier: Verifier, size: int) -> bool:
+    try:
+        decoder = Speculative(toy(1, size), Nothing(), verifier, Fixed(0))
+        law_of(lambda rng: answer_one(decoder, Request((0,), max_tokens=1), rng))
+    except NoiseSize:
+        return False
+    return True
+
+
+def _law(
+    watch: ExercisedCollector,
+    verifier: Verifier,
+    seed: int,
+    size: int,
+    drafter: Siblings,
+    name: str,
+    length: int,
+    tolerance: float,
+) -> None:
+    watch.counts += ExercisedCounts(laws=1)
+    target = toy(seed + 1, size)
+    decoder, request = (
+        Speculative(target, drafter, verifier, Fixed(8)),
+        Request((0, 1), max_tokens=length),
+    )
+    off = distance(
+        law_of(lambda rng: answer_one(decoder, request, rng)), target_law(target, (0, 1), length)
+    )
+    assert off < tolerance, (
+        f"candidates {name}, law {seed} over {size} tokens: the output law is off by {off:.2e}"
+    )
+
+
+def _drafted(seed: int, size: int, target: Target, rng: Any) -> tuple[Draft, Scores]:
+    """A random draft of two levels beside a probe, and its scores: its sources are those of every kind in turn."""
+    sources = list(CANDIDATES.values())[seed % len(CANDIDATES)]
+    guess = Siblings(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
+
+    async def round_() -> tuple[Draft, Scores]:
+        draft = await guess.propose(1, 2, Fixed(8, 64).start(), rng)
+        want = Want(base=Reads.ROW, hidden=True)
+        return draft, await target.open((0, 1)).score(draft, want)
+
+    return run([round_()])[0]
+
+
+def _chosen(
+    verifier: Verifier, rule: Callable[[Draft, Scores, int], Outcomes], tolerance: float
+) -> None:
+    """The chance of every verdict, enumerated, is that of the rule."""
+    for seed in range(2 * len(CANDIDATES)):
+        bare = toy(seed, 3, eos=-1)
+        target = bare if seed < len(CANDIDATES) else Shaped(bare, Greedy())
+        draft, scores = _drafted(seed, 3, target, Rng.of(seed))
+        got, want = defaultdict[Any, float](float), defaultdict[Any, float](float)
+        for verdict, p in executions(lambda rng, d=draft, s=scores: verifier.verify(d, s, rng, 2)):
+            got[verdict.path, verdict.bonus] += p
+        reached: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+        for path, p in reached:
+            for child, token, chance in rule(draft, scores, path[-1] if path else 0):
+                if child is None:
+                    want[path, token] += p * chance
+                else:
+                    reached.append(((*path, child), p * chance))
+        off = max(abs(got[key] - want[key]) for key in {*got, *want})
+        assert off < tolerance, (
+            f"draft {seed}: the chance of a path is off the published rule's by {off:.2e}"
+        )
+
+
+def _path(verifier: Verifier, watch: ExercisedCollector) -> None:
+    """Random drafts with real randomness: the verdict is a path, and its inputs are as they were."""
+    for seed in range(40):
+        size, rng = 3 + seed % 2, StrictRng.of(seed)
+        draft, scores = _drafted(seed, size, toy(seed, size, eos=-1), rng)
+        before = [law_V.clone() for law_V in draft.law if law_V is not None]
+        rows = [scores.row(i).clone() for i in range(len(draft))]
+        verdict = verifier.verify(draft, scores, rng, 2)  # type: ignore[arg-type]
+        watch.see(draft, verdict)
+        above = 0
+        for i in verdict.path:
+            assert draft.parent[i] == above, f"path {verdict.path} leaves the tree at node {i}"
+            assert i not in draft.probes, f"probe node {i} was accepted"
+            above = i
+        assert 0 <= verdict.bonus < size, f"bonus {verdict.bonus} is not a token"
+        again = verifier.verify(draft, scores, StrictRng(rng._rng), 2)  # type: ignore[arg-type]
+        assert again == verdict, "the same inputs gave another verdict"
+        after = [law_V for law_V in draft.law if law_V is not None]
+        assert all(a.equal(b) for a, b in zip(before, after, strict=True)), (
+            "the verifier wrote to a law of the draft"
+        )
+        assert all(a.equal(scores.row(i)) for i, a in enumerate(rows)), (
+            "the verifier wrote to a row of the target"
+        )
+
+
+@dataclass(frozen=True)
+class Blind:
+    """Scores of a greedy law whose rows may not be read."""
+
+    only: tuple[int, ...]
+
+    def certain(self, i: int) -> int:
+        return self.only[i]
+
+    argmax = certain
+
+    def row(self, i: int) -> Tensor:
+        raise AssertionError(f"row {i} was read although its only token is known")
+
+    weights = row
+
+    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        return (self.only[i],), (0.0,)
+
+    def topk_rows(self, rows: Any, k: int) -> list[list[int]]:
+        return [[self.only[i]] for i in rows]
+
+    def logp(self, i: int, tokens: Any) -> tuple[float, ...]:
+        return tuple(0.0 if x == self.only[i] else float("-inf") for x in tokens)
+
+    def exit(self, depth: int, nodes: Any) -> Scores:
+        raise AssertionError("the law of an earlier layer was read")
+
+    hidden_NH = None
+
+    @property
+    def base(self) -> Scores:
+        return self
+
+
+def _certain(verifier: Verifier) -> None:
+    law_V = Table(1).weight[0, 0].log_softmax(-1)
+    draft = Draft(
+        (0, 1, 2, 0, 1), (-1, 0, 0, 2, 3), (C, D, D, C, W), (None, law_V, law_V, None, law_V)
+    )
+    for only, path, bonus in (
+        ((2, 0, 0, 1, 2), (2, 3, 4), 2),
+        ((2, 0, 1, 0, 0), (2,), 1),
+        ((0, 0, 0, 0, 0), (), 0),
+    ):
+        verdict = verifier.verify(draft, Blind(only), StrictRng.of(0), 1)  # type: ignore[arg-type]
+        assert (verdict.path, verdict.bonus) == (path, bonus), (
+            f"greedy rows {only}: path {verdict.path} and {verdict.bonus}, not {path} and {bonus}"
+        )

@@ -1,0 +1,213 @@
+"""What every shaper promises, as checks on random and on awkward rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.protocols import Shaper, of_choice
+from polydec.core.types import Reads
+from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+
+Relabel = Callable[[Callable[[int], int]], Shaper[Any]]
+
+
+@dataclass(frozen=True)
+class ShaperCounts(ContractCounts):
+    """What a check saw a shaper do.
+
+    Args:
+        changed: Rows whose law became another one.
+        followed: Rows whose law was another one than behind the first text; nothing is asked of shapers without states.
+    """
+
+    changed: int = 0
+    followed: int = 0
+
+
+def differs(a_V: Tensor, b_V: Tensor) -> bool:
+    """Whether two rows of log-weights are two laws.
+
+    Args:
+        a_V: Log-weights, at least one of them finite.
+        b_V: Others, of as many tokens.
+
+    Returns:
+        Whether a probability differs by more than 1e-6.
+    """
+    p_V, q_V = normalise(a_V.double()).exp(), normalise(b_V.double()).exp()
+    return bool(((p_V - q_V).abs() > 1e-6).any())
+
+
+def rows(size: int, seed: int = 0) -> Iterator[Tensor]:
+    """Rows of logits: random in both float types, peaked, flat, far off, full of equals, and with few finite entries."""
+    g = torch.Generator().manual_seed(seed)
+
+    def random(scale: float) -> Tensor:
+        return torch.randn(size, generator=g) * scale
+
+    yield random(1.0)
+    yield random(3.0).double()
+    yield random(30.0)
+    yield random(1.0) + 500.0
+    yield random(1.0) - 500.0
+    yield torch.zeros(size)
+    yield random(2.0).round()
+    for alive in (1, 2, size // 2):
+        row_V = random(2.0)
+        row_V[torch.randperm(size, generator=g)[alive:]] = NEG_INF
+        yield row_V
+
+
+def texts(size: int, seed: int = 0) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(prompt, output): empty outputs, loops, every token, random ones; any token may stand anywhere."""
+    g = torch.Generator().manual_seed(seed)
+    yield (0,), ()
+    yield (size - 1,), (size - 1, size - 1, 0)
+    yield (1, 2, 1, 2, 1), (2, 1, 2, 1, 2)
+    yield tuple(range(size)), tuple(range(size))
+    yield (1,) * 9, (1,) * 9
+    for n in (3, 12, 30):
+        text = tuple(torch.randint(min(size, 4), (n,), generator=g).tolist())
+        yield text[: n // 2], text[n // 2 :]
+
+
+def check_shaper(
+    shaper: Shaper[Any],
+    *,
+    size: int = 7,
+    alike: bool = True,
+    shifts: bool = True,
+    renames: bool = True,
+    relabel: Relabel | None = None,
+    neutral: Shaper[Any] | None = None,
+) -> ShaperCounts:
+    """Raise AssertionError where `shaper` breaks a promise on rows of `size` tokens.
+
+    alike: prompt and output count the same, so stepping along tokens equals starting on the longer prompt; shifts: a
+    constant added to all log-weights changes no law (False for rules on logits); renames: what tokens are called changes no
+    law (False for rules that mean the ids themselves, such as a hash of them); relabel: the same rule after tokens
+    were renamed (None: its parameters hold no token ids); neutral: the same rule with parameters that change nothing. A class
+    attribute `unexercised` of the shaper says, by the name of a count (ShaperCounts), why that is 0. Returns the counts.
+    """
+    seen, stateful, first = Counter[str](), False, list[Tensor]()
+    for prompt, output in texts(size):
+        stateful |= _state(shaper, prompt, output) is not None
+        for i, row_V in enumerate(rows(size)):
+            out_V = _total_and_pure(shaper, prompt, output, row_V)
+            first += [out_V] * (i == len(first))
+            seen["changed"] += differs(row_V, out_V)
+            seen["followed"] += differs(first[i], out_V)
+            _another_choice(shaper, prompt, output, row_V)
+            if alike:
+                _same(
+                    _shape(shaper, prompt, output, row_V),
+                    _shape(shaper, (*prompt, *output), (), row_V),
+                    "stepping along tokens is not starting on the longer prompt",
+                )
+            if shifts:
+                _same(
+                    _shape(shaper, prompt, output, row_V.double() + 2.5),
+                    _shape(shaper, prompt, output, row_V.double()),
+                    "a constant added to all log-weights changed the law (declare shifts=False if it should)",
+                )
+            if neutral is not None:
+                _same(
+                    _shape(neutral, prompt, output, row_V),
+                    row_V,
+                    "the neutral parameter changed the law",
+                )
+        if not renames:
+            continue
+        g = torch.Generator().manual_seed(len(output))
+        row_V, to = (
+            torch.randn(size, generator=g, dtype=torch.float64),
+            torch.randperm(size, generator=g).tolist(),
+        )
+        renamed_V = torch.empty_like(row_V)
+        renamed_V[to] = row_V
+        twin = shaper if relabel is None else relabel(to.__getitem__)
+        _same(
+            _shape(twin, [to[x] for x in prompt], [to[x] for x in output], renamed_V)[to],
+            _shape(shaper, prompt, output, row_V),
+            "renaming the tokens changed the law (does it need `relabel`?)",
+        )
+    counts = ShaperCounts(**seen)
+    require_mechanism_exercised(counts, shaper, ["changed"] + ["followed"] * stateful)
+    return counts
+
+
+def _state(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int]) -> Any:
+    state = shaper.start(tuple(prompt))
+    for x in output:
+        state = shaper.step(state, x)
+    return state
+
+
+def _shape(
+    shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
+) -> Tensor:
+    return shaper.shape(_state(shaper, prompt, output), row_V)
+
+
+def _same(a_V: Tensor, b_V: Tensor, message: str) -> None:
+    p_V, q_V = normalise(a_V.double()).exp(), normalise(b_V.double()).exp()
+    assert torch.allclose(p_V, q_V, rtol=1e-5, atol=1e-6), (
+        f"{message}: {p_V.tolist()} and {q_V.tolist()}"
+    )
+
+
+def _another_choice(
+    shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
+) -> None:
+    other = of_choice(shaper, 5)
+    assert of_choice(other, 0) == of_choice(shaper, 0), "for_choice depends on more than the choice"
+    state = _state(shaper, prompt, output)
+    assert torch.equal(other.shape(state, row_V), _shape(other, prompt, output, row_V)), (
+        "a choice needs states of its own"
+    )
+    if other != shaper:
+        _total_and_pure(other, prompt, output, row_V)
+
+
+def _total_and_pure(
+    shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
+) -> Tensor:
+    """What the shaper makes of the row."""
+    state, before_V = _state(shaper, prompt, output), row_V.clone()
+    out_V = shaper.shape(state, row_V)
+    first_V = out_V.clone()
+    assert torch.equal(row_V, before_V), "shape wrote to its argument"
+    assert out_V.shape == row_V.shape and out_V.dtype == row_V.dtype, (
+        f"shape made {out_V.dtype} {tuple(out_V.shape)}"
+    )
+    assert bool((out_V < float("inf")).all()), f"a log-weight is not finite: {out_V.tolist()}"
+    assert bool((out_V > NEG_INF).any()), f"nothing was left of {row_V.tolist()}"
+    dead_V, left_V = row_V == NEG_INF, out_V > NEG_INF
+    assert not bool((left_V & dead_V).any()) or not bool((left_V & ~dead_V).any()), (
+        "a token without weight came back to life"
+    )
+    for x in range(len(row_V)):
+        shaper.shape(shaper.step(state, x), row_V)
+    assert torch.equal(shaper.shape(state, row_V), first_V), (
+        "a state changed when it was stepped or shaped with"
+    )
+    assert torch.equal(_shape(shaper, prompt, output, row_V), first_V), (
+        "the same text and row gave another law"
+    )
+    best = int(row_V.argmax())
+    if shaper.keeps_argmax:
+        assert bool(out_V[best] == out_V.max()), (
+            "keeps_argmax is declared, but the likeliest token is another one"
+        )
+    if shaper.reads is Reads.ARGMAX:
+        assert left_V.nonzero()[:, 0].tolist() == [best], (
+            "reads ARGMAX is declared, but not just the likeliest token is left"
+        )
+    return first_V

@@ -1,0 +1,177 @@
+"""A tiny law over canvases whose conditionals all agree: every gap's law, given any set of known positions, is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.canvas_law import Canvas
+from polydec.core.effects import Forward
+from polydec.core.types import Vocab
+from polydec.lab.testing.enumerate import Law
+from polydec.models.learned.kinds.joint import TOY
+
+
+class Chain:
+    """A Markov chain with another matrix at every position: a token's law depends on the one before it and on where it stands.
+    Conditionals are products of matrices between the nearest known neighbours. Float64; the network of a `ToyDenoiser`.
+
+    free: positions are independent of each other instead; context: the longest canvas. `fed` counts positions, `calls` passes,
+    of which each may answer several canvases.
+    """
+
+    def __init__(
+        self, seed: int, size: int = 3, sharp: float = 1.2, *, free: bool = False, context: int = 64
+    ) -> None:
+        g = torch.Generator().manual_seed(seed)
+        logw = torch.randn(context, size, size, generator=g, dtype=torch.float64) * sharp
+        if free:
+            logw = logw[:, :1].expand(-1, size, -1)
+        self.step_LVV = torch.softmax(logw, -1)  # [position, token before, token there]
+        self.size, self.context, self.cost, self.fed = size, context, 1.0, 0
+        self.calls = 0
+        self._between = lru_cache(None)(self._product)
+
+    def forward(self, queries: Sequence[tuple[Canvas, tuple[int, ...], int, int]]) -> list[Tensor]:
+        """Log-weights at some positions of a canvas, [rows, size + 1]: the last token is the mask, which never follows."""
+        self.calls += 1
+        self.fed += sum(n for _, _, n, _ in queries)
+        return [
+            torch.stack(
+                [self.law(canvas[: r // own * own + own] if own else canvas, r) for r in rows]
+            )
+            for canvas, rows, _, own in queries
+        ]
+
+    def law(self, canvas: Canvas, at: int) -> Tensor:
+        """Log-weights of a gap, given all known tokens; -inf at the mask token."""
+        left = max(i for i in range(at) if canvas[i] is not None)  # the prompt has a token
+        p_V = self._between(left, at)[canvas[left]]
+        right = next((i for i in range(at + 1, len(canvas)) if canvas[i] is not None), None)
+        if right is not None:
+            p_V = p_V * self._between(at, right)[:, canvas[right]]
+        return torch.cat([p_V.log(), torch.full((1,), float("-inf"), dtype=torch.float64)])
+
+    def _product(self, first: int, last: int) -> Tensor:
+        """The law of position `last` given the token at `first`, [size, size]."""
+        out = self.step_LVV[first + 1]
+        for i in range(first + 2, last + 1):
+            out = out @ self.step_LVV[i]
+        return out
+
+    def joint(self, prompt: Sequence[int], length: int, ends: frozenset[int] = frozenset()) -> Law:
+        """The law of the answers, each cut after its first end: the chain rule, token by token."""
+        law: Law = {}
+        for text in product(range(self.size), repeat=length):
+            p, before, kept = 1.0, prompt[-1], text
+            for i, x in enumerate(text):
+                p *= float(self.step_LVV[len(prompt) + i, before, x])
+                before = x
+            cut = next((i for i, x in enumerate(text) if x in ends), None)
+            kept = text if cut is None else text[: cut + 1]
+            law[kept] = law.get(kept, 0.0) + p
+        return law
+
+
+@dataclass(frozen=True)
+class ToyDenoiser:
+    """A Denoiser over a `Chain`; eos: its EOS id, -1 for none; block: positions see no further than to the end of their own
+    block (0: everything). The mask is the id behind the chain's tokens; it belongs to the vocabulary, but not where the model
+    is to have that of a toy target (masked: False)."""
+
+    network: Chain
+    eos: int = -1
+    block: int = 0
+    masked: bool = True
+    family: ClassVar[str] = "diffusion"
+    layers: ClassVar[int] = 0
+
+    @property
+    def boundary(self) -> int | None:
+        return None
+
+    @property
+    def vocab(self) -> Vocab:
+        return Vocab(
+            self.network.size + self.masked, frozenset({self.eos} if self.eos >= 0 else ())
+        )
+
+    @property
+    def context(self) -> int:
+        return self.network.context
+
+    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+        """A one at the token's place, gaps the mask's."""
+        index = torch.tensor(
+            [self.network.size if x is None else x for x in canvas], dtype=torch.long
+        )
+        return torch.nn.functional.one_hot(index, TOY).float()
+
+    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """States are log-weights, and zeros behind them."""
+        out_RV = state_RH[:, : self.network.size + 1].double()
+        out_RV[:, self.network.size] = float("-inf")
+        return out_RV
+
+    def open(self, length: int, prompt: int = 0) -> ToyBoard:
+        if length > self.network.context:
+            raise ValueError(
+                f"the canvas has {length} positions: the model's context holds {self.network.context}"
+            )
+        return ToyBoard(self.network, length, self.block)
+
+
+_OPEN: set[int] = set()
+
+
+def left_open() -> int:
+    """Boards that were opened and not closed, since this was last asked."""
+    count = len(_OPEN)
+    _OPEN.clear()
+    return count
+
+
+class ToyBoard:
+    """Keeps nothing of earlier passes: what is not fed is read from the canvas all the same."""
+
+    def __init__(
+        self, network: Chain, length: int, block: int, fed: frozenset[int] = frozenset()
+    ) -> None:
+        self._network, self._length, self._block, self._fed = network, length, block, set(fed)
+        _OPEN.add(id(self))
+
+    async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+        block = self._block
+        assert len(canvas) > feed[-1], "the canvas is shorter than what is fed"
+        assert set(range(self._length, len(canvas))) <= {*feed}, (
+            "the canvas grew by positions that are not fed"
+        )
+        assert all(r in feed for r in rows) and list(rows) == sorted(set(rows)) and rows
+        assert list(feed) == sorted(set(feed)), "feeds ascend"
+        self._length = len(canvas)
+        self._fed |= {*feed}
+        seen = range(
+            min(len(canvas), -(-(feed[-1] + 1) // block) * block) if block else len(canvas)
+        )
+        assert set(seen) <= self._fed, "a pass sees positions that were never fed"
+        return await Forward(self._network, (canvas, tuple(rows), len(feed), block), len(feed))
+
+    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        rows = [p for p in feed if canvas[p] is None]
+        out_FH = torch.zeros(len(feed), TOY)
+        logw_RV = await self.score(canvas, rows, feed)
+        for r, logw_V in zip(rows, logw_RV, strict=True):
+            out_FH[list(feed).index(r), : len(logw_V) - 1] = logw_V[:-1].float()
+        return out_FH
+
+    def fork(self) -> ToyBoard:
+        return ToyBoard(self._network, self._length, self._block, frozenset(self._fed))
+
+    def close(self) -> None:
+        _OPEN.discard(id(self))

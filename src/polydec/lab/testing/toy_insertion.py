@@ -1,0 +1,158 @@
+"""Tiny insertion models that are known exactly: what perfect training would make of a law over a few texts, and an
+autoregressive law that only ever puts a token last."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from polydec.core.effects import Forward
+from polydec.core.insertion_law import Offer
+from polydec.core.types import Vocab
+from polydec.lab.testing.enumerate import Law
+
+Asked = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Of a query the text without its end, the slots, and the tokens of the prompt."""
+
+
+class Posterior:
+    """Of a law over texts of `size` tokens what the training's loss is least for. Of a text of L tokens a number of tokens is
+    hidden, uniform in 0 to L, and any of them; each one hidden is as likely to be the next as any other. A network of an
+    `ToyInserter`; `fed` counts positions.
+
+    even: a text counts L + 1 times, as in `polydec train insertion`.
+    """
+
+    def __init__(self, law: Law, size: int, *, even: bool = True) -> None:
+        self.size, self.cost, self.fed = size, 1.0, 0
+        self._weight = defaultdict[tuple[int, ...], dict[tuple[int, int], float]](
+            lambda: defaultdict(float)
+        )
+        self._whole = defaultdict[tuple[int, ...], float](float)
+        self._total = defaultdict[tuple[int, ...], float](float)
+        for text, p in law.items():
+            L = len(text)
+            for k in range(L + 1):
+                every = list(combinations(range(L), k))
+                for hidden in every:
+                    self._add(text, hidden, p * (1.0 if even else 1 / (L + 1)) / len(every))
+
+    def _add(self, text: tuple[int, ...], hidden: tuple[int, ...], w: float) -> None:
+        kept = tuple(x for i, x in enumerate(text) if i not in hidden)
+        self._total[kept] += w
+        self._whole[kept] += w * (not hidden)
+        for i in hidden:
+            slot = sum(j not in hidden for j in range(i))
+            self._weight[kept][slot, text[i]] += w / len(hidden)
+
+    def forward(self, queries: Sequence[Asked]) -> list[Offer]:
+        """A token is behind the prompt's last one (slot 0) or behind one of the answer's."""
+        self.fed += sum(len(text) + 1 for text, _, _ in queries)
+        return [
+            self._offer(text[prompt:], [s + 1 - prompt for s in slots])
+            for text, slots, prompt in queries
+        ]
+
+    def _offer(self, kept: tuple[int, ...], slots: Sequence[int]) -> Offer:
+        weight_SV = torch.zeros(len(slots), self.size + 1, dtype=torch.float64)
+        for (slot, token), w in self._weight[kept].items():
+            weight_SV[slots.index(slot), token] = w
+        return Offer(weight_SV.log(), self._whole[kept] / self._total[kept])
+
+
+class Last:
+    """An autoregressive law as an insertion model: p(EOS) says that nothing is missing, the rest is put behind the last token.
+    step_VV: the law of a token by the one before it, its last column EOS."""
+
+    def __init__(self, step_VV: Tensor) -> None:
+        self.step_VV, self.size, self.cost, self.fed = step_VV, step_VV.shape[1] - 1, 1.0, 0
+
+    def forward(self, queries: Sequence[Asked]) -> list[Offer]:
+        self.fed += sum(len(text) + 1 for text, _, _ in queries)
+        out = list[Offer]()
+        for text, slots, _ in queries:
+            logw_SV = torch.full((len(slots), self.size + 1), float("-inf"), dtype=torch.float64)
+            logw_SV[-1, :-1] = self.step_VV[text[-1], :-1].log()
+            out.append(Offer(logw_SV, float(self.step_VV[text[-1], -1])))
+        return out
+
+    def law(self, before: int, length: int) -> Law:
+        """Of texts of at most `length` tokens, EOS included, behind this token; a longer one is cut."""
+        law: Law = {}
+        for n in range(length + 1):
+            for text in product(range(self.size), repeat=n):
+                p, at = 1.0, before
+                for x in text:
+                    p, at = p * float(self.step_VV[at, x]), x
+                if n == length:
+                    law[text] = p
+                else:
+                    law[*text, self.size] = p * float(self.step_VV[at, self.size])
+        return law
+
+
+class Known(Protocol):
+    """A network that is known exactly."""
+
+    size: int
+    cost: float
+
+    def forward(self, queries: Sequence[Asked]) -> list[Offer]: ...
+
+
+@dataclass(frozen=True)
+class ToyInserter:
+    """An Inserter over a `Posterior` or a `Last`. EOS is the id behind their tokens. prompt: tokens of the prompt."""
+
+    network: Known
+    prompt: int = 1
+    context: int = 64
+    family: ClassVar[str] = "insertion"
+    layers: ClassVar[int] = 0
+
+    @property
+    def vocab(self) -> Vocab:
+        return Vocab(self.network.size + 1, frozenset({self.network.size}))
+
+    def open(self, length: int) -> ToySlate:
+        slate = ToySlate(self)
+        _OPEN.add(id(slate))
+        return slate
+
+
+_OPEN: set[int] = set()
+
+
+def left_open() -> int:
+    """Slates that were opened and not closed, since this was last asked."""
+    count = len(_OPEN)
+    _OPEN.clear()
+    return count
+
+
+class ToySlate:
+    """Remembers nothing but how long the text was."""
+
+    def __init__(self, model: ToyInserter) -> None:
+        self._model, self._length = model, 0
+
+    async def score(self, text: Sequence[int], slots: Sequence[int]) -> Offer:
+        assert len(text) >= self._length, "the text became shorter"
+        assert slots and list(slots) == sorted({*slots}), "slots ascend"
+        assert self._model.prompt - 1 <= slots[0] and slots[-1] < len(text), (
+            "a slot lies outside the answer"
+        )
+        self._length, end = len(text), self._model.network.size
+        kept = tuple(text[:-1] if text[-1] == end else text)
+        return await Forward(
+            self._model.network, (kept, tuple(slots), self._model.prompt), len(text) + 1
+        )
+
+    def close(self) -> None:
+        _OPEN.discard(id(self))

@@ -1,0 +1,189 @@
+"""`polydec train block-drafter`: a network that fills a block of gaps behind a text, for an encoder-decoder model (GAD)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Vocab
+from polydec.lab.train import pairs
+from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.seq2seq import JUDGED, encoded
+from polydec.lab.train.specs.block_drafter import BlockDrafterSpec
+from polydec.lab.train.t5 import T5, padded, weights
+from polydec.models.formats.seq2seq import T5Shape, read
+from polydec.models.learned.kinds import block_drafter
+from polydec.models.learned.kinds.block_drafter import BlockDrafter
+from polydec.models.sessions import sources
+
+LAST = 0.6
+"""What is left of the share that is shown, at the end of training (published: from 0.5 to 0.3)."""
+
+Sides = tuple[Sequence[int], Sequence[int]]
+"""The tokens of a source and of its target."""
+
+
+def train_block_drafter(spec: BlockDrafterSpec) -> dict[str, Any]:
+    """Train, beginning with the target's weights, and save an artefact at spec.out. See `carry_out`. Raises
+    RequestError on a target of another kind, FileError on wrong data.
+
+    Source: Ge et al., aggressive decoding (2022); the drafter there begins with BERT's weights, and glancing is that
+    of GLAT (2021)."""
+    return carry_out("block-drafter", spec, _course)
+
+
+def _course(spec: BlockDrafterSpec) -> Course:
+    source = sources.open_source(spec.target)
+    shape, config = _shape(spec, source.config), read(source.config, source.generation)
+    network = T5(config, shape.inner, spec.seed, both=True, rows=1)
+    _begin(network, source.weights)
+    texts = list(islice(pairs.read(Path(spec.data)), spec.most))
+    tokenizer: Tokenizer = source.text.tokenizer
+    examples = encoded(texts, tokenizer, spec.longest)
+    steps = pairs.Steps(examples.lengths, spec.tokens, *spec.parts, spec.seed)
+    fast = arithmetic(Path(spec.out) / STATE)
+    lesson = Lesson(network, spec, config.start)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        rng = np.random.default_rng([spec.seed, 4, step])
+        gaps = lesson.cut([examples.learned[i] for i in steps.of(step)], rng)
+        share = spec.glance * (1 + (LAST - 1) * step / spec.steps)
+        with precision(fast):
+            shown = lesson.glanced(gaps, share, rng)
+            logits_NV = lesson.logits(shown).float()
+        return cross_entropy(logits_NV, shown.right_N, label_smoothing=spec.smooth), len(
+            shown.right_N
+        )
+
+    def measure() -> Mapping[str, Any]:
+        unseen = examples.unseen[:JUDGED] or examples.learned[:JUDGED]
+        return {
+            "parameters": sum(p.numel() for p in network.parameters()),
+            "pairs": len(examples.learned),
+            "right_by_gap": lesson.right_by_gap(unseen),
+            "out": spec.out,
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        vocab = Vocab(shape.vocab, frozenset(), source.fingerprint)
+        made = BlockDrafter(vocab, shape, spec.block, weights(network))
+        block_drafter.save(out, made, {"right_by_gap": result["right_by_gap"]})
+
+    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon)
+    same = identity(spec, bf16=fast, pairs=examples.digest)
+    return Course(
+        network, loss, schedule, same, save, measure, deep=network.deep if spec.muon else ()
+    )
+
+
+def _shape(spec: BlockDrafterSpec, config: Mapping[str, Any]) -> T5Shape:
+    if config.get("model_type") != "t5" or config.get("feed_forward_proj", "relu") != "relu":
+        raise RequestError(
+            f"target is {spec.target!r}: it must be a T5 model with relu, as `polydec train seq2seq` makes them"
+        )
+    sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers")
+    return T5Shape(*(config[name] for name in sizes))
+
+
+def _begin(network: T5, start: Mapping[str, Tensor]) -> None:
+    """With the target's weights; the mark begins as the mean of all tokens."""
+    own = network.state_dict()
+    table = start["shared.weight"].float()
+    same = {name: start[name].float() for name in own if name != "shared.weight"}
+    network.load_state_dict({**same, "shared.weight": torch.cat([table, table.mean(0)[None]])})
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Texts of which the last tokens may be gaps. text: with those that are shown in place of gaps; gap_BT: where one is left;
+    right_N: what belongs into these, row by row."""
+
+    source_BS: Tensor
+    there_BS: Tensor
+    whole_BT: Tensor
+    here_BT: Tensor
+    gap_BT: Tensor
+
+    @property
+    def right_N(self) -> Tensor:
+        return self.whole_BT[self.gap_BT]
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What is learned: of a text that was cut somewhere the next `block` tokens at once."""
+
+    network: T5
+    spec: BlockDrafterSpec
+    start: tuple[int, ...]
+
+    def cut(self, chosen: Sequence[Sides], rng: np.random.Generator) -> Cut:
+        """Each text cut anywhere, at least one token before its end."""
+        return self.cut_at(chosen, [int(rng.integers(len(target))) for _, target in chosen])
+
+    def cut_at(self, chosen: Sequence[Sides], at: Sequence[int]) -> Cut:
+        """Each text cut behind so many tokens. Behind its end the gaps stand too, as they do when texts are written; nothing is
+        learned of them."""
+        block, mark = self.spec.block, self.network.config.vocab
+        source_BS, there_BS = padded([source for source, _ in chosen])
+        known = [(*self.start, *target[:n]) for (_, target), n in zip(chosen, at)]
+        next_ = [tuple(target[n : n + block]) for (_, target), n in zip(chosen, at)]
+        rows = [(*k, *x, *(mark,) * (block - len(x))) for k, x in zip(known, next_)]
+        whole_BT, here_BT = padded(rows)
+        place_T = torch.arange(whole_BT.shape[1])[None]
+        first_B1, last_B1 = (
+            torch.tensor(n)[:, None]
+            for n in ([len(k) for k in known], [len(k) + len(x) for k, x in zip(known, next_)])
+        )
+        return Cut(
+            source_BS, there_BS, whole_BT, here_BT, (place_T >= first_B1) & (place_T < last_B1)
+        )
+
+    def logits(self, cut: Cut) -> Tensor:
+        """Of all gaps that are left [N, V]."""
+        mark = self.network.config.vocab
+        text_BT = cut.whole_BT.masked_fill(cut.gap_BT, mark)
+        states = self.network(cut.source_BS, cut.there_BS, text_BT, cut.here_BT)
+        return self.network.logits(states[cut.gap_BT])
+
+    def glanced(self, cut: Cut, share: float, rng: np.random.Generator) -> Cut:
+        """Filled once without learning; of the gaps of each text as many are shown as `share` of its wrong ones,
+        drawn at random of all its gaps. At least one gap of all is left."""
+        if not share:
+            return cut
+        with torch.no_grad():
+            wrong_N = self.logits(cut).argmax(-1) != cut.right_N
+        gap_BT, at = cut.gap_BT.clone(), 0
+        for row_T in gap_BT:
+            where = row_T.nonzero()[:, 0]
+            wrong = int(wrong_N[at : at + len(where)].sum())
+            at += len(where)
+            shown = rng.permutation(len(where))[: int(share * wrong + rng.random())]
+            row_T[where[torch.from_numpy(shown)]] = False
+        left = gap_BT if gap_BT.any() else cut.gap_BT
+        return Cut(cut.source_BS, cut.there_BS, cut.whole_BT, cut.here_BT, left)
+
+    @torch.no_grad()
+    def right_by_gap(self, unseen: Sequence[Sides]) -> list[float]:
+        """How often the first, second, ... gap is filled right, of texts that are cut in their middle."""
+        right, count = np.zeros(self.spec.block), np.zeros(self.spec.block)
+        for first in range(0, len(unseen), 32):
+            chosen = unseen[first : first + 32]
+            cut = self.cut_at(chosen, [len(target) // 2 for _, target in chosen])
+            same_N = (self.logits(cut).argmax(-1) == cut.right_N).numpy()
+            order_N = (cut.gap_BT.cumsum(1) - 1)[cut.gap_BT].numpy()
+            np.add.at(right, order_N, same_N)
+            np.add.at(count, order_N, 1)
+        return [round(float(r / n), 4) for r, n in zip(right, count) if n]

@@ -1,0 +1,221 @@
+"""Differentiable cache augmentation: a second network reads a frozen model's cache and makes vectors
+that the model reads behind a text (Liu et al., 2024).
+
+The model is trained first, on lines of sums (`lab/train/sums.py`) as plain text; then it is frozen. The
+coprocessor begins with its weights. Places are chosen in a text; behind each the coprocessor makes
+vectors from the model's cache of what stands before, and the model reads these and then the tokens
+that follow there. All places of a text run in one pass: a group sees the text before its place and
+itself, and no other group. The loss is that of the tokens that follow, and gradients reach the
+coprocessor and its learned inputs alone.
+
+Beside it stand two controls of as many vectors: those that the untrained coprocessor makes
+(`reasoning` none: nothing but that is measured), and vectors that are learned as they are, without
+anything that reads the cache (chain: pause tokens).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polydec.lab.train import sums
+from polydec.lab.train.data import BEGIN
+from polydec.lab.train.dice import dice
+from polydec.lab.train.envelope import Course, carry_out, identity
+from polydec.lab.train.lm import load_directory
+from polydec.lab.train.network import Llama, save_directory
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.shape import Shape
+from polydec.lab.train.specs.context import ContextSpec
+from polydec.lab.train.sums import ANSWER
+from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
+from polydec.models.learned.kinds import coprocessor
+from polydec.models.learned.kinds.coprocessor import Coprocessor, grouped, latents
+from polydec.models.learned.skeleton import Past, Skeleton
+
+VOCAB, CONTEXT = 260, 128
+SUMS, BEHIND = 5, ";"
+"""Of a text, and what stands behind each."""
+
+AHEAD, PLACES = 4, 6
+"""Tokens that follow a place, and places of a text."""
+
+UNSEEN = 400
+"""Texts that the trained coprocessor is measured on."""
+
+TOKENIZER = train_tokenizer([], VOCAB)
+IDS: Mapping[str, int] = {BEGIN: mark_id(TOKENIZER, BEGIN)} | {
+    x: TOKENIZER.encode(x, add_special_tokens=False).ids[0] for x in "0123456789+-*=;"
+}
+FILES = tokenizer_files(TOKENIZER, CONTEXT)
+
+
+class Augmenting(nn.Module):
+    """A frozen model, and what makes vectors for it. pausing: the vectors are learned as they are."""
+
+    def __init__(self, model: Llama, count: int, seed: int, pausing: bool) -> None:
+        super().__init__()
+        s = model.s
+        self.model, self.pausing = model.requires_grad_(False), pausing
+        self.skeleton = Skeleton(s.width, s.layers, s.heads, s.kv_heads, s.inner, s.theta, s.eps)
+        spread = float(model.model.embed_tokens.weight.std())
+        draws = torch.Generator().manual_seed(seed)
+        self.soft = nn.Parameter(torch.randn(count, s.width, generator=draws) * spread)
+        self.reads = Llama(s).model
+        self.reads.load_state_dict(model.model.state_dict())
+        self.reads.requires_grad_(not pausing)
+        self.reads.embed_tokens.requires_grad_(False)
+        with torch.no_grad():
+            self.reads.norm.weight.fill_(spread)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Of the coprocessor."""
+        return {n: p for n, p in self.reads.named_parameters() if not n.startswith("embed")}
+
+    @torch.no_grad()
+    def past(self, token_BT: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The model's cache of texts."""
+        trunk, (B, T) = self.model.model, token_BT.shape
+        see = torch.ones(T, T, dtype=torch.bool).tril().expand(B, T, T)
+        x, position = trunk.embed_tokens(token_BT), torch.arange(T).expand(B, T)
+        return self.skeleton.through(
+            dict(trunk.named_parameters()), x, position, self.skeleton.nothing(B), see
+        )[1]
+
+    def made(self, place_BG: Tensor, past: Past) -> Tensor:
+        """The vectors behind tokens number `place` [B, G, L, H]."""
+        if self.pausing:
+            return self.soft.expand(*place_BG.shape, *self.soft.shape)
+        seen = seeing(place_BG, past)
+        return latents(self.skeleton, self.tensors, self.soft, place_BG + 1, past, seen)
+
+    def ahead(self, token_BT: Tensor, place_BG: Tensor) -> tuple[Tensor, Tensor]:
+        """Nats of each of the AHEAD tokens behind the places, and whether it is the likeliest
+        [B, G, AHEAD]."""
+        (B, G), L, trunk = place_BG.shape, len(self.soft), self.model.model
+        past = self.past(token_BT)
+        index = place_BG[..., None] + torch.arange(AHEAD + 1)
+        next_BGA = token_BT.gather(1, index.flatten(1)).unflatten(1, (G, -1))
+        fed = trunk.embed_tokens(next_BGA[..., :-1] if not L else next_BGA[..., 1:-1])
+        made = self.made(place_BG, past) if L else self.soft.expand(B, G, 0, -1)
+        x = torch.cat([made, fed], dim=2)
+        first, seen = place_BG + 1, seeing(place_BG, past)
+        if not L:  # the text's own last token is what foretells the first of them
+            first, seen = place_BG, seeing(place_BG - 1, past)
+        each = x.shape[2]
+        position = (first[..., None] + torch.arange(each)).flatten(1)
+        state, _ = self.skeleton.through(
+            dict(trunk.named_parameters()), x.flatten(1, 2), position, past, grouped(seen, each)
+        )
+        logits = self.model.logits(state.unflatten(1, (G, each))[:, :, each - AHEAD :])
+        goal = next_BGA[..., 1:]
+        nats = F.cross_entropy(logits.flatten(0, 2), goal.flatten(), reduction="none")
+        return nats.view(goal.shape), logits.argmax(-1) == goal
+
+
+def seeing(place_BG: Tensor, past: Past) -> Tensor:
+    """Of each place the past up to it [B, G, P]."""
+    return torch.arange(past[0][0].shape[2]) <= place_BG[..., None]
+
+
+def texts(spec: ContextSpec, seed: int, step: int, rows: int, unseen: bool = False) -> list[str]:
+    """Sums with their answers, one behind another."""
+    return [
+        "".join(
+            f"{s.question}{ANSWER}{s.answer}{BEHIND}"
+            for s in (
+                sums.drawn(f"{seed} {step} {i} {at}", spec.hops, unseen) for at in range(SUMS)
+            )
+        )
+        for i in range(rows)
+    ]
+
+
+def ids(rows: list[str]) -> Tensor:
+    return torch.tensor([[IDS[BEGIN], *(IDS[x] for x in row)] for row in rows])
+
+
+def course(spec: ContextSpec) -> Course:
+    """What `train_context` carries out. The model is trained before, into a directory of its own."""
+    at = spec.target
+    if at is None:
+        own = replace(spec, out=str(Path(spec.out) / "words"), steps=max(1, spec.steps // 2))
+        carry_out("context cache-augmentation, the model", own, plain)
+        at = own.out
+    network = Augmenting(load_directory(at), spec.latents, spec.seed, spec.reasoning == "chain")
+    steps = 1 if spec.reasoning == "none" else spec.steps
+    rate = 0.0 if spec.reasoning == "none" else 1.0
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        token_BT = ids(texts(spec, spec.seed, step, spec.rows))
+        places = at_random(token_BT, dice(spec.seed, step, "places"))
+        return rate * network.ahead(token_BT, places)[0].mean(), token_BT.numel()
+
+    def save(out: Path, result: Any) -> None:
+        put(out, network.model)
+        tensors = {n: p.detach() for n, p in network.tensors.items()}
+        made = Coprocessor(network.skeleton, network.soft.detach(), tensors)
+        coprocessor.save(out / "coprocessor", made, {})
+
+    schedule = Schedule(steps, spec.rate / 10, log_every=min(20, steps))
+    return Course(network, loss, schedule, identity(spec), save, lambda: measured(network, spec))
+
+
+def at_random(token_BT: Tensor, generator: torch.Generator) -> Tensor:
+    """Places of each text behind which so many tokens follow [B, PLACES]."""
+    most = token_BT.shape[1] - AHEAD
+    return (
+        torch.rand(len(token_BT), most - 1, generator=generator).argsort(-1)[:, :PLACES].sort(-1)[0]
+        + 1
+    )
+
+
+def plain(spec: ContextSpec) -> Course:
+    """Of the model alone: texts as they are."""
+    heads = spec.width // 16
+    shape = Shape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
+    network = Llama(shape, seed=spec.seed)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        token_BT = ids(texts(spec, spec.seed, step, spec.rows))
+        logits = network(token_BT[:, :-1])
+        nats = F.cross_entropy(logits.flatten(0, 1), token_BT[:, 1:].flatten())
+        return nats, token_BT.numel()
+
+    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
+    return Course(network, loss, schedule, identity(spec), lambda out, _: put(out, network))
+
+
+def put(out: Path, network: Llama) -> None:
+    config = network.s.config(bos=IDS[BEGIN], eos=IDS[BEHIND])
+    save_directory(out, network, config, files=FILES, dtype=torch.float32)
+
+
+@torch.no_grad()
+def measured(network: Augmenting, spec: ContextSpec) -> dict[str, Any]:
+    """Of texts that are held out: nats of each token ahead of random places, without vectors and with
+    them; and the share of last digits that are right where the place stands before their mark."""
+    rows = texts(spec, 0, 0, UNSEEN, True)
+    token_BT = ids(rows)
+    places = at_random(token_BT, dice(0, 0, "measured"))
+    each, last = 2 * spec.hops + 4, 2 * spec.hops + 1
+    asked = (torch.arange(SUMS - 1) * each + last).expand(len(rows), -1)
+    out: dict[str, Any] = {"parameters": sum(p.numel() for p in network.reads.parameters())}
+    for name, reads in (("without", without(network)), ("with", network)):
+        out[f"nats_{name}"] = reads.ahead(token_BT, places)[0].mean((0, 1)).tolist()
+        nats, right = reads.ahead(token_BT, asked)
+        out[f"answers_nats_{name}"] = float(nats[..., 1].mean())
+        out[f"answers_{name}"] = float(right[..., 1].float().mean())
+    return out
+
+
+def without(network: Augmenting) -> Augmenting:
+    """The same model with no vectors."""
+    return Augmenting(network.model, 0, 0, True)

@@ -1,0 +1,332 @@
+"""REFRAG: a passage is read as one vector for each six tokens, and a policy says which six are read
+as they are (Lin et al., 2025).
+
+Four trainings, one behind another, on pages of records and remarks (`lab/train/facts.py`). The decoder
+learns to answer questions about pages that it reads as words, and to write lines once more. Then it
+is frozen, and the encoder learns that its vectors say what a decoder needs to write their lines
+(reconstruction), first of one chunk, then of two and of four (curriculum). Then both learn to
+answer, with some chunks read as words at random (continual training). At last both are frozen, and
+the policy learns which chunks to expand: a group of selections is drawn for each page, and those
+behind which the answers are likelier than behind the others of the group become likelier (GRPO).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polydec.core.types import Vocab
+from polydec.lab.train import page_reader
+from polydec.lab.train.dice import dice
+from polydec.lab.train.envelope import Course, carry_out, identity
+from polydec.lab.train.facts import LINE
+from polydec.lab.train.network import Llama
+from polydec.lab.train.page_reader import (
+    CONTEXT,
+    LINES,
+    MARKS,
+    MOST,
+    VOCAB,
+    answered,
+    asking,
+    drawn,
+    lined,
+    rewritten,
+    schedule,
+)
+from polydec.lab.train.specs.context import ContextSpec
+from polydec.models.learned.kinds import chunk_encoder
+from polydec.models.learned.kinds.chunk_encoder import (
+    ChunkEncoder,
+    Sizes,
+    encoded,
+    projected,
+    scored,
+)
+from polydec.models.learned.reader import Reader
+
+SHARE = 0.25
+"""Of the chunks that the policy expands."""
+
+POLICY = 32
+"""Its width."""
+
+GROUP, CLIP, TWICE = 8, 0.2, 2
+"""Selections of a page, bound of the ratio, steps on the same selections."""
+
+STAGES = (1, 2, MOST)
+"""Chunks that are written once more, at most, by stage of the curriculum."""
+
+UNSEEN = 200
+"""Pages that the trained model is asked about."""
+
+
+class Refrag(nn.Module):
+    """A decoder, and what makes its vectors."""
+
+    def __init__(self, decoder: Llama, width: int, seed: int) -> None:
+        super().__init__()
+        self.decoder = decoder
+        encoder = Reader(width, 2, width // 8, LINE + 1)
+        policy = Reader(POLICY, 2, POLICY // 8, 64)
+        self.sizes = Sizes(VOCAB, LINE, encoder, policy, decoder.s.width)
+        spread = float(decoder.model.embed_tokens.weight.detach().std())
+        self.kept = nn.ParameterDict(chunk_encoder.drawn(self.sizes, seed, spread))
+
+    @property
+    def t(self) -> dict[str, nn.Parameter]:
+        """Of what makes vectors and chooses, by name."""
+        return dict(self.kept.items())
+
+    @property
+    def encoding(self) -> list[nn.Parameter]:
+        return [p for name, p in self.t.items() if not name.startswith("policy")]
+
+    @property
+    def choosing(self) -> list[nn.Parameter]:
+        return [p for name, p in self.t.items() if name.startswith("policy")]
+
+    def only(self, *parts: Sequence[nn.Parameter]) -> Refrag:
+        """Nothing but these is trained."""
+        self.requires_grad_(False)
+        for p in (p for part in parts for p in part):
+            p.requires_grad_(True)
+        return self
+
+    def deep(self) -> list[nn.Parameter]:
+        """Matrices inside layers that are trained."""
+        named = [
+            (f".layers.{n}", p)
+            for n, p in self.t.items()
+            if n[-2:] in ("_q", "_k", "_v", "_o", "up", "wn")
+        ]
+        named += [(n, p) for n, p in self.decoder.named_parameters() if ".layers." in n]
+        return [p for _, p in named if p.ndim == 2 and p.requires_grad]
+
+    def encoded(self, line_BLK: Tensor) -> Tensor:
+        """What the encoder makes of the lines of pages [B, L, W]."""
+        B, L, _ = line_BLK.shape
+        return encoded(self.sizes, self.t, line_BLK.flatten(0, 1)).view(B, L, -1)
+
+    def page(self, line_BLK: Tensor, c_BLW: Tensor, open_BL: Tensor) -> Tensor:
+        """What the decoder reads of pages, as many chunks open (read as words) on each [B, T, H]."""
+        B, L, K = line_BLK.shape
+        words = self.decoder.model.embed_tokens(line_BLK)
+        both_BLSH = torch.cat([words, projected(self.t, c_BLW.flatten(0, 1)).view(B, L, 1, -1)], 2)
+        read_BLS = torch.cat([open_BL[..., None].expand(B, L, K), ~open_BL[..., None]], 2)
+        return both_BLSH[read_BLS].view(B, -1, both_BLSH.shape[-1])
+
+
+def opened(at_BT: Tensor, lines: int) -> Tensor:
+    """Which chunks are open, of their numbers [B, L]."""
+    return torch.zeros(len(at_BT), lines, dtype=torch.bool).scatter_(1, at_BT, True)
+
+
+def at_random(rows: int, lines: int, count: int, generator: torch.Generator) -> Tensor:
+    """So many chunks of each page, by chance [B, L]."""
+    return opened(torch.rand(rows, lines, generator=generator).argsort(-1)[:, :count], lines)
+
+
+def course(spec: ContextSpec) -> Course:
+    """What `train_context` carries out; earlier trainings lie in directories of their own."""
+    out = Path(spec.out)
+    at = str(page_reader.found(spec, spec.steps))
+    read = replace(spec, target=at, out=str(out / "rewriting"), steps=max(1, spec.steps * 4 // 10))
+    told = carry_out("context refrag, rewriting", read, rewriting_course)
+    answer = replace(spec, target=at, out=str(out / "continued"), steps=2 * spec.steps)
+    carry_out("context refrag, continued", answer, _continued)
+    last = replace(spec, steps=max(TWICE, spec.steps * 2 // 10))
+    return _choosing(last, {k: told[k] for k in ("rewritten", "rewritten_nats")})
+
+
+def _saved(network: Refrag) -> Any:
+    def save(out: Path, result: Any) -> None:
+        page_reader.save(out, network.decoder)
+        tensors = {name: p.detach() for name, p in network.t.items()}
+        vocab = Vocab(VOCAB, frozenset(), "")
+        made = ChunkEncoder(vocab, network.sizes, MARKS, tensors)
+        chunk_encoder.save(out / "chunks", made, {})
+
+    return save
+
+
+def loaded(at: Path, spec: ContextSpec, encoder: Path | None) -> Refrag:
+    """The decoder of a directory, with the encoder of another; None: a new one."""
+    network = Refrag(page_reader.read(at), spec.encoder, spec.seed)
+    if encoder is not None:
+        made = chunk_encoder.load(encoder / "chunks")
+        network.kept = nn.ParameterDict(dict(made.tensors))
+    return network
+
+
+def stage(spec: ContextSpec, step: int) -> int:
+    """The most chunks that are written once more at a step: all from the first one on without
+    curriculum."""
+    if spec.at_once:
+        return STAGES[-1]
+    return STAGES[min(len(STAGES) - 1, (len(STAGES) + 1) * step // spec.steps)]
+
+
+def rewriting_course(spec: ContextSpec) -> Course:
+    network = loaded(Path(spec.target or ""), spec, None)
+    network.only(network.encoding)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        most = stage(spec, step)
+        few = int(torch.randint(1, most + 1, (), generator=dice(spec.seed, step, "chunks")))
+        count = most if step % 2 == 0 else few
+        line_BLK = lined(drawn(spec.seed, step, spec.rows))[:, :count]
+        page = network.page(line_BLK, network.encoded(line_BLK), closed(line_BLK))
+        return rewritten(network.decoder, page, line_BLK)[0].mean(), spec.rows * CONTEXT
+
+    return Course(
+        network,
+        loss,
+        schedule(spec),
+        identity(spec),
+        _saved(network),
+        lambda: rewriting(network),
+        deep=network.deep() if spec.muon else (),
+    )
+
+
+def closed(line_BLK: Tensor) -> Tensor:
+    return torch.zeros(line_BLK.shape[:2], dtype=torch.bool)
+
+
+@torch.no_grad()
+def rewriting(network: Refrag) -> dict[str, Any]:
+    """Of pages that are held out, by the number of chunks: the share of tokens that are likeliest
+    behind the vectors, and nats a token."""
+    line_BLK = lined(drawn(0, 0, UNSEEN, True))
+    right, nats = dict[int, float](), dict[int, float]()
+    for count in STAGES:
+        some = line_BLK[:, :count]
+        told, found = rewritten(
+            network.decoder, network.page(some, network.encoded(some), closed(some)), some
+        )
+        right[count], nats[count] = float(found.float().mean()), float(told.mean())
+    return {"rewritten": right, "rewritten_nats": nats}
+
+
+def _continued(spec: ContextSpec) -> Course:
+    network = loaded(Path(spec.target or ""), spec, Path(spec.out).parent / "rewriting")
+    network.only(network.encoding, [*network.decoder.parameters()])
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        pages, chance = drawn(spec.seed, step, spec.rows), dice(spec.seed, step, "open")
+        line_BLK, token_BU = lined(pages), asking(pages)
+        count = int(torch.randint(0, LINES + 1, (), generator=chance))
+        open_BL = at_random(len(pages), LINES, count, chance)
+        page = network.page(line_BLK, network.encoded(line_BLK), open_BL)
+        nats, _ = answered(page_reader.behind(network.decoder, page, token_BU), token_BU)
+        return nats.mean(), spec.rows * CONTEXT
+
+    return Course(
+        network,
+        loss,
+        schedule(spec),
+        identity(spec),
+        _saved(network),
+        deep=network.deep() if spec.muon else (),
+    )
+
+
+def picked(score_BL: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """One chunk after another, each drawn from the softmax of the scores of those that are left
+    [B, count]: noise of Gumbel's law, sorted, is that."""
+    noise = -torch.empty_like(score_BL).exponential_(generator=generator).log()
+    return (score_BL + noise).argsort(-1, descending=True)[:, :count]
+
+
+def chance_of(score_BL: Tensor, pick_BT: Tensor) -> Tensor:
+    """Log-probability of picks, in their order [B]."""
+    out, left_BL = torch.zeros(len(score_BL)), score_BL
+    for at in range(pick_BT.shape[1]):
+        pick_B1 = pick_BT[:, at : at + 1]
+        out = out + left_BL.log_softmax(-1).gather(1, pick_B1)[:, 0]
+        left_BL = left_BL.scatter(1, pick_B1, float("-inf"))
+    return out
+
+
+def preferred(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
+    """The loss of GRPO: of B rows, groups of GROUP one behind another; reward: of each, B / GROUP
+    groups."""
+    shape = reward_GB.shape
+    advantage = (reward_GB - reward_GB.mean(1, keepdim=True)) / (
+        reward_GB.std(1, keepdim=True) + 1e-6
+    )
+    ratio = (now_B - before_B).exp().view(shape)
+    bound = ratio.clamp(1 - CLIP, 1 + CLIP)
+    return -torch.minimum(ratio * advantage, bound * advantage).mean()
+
+
+def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> Course:
+    out = Path(spec.out)
+    network = loaded(out / "continued", spec, out / "continued")
+    network.only(network.choosing)
+    groups, count = max(1, spec.rows // 4), round(SHARE * LINES)
+    last = dict[str, Any]()
+
+    def sample(step: int) -> None:
+        pages = [p for p in drawn(spec.seed, step, groups) for _ in range(GROUP)]
+        with torch.no_grad():
+            line_BLK, token_BU = lined(pages), asking(pages)
+            c_BLW = network.encoded(line_BLK)
+            score_BL = scored(network.sizes, network.t, c_BLW)
+            pick_BT = picked(score_BL, count, dice(spec.seed, step, "picks"))
+            page = network.page(line_BLK, c_BLW, opened(pick_BT, LINES))
+            nats, _ = answered(page_reader.behind(network.decoder, page, token_BU), token_BU)
+            reward = -nats.mean((1, 2)).view(groups, GROUP)
+        last.update(c=c_BLW, pick=pick_BT, before=chance_of(score_BL, pick_BT), reward=reward)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        if step % TWICE == 0 or not last:
+            sample(step)
+        now = chance_of(scored(network.sizes, network.t, last["c"]), last["pick"])
+        return preferred(now, last["before"], last["reward"]), groups * GROUP * CONTEXT
+
+    return Course(
+        network,
+        loss,
+        schedule(spec),
+        identity(spec),
+        _saved(network),
+        lambda: {**told, **measured(network, spec.seed)},
+        deep=network.deep() if spec.muon else (),
+    )
+
+
+@torch.no_grad()
+def measured(network: Refrag, seed: int) -> dict[str, Any]:
+    """Of questions about pages that are held out, the share that is answered right in all digits:
+    with no chunk open, some by the policy or by chance, and all."""
+    pages = drawn(0, 0, UNSEEN, True)
+    line_BLK, token_BU = lined(pages), asking(pages)
+    c_BLW = network.encoded(line_BLK)
+    count = round(SHARE * LINES)
+    best = scored(network.sizes, network.t, c_BLW).argsort(-1, descending=True)[:, :count]
+    ways = {
+        "none open": closed(line_BLK),
+        "by the policy": opened(best, LINES),
+        "by chance": at_random(len(pages), LINES, count, dice(seed, 0, "measured")),
+        "all open": ~closed(line_BLK),
+    }
+    right = dict[str, float]()
+    for name, open_BL in ways.items():
+        _, found = answered(
+            page_reader.behind(network.decoder, network.page(line_BLK, c_BLW, open_BL), token_BU),
+            token_BU,
+        )
+        right[name] = float(found.all(-1).float().mean())
+    records = opened(torch.tensor([p.records for p in pages]), LINES)
+    return {
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "right": right,
+        "picked_records": float(records.gather(1, best).float().mean()),
+    }

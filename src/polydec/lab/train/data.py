@@ -1,0 +1,192 @@
+"""Readers of running text by kind, the held-out split, and packing into rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polydec.base.errors import FileError
+from polydec.models.formats import text_rows
+
+KINDS = ("prose", "code", "dialogue")
+USER, ASSISTANT, END, BEGIN = "<|user|>", "<|assistant|>", "<|end|>", "<|begin|>"
+SPECIAL = (BEGIN, END, USER, ASSISTANT)
+
+SAMPLE = "sample"
+"""The name of the small texts that travel along."""
+COLLECTION = (
+    "text_books",
+    "text_docs",
+    "text_tldr",
+    "text_python",
+    "text_dialogues_sgd",
+    "spec_bench/question.jsonl",
+    "gsm8k/train.jsonl.gz",
+    "svamp/part_a.jsonl",
+    "mbpp/prompt_val_train.jsonl",
+    "code_edits/edits.jsonl.gz",
+    "summ_scitldr/train_dev.jsonl.gz",
+    "translation_tatoeba/en_de.jsonl.gz",
+    "qa_xquad/en.jsonl.gz",
+    "intents_clinc150/train_val.jsonl.gz",
+    "bbh/half_a.jsonl.gz",
+)
+"""What of it lies there tells the collection that the embedded models were trained on."""
+
+
+def data_root(path: str | Path | None = None) -> Path:
+    """`path`, else the environment's POLYDEC_DATA, else ../shared/data. Raises FileError where there is no such directory."""
+    root = Path(path or os.environ.get("POLYDEC_DATA") or "../shared/data")
+    if not root.is_dir():
+        raise FileError(f"data is {str(root)!r}: no such directory (give one, or set POLYDEC_DATA)")
+    return root
+
+
+def training_data(path: str | Path | None = None) -> Path:
+    """Where the texts of a training are: a file or a folder as `text_rows.read` takes them, the
+    collection's folder, or `sample`. None: POLYDEC_DATA, else ../shared/data, else the sample,
+    which is said. Raises FileError where there is nothing."""
+    folder = path if path is not None else os.environ.get("POLYDEC_DATA")
+    if folder is None and Path("../shared/data").is_dir():
+        return Path("../shared/data")
+    if folder is None:
+        print("training on the sample that travels along: name your own by --data", file=sys.stderr)
+    if folder is None or (str(folder) == SAMPLE and not Path(SAMPLE).exists()):
+        return Path(__file__).with_name("sample")
+    if not collected(Path(folder)):
+        text_rows.files(Path(folder))  # says what is wrong before a model is loaded
+    return Path(folder)
+
+
+def collected(root: Path) -> bool:
+    """Whether it is the collection's folder, of which every file is known by its name."""
+    return any((root / name).exists() for name in COLLECTION)
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSONL file, plain or .gz. Raises FileError with one sentence that names file and line."""
+    return (fields for _, fields in text_rows.objects(path))
+
+
+def bucket(text: str) -> int:
+    """SHA-1 of the UTF-8 text, as a number, mod 10. Below 7: may be trained on; 7 to 9: held out."""
+    return int(hashlib.sha1(text.encode("utf-8")).hexdigest(), 16) % 10
+
+
+def held_out(text: str) -> bool:
+    return bucket(text) >= 7
+
+
+def dialogue(turns: Sequence[tuple[bool, str]]) -> str:
+    """Turns as the chat template writes them, of each whether the assistant says it."""
+    return "".join(f"{ASSISTANT if answers else USER}{words}{END}" for answers, words in turns)
+
+
+def as_chat(turns: Sequence[dict[str, Any]]) -> str:
+    """A dialogue of text_dialogues_sgd as the chat template writes it."""
+    return dialogue([(t["speaker"] != "USER", t["utterance"]) for t in turns])
+
+
+def _texts(root: Path, pattern: str) -> Iterator[str]:
+    paths = sorted(root.glob(pattern))
+    if not paths:
+        raise FileError(f"data has no {pattern}: {root} is not the directory of the training texts")
+    for path in paths:
+        for row in read_rows(path):
+            yield row["text"]
+
+
+def _dialogues(root: Path) -> Iterator[str]:
+    for row in read_rows(root / "text_dialogues_sgd" / "dialogues.jsonl.gz"):
+        yield as_chat(row["turns"])
+
+
+def documents(root: Path, kind: str) -> Iterator[str]:
+    """Every document of a kind in the order of the files: prose (books, software documents, cheat sheets), code (Python),
+    dialogue (service dialogues as chats). Of one's own data running text is prose, and what has an answer a dialogue."""
+    sources: dict[str, Callable[[], Iterator[Iterator[str]]]] = {
+        "prose": lambda: (
+            _texts(root, p) for p in ("text_books/*.gz", "text_docs/*.gz", "text_tldr/*.gz")
+        ),
+        "code": lambda: iter([_texts(root, "text_python/*.gz")]),
+        "dialogue": lambda: iter([_dialogues(root)]),
+    }
+    if kind not in sources:
+        raise FileError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}")
+    if collected(root):
+        for source in sources[kind]():
+            yield from source
+        return
+    for item in text_rows.read(root):
+        if item.text and kind == "prose":
+            yield item.text
+        elif any(answers for answers, _ in item.turns) and kind == "dialogue":
+            yield dialogue(item.turns)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Documents of one kind, in an order drawn by hash: `train` up to a number of bytes, `held` likewise."""
+
+    train: tuple[str, ...]
+    unseen: tuple[str, ...]
+
+
+def split(root: Path, kind: str, train_bytes: int, held_bytes: int, seed: int = 0) -> Split:
+    """Bytes are of UTF-8; the last document of each part may pass the limit, and a longer one than 60,000 characters is
+    cut there. Held-out documents are those with `bucket` of 7 to 9."""
+    order = sorted(
+        documents(root, kind), key=lambda t: hashlib.sha1(f"{seed}:{t}".encode()).digest()
+    )
+    parts: tuple[list[str], list[str]] = ([], [])
+    left = [train_bytes, held_bytes]
+    for text in order:
+        which = int(held_out(text))
+        if left[which] > 0:
+            text = text[:60000]
+            parts[which].append(text)
+            left[which] -= len(text.encode("utf-8"))
+    return Split(tuple(parts[0]), tuple(parts[1]))
+
+
+def pack(documents_ids: Sequence[Sequence[int]], end: int) -> np.ndarray:
+    """Documents end to end, each closed by `end`: one array of uint16."""
+    return np.concatenate([np.asarray([*ids, end], dtype=np.uint16) for ids in documents_ids])
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Rows of a stream of tokens, without overlap, in an order that changes with every round through it.
+
+    `row(i, length)`: the i-th row of an endless sequence of shuffled rounds: `begin`, then `length` tokens of the stream.
+    It depends on (seed, length, i) only.
+    """
+
+    stream: np.ndarray
+    begin: int
+    seed: int = 0
+
+    def row(self, i: int, length: int) -> np.ndarray:
+        count = len(self.stream) // length
+        if not count:
+            raise FileError(
+                f"stream has {len(self.stream)} tokens: rows of {length} need at least as many"
+            )
+        turn, at = divmod(i, count)
+        n = order_of(self.seed, length, turn, count)[at]
+        return np.concatenate(
+            [[self.begin], self.stream[n * length : (n + 1) * length].astype(np.int64)]
+        )
+
+
+@lru_cache(maxsize=16)
+def order_of(seed: int, length: int, turn: int, count: int) -> np.ndarray:
+    return np.random.default_rng([seed, length, turn]).permutation(count)

@@ -1,0 +1,209 @@
+"""`polydec train deer`: a masked-diffusion draft learns to go on with a target's text, in two stages (DEER)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.base.errors import RequestError
+from polydec.lab.train import selfplay
+from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.network import Llama, bidirectional, from_weights, save_directory
+from polydec.lab.train.own_text import gather
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.specs.deer import DeerSpec
+from polydec.lab.train.target import autoregressive, family_of_config, require
+from polydec.models.sessions import sources
+
+MARKS = 2
+"""Rows behind the target's vocabulary: the mask, and the boundary behind the text that is known."""
+
+
+def train_deer(spec: DeerSpec) -> dict[str, Any]:
+    """Train, and save a masked-diffusion model that `--draft` takes at spec.out (its config names the target, from which the
+    tokenizer comes). See `carry_out`. Raises RequestError on a wrong spec, missing data, or a target outside the Llama
+    skeleton.
+
+    Source: DEER (2025). Not established there, and so ours: in the first stage all behind the cut is masked in half of the
+    rows and a uniform share of it in the others; in the second stage R is uniform in 1 to `last`, and weights fall by `decay`
+    a gap. Both stages share one schedule of the learning rate; `shifted` and training without a boundary are ours."""
+    return carry_out("deer", spec, _course)
+
+
+def _course(spec: DeerSpec) -> Course:
+    source = sources.open_source(spec.target)
+    require("ar", family_of_config(source.config), spec.target)
+    size = source.config["vocab_size"]
+    start = source if spec.start is None else sources.open_source(spec.start)
+    network = begun(start.config, start.weights, size, spec)
+    if spec.text is None:
+        point = autoregressive(spec.target)
+        taught = gather(spec, point.lm, point.text, False)
+        unseen = gather(spec, point.lm, point.text, True)
+    else:
+        taught = selfplay.fitting(Path(spec.text), size, spec.context)
+        held = Path(spec.text).with_name("held.jsonl")
+        unseen = selfplay.read(held, size) if held.exists() else []
+    taught, unseen = (fitting(some, spec.context) for some in (taught, unseen))
+    if not taught:
+        raise RequestError(f"context is {spec.context}: no answer fits into it with its prompt")
+    fast = arithmetic(Path(spec.out) / STATE)
+    lesson = Lesson(network, size, spec)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        rng = np.random.default_rng([spec.seed, 5, step])
+        chosen = [taught[i] for i in rng.integers(len(taught), size=spec.rows)]
+        rows = [lesson.row(s, step >= spec.steps, rng) for s in chosen]
+        with precision(fast):
+            return lesson.loss(rows), sum(len(r.token) for r in rows)
+
+    def measure() -> Mapping[str, Any]:
+        return {
+            "parameters": sum(p.numel() for p in network.parameters()),
+            "samples": len(taught),
+            "right_by_gap": lesson.right_by_gap(unseen or taught),
+            "out": spec.out,
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        shape = network.s.config(
+            bos=source.config.get("bos_token_id"),
+            eos=source.config.get("eos_token_id"),
+            tied=network.lm_head is None,
+        )
+        own = {
+            "polydec_causal": False,
+            "polydec_mask": size,
+            "polydec_boundary": size + 1 if spec.boundary else None,
+            "polydec_shifted": spec.shifted,
+            "polydec_written": size,
+            "polydec_base": spec.target,
+        }
+        save_directory(out, network, {**shape, **own}, files={"generation_config.json": {}})
+
+    same = identity(spec, bf16=fast, samples=selfplay.fingerprint(taught))
+    schedule = Schedule(spec.steps + spec.refine, spec.rate, muon=spec.muon)
+    return Course(network, loss, schedule, same, save, measure)
+
+
+def fitting(samples: Sequence[Sample], context: int) -> list[Sample]:
+    """Those that fit with a boundary mark."""
+    return [s for s in samples if s.output_ids and len(s.prompt_ids) + len(s.output_ids) < context]
+
+
+def begun(
+    config: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, spec: DeerSpec
+) -> Llama:
+    """A model's first layers, which see both ways from now on, with two rows more; these begin as the mean of all others.
+    Raises RequestError where the model has not so many tokens or layers."""
+    if config["vocab_size"] != size:
+        raise RequestError(
+            f"start is {spec.start!r}, of {config['vocab_size']} tokens: the target has {size}"
+        )
+    if spec.layers > config["num_hidden_layers"]:
+        raise RequestError(
+            f"layers is {spec.layers}: what it begins with has {config['num_hidden_layers']}"
+        )
+    depth = spec.layers or config["num_hidden_layers"]
+    taken = {
+        name: weights[name].float()
+        for name in weights
+        if not (name.startswith("model.layers.") and int(name.split(".")[2]) >= depth)
+    }
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in taken:
+            table = taken[name]
+            taken[name] = torch.cat([table, table.mean(0, keepdim=True).expand(MARKS, -1)])
+    wider = {**config, "vocab_size": size + MARKS, "num_hidden_layers": depth}
+    network = from_weights(wider, taken, spec.context + MARKS)
+    return bidirectional(network).requires_grad_(True).train()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A text to fill: its tokens with marks where gaps are, where the gaps are, what belongs there, and what each counts."""
+
+    token: tuple[int, ...]
+    gap: tuple[int, ...]
+    right: tuple[int, ...]
+    weight: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """size: tokens that are written; the mask and the boundary have the ids behind them."""
+
+    network: Llama
+    size: int
+    spec: DeerSpec
+
+    def row(self, sample: Sample, refine: bool, rng: np.random.Generator) -> Row:
+        """The sample cut somewhere within its answer, in the way of the first or of the second stage."""
+        answer = sample.output_ids
+        if refine:
+            count = int(rng.integers(1, min(self.spec.last, len(answer)) + 1))
+            cut = int(rng.integers(len(answer) - count + 1))
+            return self.cut(sample, cut, range(count), count, self.spec.decay)
+        cut = int(rng.integers(len(answer)))
+        share = 1.0 if rng.random() < 0.5 else rng.random()
+        left = len(answer) - cut
+        gaps = [j for j in range(left) if rng.random() < share] or [int(rng.integers(left))]
+        return self.cut(sample, cut, gaps, left)
+
+    def cut(
+        self, sample: Sample, at: int, gaps: Sequence[int], length: int, decay: float = 1.0
+    ) -> Row:
+        """Behind `at` tokens of the answer a boundary and `length` further tokens, of which those numbered in `gaps` are
+        masked; weights fall by `decay` a token and add up to 1."""
+        mark = (self.size + 1,) if self.spec.boundary else ()
+        known = (*sample.prompt_ids, *sample.output_ids[:at], *mark)
+        rest, hidden = sample.output_ids[at : at + length], set(gaps)
+        shown = [self.size if j in hidden else x for j, x in enumerate(rest)]
+        raw = [decay**j for j in gaps]
+        return Row(
+            (*known, *shown),
+            tuple(len(known) + j for j in gaps),
+            tuple(rest[j] for j in gaps),
+            tuple(w / sum(raw) for w in raw),
+        )
+
+    def logits(self, rows: Sequence[Row]) -> Tensor:
+        """Of all gaps, row by row [N, V]: of what may be written."""
+        length = max(len(r.token) for r in rows)
+        token_BT = torch.tensor([[*r.token, *(0,) * (length - len(r.token))] for r in rows])
+        there_BT = torch.arange(length) < torch.tensor([len(r.token) for r in rows])[:, None]
+        see_B1TT = there_BT[:, None, None].expand(-1, 1, length, -1)
+        states = self.network.model(token_BT, None, see_B1TT)
+        back = int(self.spec.shifted)
+        at = [(b, i - back) for b, r in enumerate(rows) for i in r.gap]
+        b_N, i_N = (torch.tensor(x) for x in zip(*at, strict=True))
+        return self.network.logits(states[b_N, i_N])[:, : self.size].float()
+
+    def loss(self, rows: Sequence[Row]) -> Tensor:
+        """Cross-entropy at the gaps, in nats, each text counting alike."""
+        right_N = torch.tensor([x for r in rows for x in r.right])
+        weight_N = torch.tensor([w for r in rows for w in r.weight])
+        loss_N = F.cross_entropy(self.logits(rows), right_N, reduction="none")
+        return (loss_N * weight_N).sum() / len(rows)
+
+    @torch.no_grad()
+    def right_by_gap(self, samples: Sequence[Sample], most: int = 16) -> list[float]:
+        """How often the likeliest token of the first, second, ... gap is right, behind every fourth token of the answers."""
+        right, count = np.zeros(most), np.zeros(most)
+        for s in samples[:200]:
+            for at in range(0, len(s.output_ids), 4):
+                length = min(most, len(s.output_ids) - at)
+                row = self.cut(s, at, range(length), length)
+                same = (self.logits([row]).argmax(-1) == torch.tensor(row.right)).numpy()
+                right[:length] += same
+                count[:length] += 1
+        return [round(float(r / n), 4) for r, n in zip(right, count) if n]

@@ -1,0 +1,337 @@
+"""`polydec train diffusion`: a small masked-diffusion language model from scratch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.data import ASSISTANT, BEGIN, END, USER
+from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.network import Llama, Shape, bidirectional, from_weights, save_directory
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.specs.diffusion import DiffusionSpec
+from polydec.lab.train.tasks import LONG, make, variety
+from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
+from polydec.models.formats import edge, rows8, zoo
+
+VOCAB = 416
+"""Tokens of the tokenizer; the mask is one more."""
+
+LEAST = 1e-3
+"""The smallest chance of a mask."""
+
+TRIES = 50
+"""Tasks of a kind that are looked at for a row, until one fits into it."""
+
+APART = 10_000_000
+"""How far the numbers of these tasks lie from one another: further than a training has tasks."""
+
+
+@dataclass(frozen=True)
+class Student:
+    """What is trained. mask: the id of a gap, the last of the vocabulary."""
+
+    network: Llama
+    tokenizer: Tokenizer
+    mask: int
+
+
+def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
+    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong
+    spec."""
+    return carry_out("diffusion", spec, _course)
+
+
+def _course(spec: DiffusionSpec) -> Course:
+    student = begun(spec)
+    network, rows = student.network, Rows(student.tokenizer, spec)
+
+    bf16 = arithmetic(Path(spec.out) / STATE)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        token_BT, answer_BT = rows.batch(step)
+        rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
+        with precision(bf16):
+            return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
+
+    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
+    kind = (
+        {}
+        if spec.causal
+        else {
+            "polydec_causal": False,
+            "polydec_mask": student.mask,
+            "polydec_shifted": spec.shifted,
+            "polydec_block": spec.block,
+        }
+    )
+    dtype = torch.int8 if spec.int8 else torch.float16
+    return Course(
+        network,
+        loss,
+        schedule,
+        identity(spec, bf16=bf16),
+        lambda out, result: save(out, student, kind, dtype),
+        lambda: {"parameters": sum(p.numel() for p in network.parameters())},
+    )
+
+
+def begun(spec: DiffusionSpec) -> Student:
+    """A network to train: a new one, or the one at spec.start. Raises RequestError where there is none of the Llama
+    skeleton."""
+    if spec.start is None:
+        tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
+        size = tokenizer.get_vocab_size()
+        shape = Shape(
+            size + 1,
+            spec.width,
+            spec.layers,
+            spec.width // 32,
+            spec.width // 32,
+            3 * spec.width,
+            spec.most,
+        )
+        network = Llama(shape, seed=spec.seed)
+    else:
+        path = edge.at_home(
+            zoo.resolve(spec.start) if spec.start.startswith("zoo:") else spec.start
+        )
+        with edge.reading(f"start is {str(path)!r}: it cannot be read"):
+            config = edge.read_json(path / "config.json")
+            weights = dict(rows8.unpacked(load_file(str(path / "model.safetensors"))))
+            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+            size = (
+                config["polydec_mask"]
+                if config.get("polydec_mask") is not None
+                else tokenizer.get_vocab_size()
+            )
+            network = (
+                from_weights(*_with_mask(config, weights, size), spec.most)
+                .requires_grad_(True)
+                .train()
+            )
+    return Student(network if spec.causal else bidirectional(network), tokenizer, size)
+
+
+def _with_mask(
+    config: dict[str, Any], weights: dict[str, Tensor], mask: int
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The same with rows up to the mask's: new ones are the mean of the others."""
+    new = mask + 1 - config["vocab_size"]
+    for name in ("model.embed_tokens.weight", "lm_head.weight") if new > 0 else ():
+        if name in weights:
+            weights[name] = torch.cat(
+                [weights[name], weights[name].mean(0, keepdim=True).expand(new, -1)]
+            )
+    return {**config, "vocab_size": max(mask + 1, config["vocab_size"])}, weights
+
+
+def save(
+    out: Path, student: Student, kind: dict[str, Any], dtype: torch.dtype = torch.float16
+) -> None:
+    """A directory that `polydec.load` reads; kind: fields of its config beside those of the Llama skeleton; dtype: of the
+    weights."""
+    network, tokenizer = student.network, student.tokenizer
+    end, begin = tokenizer.token_to_id(END), tokenizer.token_to_id(BEGIN)
+    config = {**network.s.config(bos=begin, eos=end, tied=network.lm_head is None), **kind}
+    save_directory(
+        out, network, config, files=tokenizer_files(tokenizer, network.s.context), dtype=dtype
+    )
+
+
+def _loss(
+    spec: DiffusionSpec,
+    student: Student,
+    step: int,
+    token_BT: Tensor,
+    answer_BT: Tensor,
+    rng: torch.Generator,
+) -> Tensor:
+    if spec.causal:
+        return next_token_loss(
+            student.network, token_BT, answer_BT, mark_id(student.tokenizer, END)
+        )
+    if spec.drop:
+        token_BT = dropped(token_BT, answer_BT, student.mask, spec.drop, rng)
+    if spec.block:
+        return block_loss(
+            student.network,
+            token_BT,
+            answer_BT,
+            student.mask,
+            rng,
+            spec.block,
+            shifted=spec.shifted,
+        )
+    see_TT = None
+    if step < spec.anneal:
+        T = token_BT.shape[1]
+        see_TT = torch.ones(T, T).tril().bool() | (
+            torch.rand(T, T, generator=rng) < step / spec.anneal
+        )
+    return masked_loss(
+        student.network, token_BT, answer_BT, student.mask, rng, shifted=spec.shifted, see_TT=see_TT
+    )
+
+
+def dropped(
+    token_BT: Tensor, answer_BT: Tensor, mask: int, share: float, rng: torch.Generator
+) -> Tensor:
+    """The rows, some of them with gaps for all that stands before the answer: as many as `share` says, on average."""
+    out_B1 = torch.rand(len(token_BT), 1, generator=rng) < share
+    return token_BT.masked_fill(out_B1 & ~answer_BT, mask)
+
+
+def _texts(spec: DiffusionSpec, i: int) -> list[str]:
+    task = make(spec.tasks[i % len(spec.tasks)], spec.seed, i, of=variety(spec.varied))
+    return [task.question, task.answer]
+
+
+class Rows:
+    """Batches of tasks as the chat template writes them; the answer and the EOS behind it fill the row."""
+
+    def __init__(self, tokenizer: Tokenizer, spec: DiffusionSpec) -> None:
+        self._tokenizer, self._spec = tokenizer, spec
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Tokens [rows, length], and which of them belong to the answer. A function of the step alone."""
+        spec, r = self._spec, random.Random(f"{self._spec.seed} {step}")
+        going_on = bool(spec.long) and step % 2 == 1
+        tasks = [name for name in spec.tasks if not spec.long or (name in LONG) == going_on]
+        length, count = r.randint(spec.shortest, spec.length), spec.rows
+        if going_on:  # as many positions as the longest of the others take
+            length = int(spec.length * (spec.long / spec.length) ** r.random())
+            count = max(1, spec.rows * spec.length // length)
+        rows = [
+            self._row(tasks[i % len(tasks)], i, length)
+            for i in range(step * spec.rows, step * spec.rows + count)
+        ]
+        return torch.tensor([t for t, _ in rows]), torch.tensor(
+            [[i >= n for i in range(length)] for _, n in rows]
+        )
+
+    def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:
+        """A row of this length, and how many of its tokens come before the answer. A task that is too long for it gives way to
+        another one of its kind. Raises RequestError where none of TRIES fits."""
+        for attempt in range(TRIES):
+            asked, answer = self._parts(name, i + attempt * APART, self._left_out(i))
+            left = length - len(asked) - len(answer)
+            if left >= 0 or name in LONG:
+                row = [*asked, *answer, *[mark_id(self._tokenizer, END)] * left]
+                return row[:length], len(asked)
+        raise RequestError(
+            f"shortest is {self._spec.shortest}: none of {TRIES} tasks of {name!r} fits into {length} "
+            "positions with its answer"
+        )
+
+    def _parts(self, name: str, i: int, left_out: bool) -> tuple[list[int], list[int]]:
+        """The tokens up to the answer, and those of the answer with its end."""
+        task = make(name, self._spec.seed, i, of=variety(self._spec.varied))
+        question = "" if left_out else task.question
+        asked = self._ids(BEGIN + USER + question + END + ASSISTANT)
+        return asked, self._ids(task.answer + END)
+
+    def _left_out(self, i: int) -> bool:
+        """Whether a causal model sees no question in this row; to the others it is gaps, see `dropped`."""
+        spec = self._spec
+        return (
+            spec.causal
+            and spec.drop > 0
+            and random.Random(f"drop {spec.seed} {i}").random() < spec.drop
+        )
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def masked_loss(
+    network: Llama,
+    token_BT: Tensor,
+    answer_BT: Tensor,
+    mask: int,
+    rng: torch.Generator,
+    *,
+    shifted: bool = False,
+    see_TT: Tensor | None = None,
+) -> Tensor:
+    """The bound on an answer's negative log-likelihood, in nats a token of it: of each row a share t of the answer is masked, t
+    uniform and spread evenly over the batch, and the cross-entropy at the masked positions is weighted by 1 / t."""
+    B = len(token_BT)
+    spread_B = (torch.rand((), generator=rng) / B + torch.arange(B) / B) % 1
+    t_B1 = ((1 - LEAST) * spread_B + LEAST)[:, None]
+    hidden_BT = (torch.rand(token_BT.shape, generator=rng) < t_B1) & answer_BT
+    logits = network(token_BT.masked_fill(hidden_BT, mask), None, see_TT)
+    loss_BT = cross_entropy(logits, token_BT, mask, shifted=shifted) * hidden_BT / t_B1
+    return (loss_BT.sum(1) / answer_BT.sum(1)).mean()
+
+
+def block_loss(
+    network: Llama,
+    token_BT: Tensor,
+    answer_BT: Tensor,
+    mask: int,
+    rng: torch.Generator,
+    block: int,
+    *,
+    shifted: bool = False,
+) -> Tensor:
+    """Cross-entropy in nats a token of an answer, for a block-causal network. Every block of a row has a share of its own of
+    its answer masked, uniform in 0 to 1, and a second copy masks just the others (complementary masks: each token is asked for
+    once, with no weight). Each copy stands before the clean row in one sequence, whose blocks it may look back at.
+
+    Source: Arriola et al., block diffusion (2025); Wu et al., Fast-dLLM v2 (2025).
+    """
+    (B, T), n = token_BT.shape, -(-token_BT.shape[1] // block)
+    t_BT = torch.rand(B, n, generator=rng).repeat_interleave(block, 1)[:, :T]
+    first_BT = (torch.rand(B, T, generator=rng) < t_BT) & answer_BT
+    hidden = torch.cat([first_BT, answer_BT & ~first_BT])
+    clean = token_BT.repeat(2, 1)
+    logits = network(
+        torch.cat([clean.masked_fill(hidden, mask), clean], 1),
+        torch.arange(T).repeat(2),
+        block_sight(T, block),
+    )
+    loss = cross_entropy(logits[:, :T], clean, mask, shifted=shifted) * hidden
+    return loss.sum() / hidden.sum()
+
+
+def block_sight(length: int, block: int) -> Tensor:
+    """Who sees whom of a noisy row and the clean one behind it, [2 length, 2 length]: the noisy one its own block, and of the
+    clean one the blocks before; the clean one itself up to the end of the block."""
+    at = torch.arange(length) // block
+    same, before = at[:, None] == at, at[:, None] > at
+    return torch.cat(
+        [torch.cat([same, before], 1), torch.cat([torch.zeros_like(same), same | before], 1)]
+    )
+
+
+def next_token_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, end: int) -> Tensor:
+    """Cross-entropy in nats a token of an answer, an `end` behind the first one left out."""
+    last_BT = answer_BT & ((token_BT == end) & answer_BT).cumsum(1).le(1)
+    loss_BT = F.cross_entropy(
+        network(token_BT[:, :-1]).float().transpose(1, 2), token_BT[:, 1:], reduction="none"
+    )
+    return (loss_BT * last_BT[:, 1:]).sum() / last_BT[:, 1:].sum()
+
+
+def cross_entropy(
+    logits_BTV: Tensor, token_BT: Tensor, mask: int, *, shifted: bool = False
+) -> Tensor:
+    """Of each position, in nats, [B, T]; a mask is never written. shifted: the law of a position stands one before it (the
+    first position has none, and 0 there)."""
+    logits_BTV = logits_BTV.float().index_fill(-1, torch.tensor([mask]), float("-inf"))
+    if not shifted:
+        return F.cross_entropy(logits_BTV.transpose(1, 2), token_BT, reduction="none")
+    loss_BT = F.cross_entropy(logits_BTV[:, :-1].transpose(1, 2), token_BT[:, 1:], reduction="none")
+    return F.pad(loss_BT, (1, 0))

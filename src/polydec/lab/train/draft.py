@@ -1,0 +1,302 @@
+"""`polydec train draft`: a small draft distilled from a target on text that one of the two writes (DistillSpec)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Vocab
+from polydec.lab.train import selfplay
+from polydec.lab.train.acceptance import Acceptance, measure
+from polydec.lab.train.divergence import acceptance, divergence
+from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.network import Llama, Shape, save_directory
+from polydec.lab.train.own_text import write_text
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.selfplay import Mode, Sample
+from polydec.lab.train.specs.draft import POLICIES, DraftSpec
+from polydec.lab.train.target import family_of_config, require
+from polydec.lab.train.teacher import Laws, Teacher
+from polydec.models.nets.transformer import Transformer
+from polydec.models.sessions import checkpoint, sources
+from polydec.models.sessions.lm import LM
+
+
+def train_draft(spec: DraftSpec) -> dict[str, Any]:
+    """Train, save the draft at spec.out (its config names the target, from which tokenizer and embedding table come), and
+    measure its acceptance on held-out prompts where out/held.jsonl has the target's answers to some. See `carry_out`. Raises
+    RequestError on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    return carry_out("draft", spec, _course)
+
+
+def _course(spec: DraftSpec) -> Course:
+    out = Path(spec.out)
+    source = sources.open_source(spec.target)
+    require("ar", family_of_config(source.config), spec.target)
+    shape = shape_of(spec, source.config)
+    fast = arithmetic(out / STATE, spec.bf16)
+    path = Path(spec.text) if spec.text else out / "text.jsonl"
+    if not path.exists() or spec.text is None:
+        write_text(
+            checkpoint.load(spec.target),
+            path,
+            spec.data,
+            spec.each,
+            max_tokens=spec.max_tokens,
+            seed=spec.seed,
+        )
+    samples = selfplay.fitting(path, shape.vocab, spec.context)
+    teacher = Teacher.of(
+        {**source.config, "max_position_embeddings": spec.context}, source.weights, fast
+    )
+    key = hashlib.sha1(f"{spec.target} {spec.context} {fast}".encode()).hexdigest()[
+        :8
+    ]  # a cache for each of these
+    laws = teacher.cached(samples, path.with_name(f"{path.stem}-{key}.jsonl"), spec.temperature)
+    student = build(spec, shape, teacher, samples)
+    apart = (
+        range(0, len(samples), 16) if len(samples) >= 32 else range(0)
+    )  # not trained on: says which weights are best
+    lesson = Lesson(
+        spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart
+    )
+    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
+    known_as = identity(spec, bf16=fast, samples=selfplay.fingerprint(samples), apart=len(apart))
+
+    def measure() -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "parameters": sum(p.numel() for p in student.parameters()),
+            "samples": len(samples),
+            "tokens": len(laws.lse_N),
+            "bf16": fast,
+            "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
+        }
+        if (out / "held.jsonl").exists():
+            unseen = selfplay.read(out / "held.jsonl", shape.vocab)
+            result["held_out"] = {
+                k: asdict(v) for k, v in evaluate(student, teacher, unseen).items()
+            }
+        return result
+
+    return Course(
+        student,
+        lesson.loss,
+        schedule,
+        known_as,
+        lambda out, result: save(out, student, spec, source.config),
+        measure,
+        lesson.aside if apart else None,
+    )
+
+
+def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> Shape:
+    """The draft's sizes: the target's head size, and where the width is its own the target's other sizes."""
+    t = Shape.of(config, spec.context)
+    width = spec.width or t.width
+    if width % t.head:
+        raise RequestError(
+            f"width is {width}: it must be a multiple of the target's head size, {t.head}"
+        )
+    heads = width // t.head
+    kv = spec.kv_heads or (
+        t.kv_heads
+        if heads == t.heads
+        else next(k for k in range(min(heads, t.kv_heads), 0, -1) if heads % k == 0)
+    )
+    inner = spec.inner or -(-t.inner * width // t.width // 32) * 32
+    return replace(t, width=width, layers=spec.layers, heads=heads, kv_heads=kv, inner=inner)
+
+
+def build(spec: DraftSpec, shape: Shape, teacher: Teacher, samples: Sequence[Sample]) -> Llama:
+    """A draft that begins with what it can take from the target: the embedding table (for good), and, where the widths
+    agree, the first layers, the final norm and the head's rows."""
+    counts, size = selfplay.token_counts(samples), shape.vocab
+    frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
+    tokens = torch.tensor(sorted(frequent), dtype=torch.int32)
+    table = teacher.network.model.embed_tokens.weight
+    student = Llama(shape, outer=table.bfloat16(), tokens=tokens, seed=spec.seed)
+    if shape.width == table.shape[1]:
+        own, theirs = student.state_dict(), teacher.network.state_dict()
+        take = {
+            k: v
+            for k, v in theirs.items()
+            if k in own and v.shape == own[k].shape and "lm_head" not in k
+        }
+        student.load_state_dict({**own, **take, "lm_head.weight": teacher.head_VH[tokens.long()]})
+    return student
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """The loss of a step: batches of like length of the given text, or of what the draft writes to the same prompts."""
+
+    spec: DraftSpec
+    student: Llama
+    teacher: Teacher
+    samples: Sequence[Sample]
+    laws: Laws
+    fast: bool
+    config: Mapping[str, Any]
+    eos: frozenset[int]
+    apart: range = range(0)
+
+    @property
+    def share(self) -> float:
+        """Of the steps those on the draft's own text."""
+        return POLICIES[self.spec.policy] if self.spec.own is None else self.spec.own
+
+    @cached_property
+    def taught(self) -> list[int]:
+        """The samples that are trained on."""
+        return [i for i in range(len(self.samples)) if i not in self.apart]
+
+    def aside(self) -> Tensor:
+        """The loss on the others."""
+        parts = [self.divergence([self.samples[i]], self.laws_of([i])) for i in self.apart[:32]]
+        return torch.cat(parts).mean()
+
+    def divergence(self, samples: Sequence[Sample], laws: Laws) -> Tensor:
+        """Of every output token, in nats, each kind of prompt by its own."""
+        rows, sizes, own = (
+            self.rows(samples, laws),
+            [len(s.output_ids) for s in samples],
+            dict(self.spec.tasks),
+        )
+        parts = zip(samples, *(t.split(sizes) for t in rows), strict=True)
+        return torch.cat(
+            [
+                divergence(own.get(s.kind, self.spec.divergence), self.spec.beta)(*part)
+                for s, *part in parts
+            ]
+        )
+
+    def loss(self, step: int) -> tuple[Tensor, int]:
+        own = np.random.default_rng([self.spec.seed, 1, step]).random() < self.share
+        lengths = tuple(
+            len(self.samples[i].prompt_ids) + len(self.samples[i].output_ids) for i in self.taught
+        )
+        chosen = [self.taught[i] for i in batch_of(lengths, self.spec.rows, self.spec.seed, step)]
+        samples, laws = [self.samples[i] for i in chosen], self.laws_of(chosen)
+        if own:
+            samples = self.write(samples, step)
+            laws = self.teacher.laws(samples, self.spec.temperature)
+        return self.divergence(samples, laws).mean(), sum(
+            len(s.prompt_ids) + len(s.output_ids) for s in samples
+        )
+
+    def rows(self, samples: Sequence[Sample], laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
+        """Of all output tokens log p and log q over the draft's tokens, and p of the others."""
+        assert self.student.tokens is not None, "a draft has a head of its own"
+        t, head = self.spec.temperature, self.teacher.head_VH[self.student.tokens.long()]
+        with precision(self.fast):
+            logits = self.student.logits(outputs(self.student, samples)).float()
+            with torch.no_grad():
+                z = torch.nn.functional.linear(laws.hidden_NH.to(head.dtype), head).float()
+        logp = z / t - laws.lse_N[:, None]
+        return logp, (logits / t).log_softmax(-1), (1 - logp.exp().sum(-1)).clamp(0, 1)
+
+    def laws_of(self, chosen: Sequence[int]) -> Laws:
+        at = offsets(tuple(len(s.output_ids) for s in self.samples))
+        take = torch.cat([torch.arange(at[i], at[i + 1]) for i in chosen])
+        return Laws(self.laws.hidden_NH[take], self.laws.lse_N[take], self.laws.temperature)
+
+    def write(self, samples: Sequence[Sample], step: int) -> list[Sample]:
+        """What the draft writes, as it is now, to the prompts of these samples."""
+        weights = {
+            **{k: v.detach() for k, v in self.student.state_dict().items()},
+            "lm_head.tokens": self.student.tokens,
+            "model.embed_tokens.weight": self.student.model.embed_tokens.weight,
+        }
+        network = Transformer.build(self.student.s.config(tied=False), weights, dtype="float32")
+        lm, mode = (
+            LM(network, Vocab(self.student.s.vocab, self.eos)),
+            Mode(self.spec.temperature, 1.0),
+        )
+        return list(
+            selfplay.answers(
+                lm,
+                [(s.kind, s.prompt_ids, mode) for s in samples],
+                seed=step * len(samples),
+                max_tokens=min(64, self.spec.max_tokens),
+                live=len(samples),
+            )
+        )
+
+    @torch.no_grad()
+    def accepted(self, chosen: Sequence[int]) -> float:
+        """Mean probability that exact verification accepts a token drawn from the draft, on these samples."""
+        return float(
+            acceptance(*self.rows([self.samples[i] for i in chosen], self.laws_of(chosen))).mean()
+        )
+
+
+def outputs(network: Llama, samples: Sequence[Sample]) -> Tensor:
+    """The states, ready for the head, that predict the output tokens of all samples, in order."""
+    length = max(len(s.prompt_ids) + len(s.output_ids) - 1 for s in samples)
+    ids = torch.zeros(len(samples), length, dtype=torch.long)
+    rows, columns = list[Tensor](), list[Tensor]()
+    for b, s in enumerate(samples):
+        text = (*s.prompt_ids, *s.output_ids[:-1])
+        ids[b, : len(text)] = torch.tensor(text)
+        columns.append(torch.arange(len(s.prompt_ids) - 1, len(text)))
+        rows.append(torch.full((len(s.output_ids),), b))
+    return network.model(ids)[torch.cat(rows), torch.cat(columns)]
+
+
+@lru_cache(maxsize=4)
+def offsets(lengths: tuple[int, ...]) -> list[int]:
+    return [0, *np.cumsum(lengths).tolist()]
+
+
+def batch_of(lengths: tuple[int, ...], rows: int, seed: int, step: int) -> list[int]:
+    """The samples of a step: every round goes through all of them once, in batches of like length."""
+    each = -(-len(lengths) // rows)
+    return round_of(lengths, rows, seed, step // each)[step % each]
+
+
+@lru_cache(maxsize=4)
+def round_of(lengths: tuple[int, ...], rows: int, seed: int, turn: int) -> list[list[int]]:
+    rng = np.random.default_rng([seed, 2, turn])
+    order, pool = rng.permutation(len(lengths)), rows * 16
+    batches = [
+        sorted(order[a : a + pool].tolist(), key=lambda i: lengths[i])
+        for a in range(0, len(order), pool)
+    ]
+    batches = [part[a : a + rows] for part in batches for a in range(0, len(part), rows)]
+    while len(batches) > -(
+        -len(lengths) // rows
+    ):  # the last pool's remainder may give one batch too many
+        batches[-2:] = [batches[-2] + batches[-1]]
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def save(out: Path, student: Llama, spec: DraftSpec, config: Mapping[str, Any]) -> None:
+    own = student.s.config(
+        bos=config.get("bos_token_id"), eos=config.get("eos_token_id"), tied=False
+    )
+    context = config["max_position_embeddings"]
+    save_directory(
+        out,
+        student,
+        {
+            **own,
+            "max_position_embeddings": context,
+            "polydec": "draft",
+            "polydec_base": spec.target,
+        },
+        files={"generation_config.json": {}},
+    )
+
+
+def evaluate(student: Llama, teacher: Teacher, samples: Sequence[Sample]) -> dict[str, Acceptance]:
+    return measure(student, teacher, samples, outputs)

@@ -1,0 +1,121 @@
+"""Losses at several depths of one network: early exits through the shared norm and head, and layers left out at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.network import Llama
+
+
+@dataclass(frozen=True)
+class Depths:
+    """What a step learns beside the whole network's loss. Depths count layers: 1 is after the first.
+
+    scale: e_scale of the early-exit loss, 0 (off) to 1: depth d weighs scale * d (d - 1) / 2, the whole network
+    L - 1 more; a step learns every second early depth, in turn, and the whole. dropout: 0 to 0.5, how often the last layer
+    is left out for a row; a layer at index l is left out with dropout * (2 ** (l / (L - 1)) - 1). exits: instead, these
+    depths at equal weight in every step (sorted training); the last one must be L.
+    Source: LayerSkip (Elhoushi et al., 2024); SoFT (Valipour et al., 2023) for `exits`.
+    """
+
+    scale: float = 0.0
+    dropout: float = 0.0
+    exits: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.scale <= 1:
+            raise RequestError(f"early_exit is {self.scale}: it must lie in 0 (off) to 1")
+        if not 0 <= self.dropout <= 0.5:
+            raise RequestError(f"layer_dropout is {self.dropout}: it must lie in 0 to 0.5")
+        if list(self.exits) != sorted(set(self.exits)) or (self.exits and self.exits[0] < 1):
+            raise RequestError(
+                f"exits is {self.exits}: it must hold ascending depths of 1 and more"
+            )
+        if self.exits and self.scale:
+            raise RequestError(
+                "exits and early_exit are both set: one of them decides which depths are learnt"
+            )
+
+    @property
+    def on(self) -> bool:
+        return bool(self.scale or self.dropout or self.exits)
+
+    def weights(self, layers: int, step: int) -> dict[int, float]:
+        """Of every depth that this step learns its weight, in ascending order; they add up to 1."""
+        if self.exits:
+            if self.exits[-1] != layers:
+                raise RequestError(
+                    f"exits is {self.exits}: the last one must be {layers}, the network's layers"
+                )
+            return {d: 1 / len(self.exits) for d in self.exits}
+        raw = {layers: layers - 1 + self.scale * layers * (layers - 1) / 2}
+        if self.scale:  # depth 1 has weight 0
+            raw = {d: self.scale * d * (d - 1) / 2 for d in range(2 + step % 2, layers, 2)} | raw
+        total = sum(raw.values())
+        return {d: w / total for d, w in raw.items()} if total else {layers: 1.0}
+
+    def hidden(
+        self, network: Llama, token_BT: Tensor, depths: Mapping[int, float], seed: int, step: int
+    ) -> list[Tensor]:
+        """States behind the final norm [B, T, H] at each of these depths."""
+        trunk, T, out = network.model, token_BT.shape[1], list[Tensor]()
+        dice = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        x = trunk.embed_tokens(token_BT)
+        last = max(network.s.layers - 1, 1)
+        for i, layer in enumerate(trunk.layers):
+            p = self.dropout * (math.exp(i * math.log(2) / last) - 1)
+            keep = torch.rand(len(x), generator=dice) >= p if p else None
+            if keep is None or bool(keep.all()):
+                x = layer(x, trunk.cos[:T], trunk.sin[:T])
+            elif bool(keep.any()):
+                x = x.to(torch.float32).index_copy(
+                    0,
+                    keep.nonzero()[:, 0],
+                    layer(x[keep], trunk.cos[:T], trunk.sin[:T]).to(torch.float32),
+                )
+            if i + 1 in depths:
+                out.append(trunk.norm(x))
+        return out
+
+
+def resized(start: Llama, layers: int, seed: int = 0) -> Llama:
+    """A trainable copy of `start`: with fewer layers its first ones; with more, its layers spread evenly, and between them
+    new ones whose outputs are zero, so that it computes what `start` computes."""
+    have = start.s.layers
+    out = Llama(replace(start.s, layers=layers), seed=seed)
+    at = (
+        [round(i * (layers - 1) / max(have - 1, 1)) for i in range(have)]
+        if layers > have
+        else list(range(layers))
+    )
+    weights = {k: v for k, v in start.state_dict().items() if ".layers." not in k}
+    for i in range(layers):
+        name = f"model.layers.{i}."
+        if i in at:
+            old = f"model.layers.{at.index(i)}."
+            weights |= {
+                k.replace(old, name, 1): v
+                for k, v in start.state_dict().items()
+                if k.startswith(old)
+            }
+        else:
+            for part in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
+                weights[f"{name}{part}"] = torch.zeros_like(out.state_dict()[f"{name}{part}"])
+    out.load_state_dict({**out.state_dict(), **weights})
+    return out
+
+
+def widened(start: Llama, vocab: int) -> Llama:
+    """A copy of `start` with rows for `vocab` tokens; new ones begin as the mean of the others."""
+    out = Llama(replace(start.s, vocab=vocab))
+    weights, name = dict(start.state_dict()), "model.embed_tokens.weight"
+    more = vocab - start.s.vocab
+    weights[name] = torch.cat([weights[name], weights[name].mean(0, keepdim=True).expand(more, -1)])
+    out.load_state_dict(weights)
+    return out

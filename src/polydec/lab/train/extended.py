@@ -1,0 +1,54 @@
+"""A network in training that goes on from keys and values: what vectors that it makes itself, one
+behind the other, are fed to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.lab.train.network import Trunk, rotate
+
+Past = list[tuple[Tensor, Tensor]]
+"""Of each layer the keys, turned to their positions, and values of what was read [B, heads, P,
+D]."""
+
+
+def extend(trunk: Trunk, x_BTH: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
+    """What leaves the last layer, before the final norm [B, T, H], for T more inputs behind those
+    of `past` (None: there are none), and the past that holds them, too. Gradients go through both.
+    Nothing is changed in place."""
+    start = past[0][0].shape[2] if past else 0
+    T, s, kept = x_BTH.shape[1], trunk.s, Past()
+    cos_TD, sin_TD = trunk.cos[start : start + T], trunk.sin[start : start + T]
+    see_TP = torch.ones(T, start + T, dtype=torch.bool, device=x_BTH.device).tril(start)
+    for at, each in enumerate(trunk.layers):
+        layer: Any = each
+        h_BTH, own = layer.input_layernorm(x_BTH), layer.self_attn
+        q, k, v = (
+            p(h_BTH).unflatten(-1, (-1, s.head)).transpose(1, 2)
+            for p in (own.q_proj, own.k_proj, own.v_proj)
+        )
+        q, k = rotate(q, cos_TD, sin_TD), rotate(k, cos_TD, sin_TD)
+        if past:
+            k, v = (torch.cat([a, b], dim=2) for a, b in zip(past[at], (k, v), strict=True))
+        kept.append((k, v))
+        k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
+        y = F.scaled_dot_product_attention(q, k, v, see_TP)
+        x_BTH = x_BTH + own.o_proj(y.transpose(1, 2).flatten(2))
+        x_BTH = x_BTH + layer.mlp(layer.post_attention_layernorm(x_BTH))
+    return x_BTH, kept
+
+
+def thought(trunk: Trunk, x_BTH: Tensor, count: int) -> tuple[Tensor, Past]:
+    """Continuous thoughts: behind these inputs the state of the last one, behind the final norm, is
+    fed as the next one, `count` times. Returns the states behind the final norm of the last input
+    and of each thought [B, count + 1, H], and the past that holds all inputs and thoughts."""
+    state_BTH, past = extend(trunk, x_BTH)
+    out = [trunk.norm(state_BTH[:, -1:])]
+    for _ in range(count):
+        state_B1H, past = extend(trunk, out[-1], past)
+        out.append(trunk.norm(state_B1H))
+    return torch.cat(out, dim=1), past

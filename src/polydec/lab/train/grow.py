@@ -1,0 +1,57 @@
+"""A larger network that begins with the law of a smaller one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.network import Llama, Shape
+
+WRITERS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
+"""What adds to the residual stream: zero wherever it is new."""
+
+
+@torch.no_grad()
+def grown(small: Llama, shape: Shape, seed: int) -> Llama:
+    """A network of this shape whose law is `small`'s, but for rounding: new dimensions of the residual stream hold zeros, new
+    heads and inner units write nothing, new layers are identities. What reads is random where it is new, so that all of it
+    learns within a few steps.
+
+    A wider stream has a smaller mean square by the ratio of the widths: norms are scaled by its root, and their epsilon by the
+    ratio (the shape's own is not used). Raises RequestError where the shape is smaller somewhere, or its heads are of another
+    kind.
+
+    Source: Chen et al., "Net2Net: accelerating learning via knowledge transfer" (2015), with zeros in place of copies.
+    """
+    a = small.s
+    for name in ("width", "layers", "heads", "inner"):
+        if getattr(shape, name) < getattr(a, name):
+            raise RequestError(
+                f"{name} is {getattr(shape, name)}: it must be at least that of the network to begin with, "
+                f"{getattr(a, name)}"
+            )
+    if (shape.vocab, shape.head, shape.heads // shape.kv_heads) != (
+        a.vocab,
+        a.head,
+        a.heads // a.kv_heads,
+    ):
+        raise RequestError(
+            f"shape has {shape.vocab} tokens and heads of {shape.head}: they must be those of the network to "
+            f"begin with ({a.vocab} and {a.head}), and as many heads must share keys"
+        )
+    if small.lm_head is not None:
+        raise RequestError(
+            "the network to begin with has a head of its own: only one with a tied table can be grown"
+        )
+    ratio = a.width / shape.width
+    large, old = Llama(replace(shape, eps=a.eps * ratio), seed=seed), dict(small.named_parameters())
+    for name, p in large.named_parameters():
+        if name.endswith(WRITERS):
+            p.zero_()
+        if name in old and p.ndim == 2:
+            p[: old[name].shape[0], : old[name].shape[1]] = old[name]
+        elif name in old:
+            p[: len(old[name])] = old[name] * ratio**0.5
+    return large

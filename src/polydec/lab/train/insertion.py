@@ -1,0 +1,156 @@
+"""`polydec train insertion`: a small insertion language model, on the tasks that masked-diffusion models are trained on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
+from polydec.lab.train.diffusion import Student, begun, save
+from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.network import Llama
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.specs.insertion import InsertionSpec
+from polydec.lab.train.tasks import make, variety
+from polydec.lab.train.tokens import mark_id
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt, and its answer of which some tokens are hidden. hidden: their indices in the answer."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    hidden: frozenset[int]
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """What is left of the answer."""
+        return tuple(x for i, x in enumerate(self.answer) if i not in self.hidden)
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Of each hidden token how many of those that are left stand before it, and the token."""
+        return [
+            (sum(j not in self.hidden for j in range(i)), self.answer[i])
+            for i in sorted(self.hidden)
+        ]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Ids: mark stands before every text; end behind it; barred are never put into one."""
+
+    mark: int
+    end: int
+    barred: tuple[int, ...]
+
+
+def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
+    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong spec.
+
+    Source: ILM, insertion language models (2025)."""
+    return carry_out("insertion", spec, _course)
+
+
+def _course(spec: InsertionSpec) -> Course:
+    student = begun(spec.begin())
+    marks, bf16 = marks_of(student), arithmetic(Path(spec.out) / STATE)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        batch = examples(spec, student, step)
+        with precision(bf16):
+            return insertion_loss(student.network, batch, marks), sum(
+                len(e.prompt) + len(e.kept) + 2 for e in batch
+            )
+
+    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
+    kind = {"polydec_causal": False, "polydec_insertion": student.mask}
+    return Course(
+        student.network,
+        loss,
+        schedule,
+        identity(spec, bf16=bf16),
+        lambda out, result: save(out, student, kind),
+        lambda: {"parameters": sum(p.numel() for p in student.network.parameters())},
+    )
+
+
+def marks_of(student: Student) -> Marks:
+    """The mark is the last id of the vocabulary, a masked-diffusion model's gap."""
+    known = [mark_id(student.tokenizer, mark) for mark in SPECIAL]
+    return Marks(student.mask, mark_id(student.tokenizer, END), (*sorted({*known, student.mask}),))
+
+
+def examples(spec: InsertionSpec, student: Student, step: int) -> list[Example]:
+    """The rows of a step, a function of the step alone. Of each answer a number of tokens is hidden, uniform in 0 to all, and
+    any of them."""
+    r, out = random.Random(f"{spec.seed} {step}"), list[Example]()
+    for i in range(step * spec.rows, (step + 1) * spec.rows):
+        name = spec.tasks[i % len(spec.tasks)]
+        task = make(name, spec.seed, i, of=variety(spec.varied))
+        prompt, answer = (
+            tuple(student.tokenizer.encode(text, add_special_tokens=False).ids)
+            for text in (BEGIN + USER + task.question + END + ASSISTANT, task.answer)
+        )
+        if len(prompt) + len(answer) + 2 > spec.context:
+            raise RequestError(
+                f"context is {spec.context}: task {task.question!r} and its answer take "
+                f"{len(prompt) + len(answer) + 2} positions"
+            )
+        hidden = r.sample(range(len(answer)), r.randint(0, len(answer)))
+        out.append(Example(prompt, answer, frozenset(hidden)))
+    return out
+
+
+def insertion_loss(network: Llama, batch: Sequence[Example], marks: Marks) -> Tensor:
+    """In nats an example. Of every hidden token alike the cross-entropy, under the law over (slot, token), of the slot where it
+    is missing and itself; and that of whether anything is missing. The prompt has one slot, behind its last token.
+
+    Examples are weighted by L + 1 for an answer of L tokens: as many hidden sets' sizes share its weight, and without that a
+    perfect model would write long answers too seldom (p / (L + 1) in place of p)."""
+    row, end = [(marks.mark, *e.prompt, *e.kept, marks.end) for e in batch], marks.end
+    T = max(map(len, row))
+    token_BT = torch.tensor([[*x, *[end] * (T - len(x))] for x in row])
+    see_B1TT = torch.tensor([[i < len(x) for i in range(T)] for x in row])[:, None, None].expand(
+        -1, 1, T, -1
+    )
+    slot_BT = torch.tensor(
+        [
+            [len(e.prompt) <= i < len(x) - 1 for i in range(T)]
+            for e, x in zip(batch, row, strict=True)
+        ]
+    )
+    logits_BTV = network(token_BT, None, see_B1TT).float()
+    whole_B2 = logits_BTV[:, 0, [marks.mark, end]]
+    logw_BTV = logits_BTV.index_fill(-1, torch.tensor(marks.barred), float("-inf"))
+    logw_BTV = logw_BTV.masked_fill(~slot_BT[..., None], float("-inf"))
+    logp_BTV = logw_BTV.flatten(1).log_softmax(-1).view_as(logw_BTV)
+
+    at = [
+        (b, len(e.prompt) + before, token)
+        for b, e in enumerate(batch)
+        for before, token in e.missing
+    ]
+    weight_B = torch.tensor([len(e.answer) + 1.0 for e in batch])
+    weight_B = weight_B / weight_B.mean()
+    total = (
+        weight_B
+        * F.cross_entropy(
+            whole_B2, torch.tensor([int(not e.hidden) for e in batch]), reduction="none"
+        )
+    ).sum()
+    if at:
+        index_M, where_M, token_M = torch.tensor(at).unbind(1)
+        share_M = weight_B[index_M] / torch.tensor([len(e.hidden) or 1 for e in batch])[index_M]
+        total = total - (share_M * logp_BTV[index_M, where_M, token_M]).sum()
+    return total / len(batch)

@@ -1,0 +1,31 @@
+"""The kinds of drafters that `polydec train` makes on a target's states.
+
+Each has a file, which says what is trained, and in its KINDS how. Adding a kind is adding a file; another package brings one
+as an entry point (`plugins.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from polydec.base import plugins
+from polydec.lab.train.students import Kind
+
+
+def _kind(thing: Any, name: str) -> Kind | None:
+    """What an entry point names: the kind itself, or a module whose KINDS has it."""
+    thing = getattr(thing, "KINDS", {}).get(name, thing)
+    return thing if isinstance(thing, Kind) else None
+
+
+def _found() -> dict[str, Kind]:
+    own = dict[str, Kind]()
+    for module in iter_modules(__path__):
+        own |= import_module(f"{__name__}.{module.name}").KINDS
+    return own | plugins.found("students", own, _kind, "KINDS with that name")
+
+
+KINDS: Mapping[str, Kind] = _found()
+"""All of them by name, those of other packages included."""

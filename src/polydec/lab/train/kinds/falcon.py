@@ -1,0 +1,145 @@
+"""What is trained of Falcon: an LSTM and a layer that sees blocks as wholes, with part of the truth shown (glancing)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.core.types import Vocab
+from polydec.lab.train.dice import dice
+from polydec.lab.train.state_layer import Block, Past, behind, mlp
+from polydec.lab.train.students import Kind, Rates, Shown, Student
+from polydec.methods.speculative.drafters.falcon import FromFalcon
+from polydec.models.learned.kinds import falcon
+from polydec.models.learned.kinds.falcon import Falcon
+from polydec.models.learned.state_layer import EPS, StateLayer, even
+
+BLOCK = 2
+"""States that one pass guesses, as published."""
+GLANCED = 0.4
+"""Of the tokens that are guessed wrong the share whose places are shown the truth, when training begins; it falls to 0."""
+
+
+class FalconStudent(Student):
+    """One block of guesses behind every block of a piece, and further ones behind those."""
+
+    def __init__(self, shown: Shown) -> None:
+        s, made = shown.target.s, falcon.begun(shown.target.s.width, shown.seed)
+        super().__init__(shown, list(made.values()), Block(s, shown.seed), self._make)
+        self._names, self._left, self._draw = list(made), 1.0, torch.Generator()
+
+    def _make(
+        self,
+        t: Sequence[Tensor],
+        layer: StateLayer | None,
+        vocab: Vocab,
+        rates: Rates,
+        share: float,
+    ) -> Falcon:
+        assert layer is not None
+        return Falcon(dict(zip(self._names, t, strict=True)), layer, BLOCK, vocab, rates, share)
+
+    def at(self, step: int, steps: int) -> None:
+        self._left, self._draw = (
+            1.0 - step / steps,
+            dice(self.shown.seed, step, "glances"),
+        )
+
+    def forward(
+        self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each level the states guessed [B, N, H], their logits, and the N positions, which end blocks."""
+        T, token_BM = entry_BTH.shape[1], window_BMW[..., -1]
+        ends = torch.arange(
+            T % BLOCK + BLOCK - 1, T, BLOCK
+        )  # the last block ends where the piece does
+        x_BTS = torch.cat([even(entry_BTH), even(self.shown.embed(token_BM[:, :T]))], -1)
+        if torch.is_grad_enabled():
+            x_BTS = self._glanced(x_BTS, token_BM)
+        state_BTE, guess_BTH, text = self._read(x_BTS)
+        past: Past = [text]
+        guess_BNKH, state_BNE = (
+            guess_BTH[:, T % BLOCK :].unflatten(1, (-1, BLOCK)),
+            state_BTE[:, ends],
+        )
+        for level in range(self.shown.levels):
+            j = level % BLOCK
+            if level and not j:  # the next block stands on the one that was guessed
+                state_BNE, guess_BNKH = self._go_on(
+                    state_BNE, guess_BNKH, past, ends, token_BM, level
+                )
+            made = guess_BNKH[:, :, j]
+            yield made, self.shown.logits(made), ends
+
+    def _glanced(self, x_BTS: Tensor, token_BM: Tensor) -> Tensor:
+        """What enters, with the truth at some blocks: state and token of the place that each is to guess. How many falls with
+        the guesses that are wrong, and with time."""
+        T = x_BTS.shape[1]
+        with torch.no_grad():
+            wrong_BT = (
+                self.shown.logits(self._read(x_BTS)[1]).argmax(-1) != token_BM[:, BLOCK : BLOCK + T]
+            )
+        share = GLANCED * self._left * wrong_BT.float().mean()
+        shown_BN = torch.rand(len(x_BTS), -(-T // BLOCK), generator=self._draw) < share
+        shown_BN[:, -1] = False  # what lies behind the piece is not known
+        shown_BT = shown_BN.repeat_interleave(BLOCK, 1)[:, -T:, None]
+        ahead_BTS = torch.cat([x_BTS[:, BLOCK:], x_BTS[:, :BLOCK]], 1)
+        return torch.where(shown_BT, ahead_BTS, x_BTS)
+
+    def _read(self, x_BTS: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Of a text: the LSTM's states [B, T, 4 H], the guesses [B, T, H], and keys and values."""
+        assert isinstance(self.block, Block)
+        lstm, H = self.model().lstm, x_BTS.shape[-1] // 2
+        state, states = x_BTS.new_zeros(len(x_BTS), 4 * H), list[Tensor]()
+        for x in x_BTS.unbind(1):
+            state = falcon.advance(lstm, x, state)
+            states.append(state)
+        state_BTE = torch.stack(states, 1)
+        T = x_BTS.shape[1]
+        q, k, v = self.block.project(state_BTE[..., -H:], torch.arange(T))
+        block_T = (torch.arange(T) - T) // BLOCK
+        sees = block_T[None] <= block_T[:, None]
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=sees)
+        return state_BTE, self._rest(state_BTE[..., -H:], mixed), (k, v)
+
+    def _go_on(
+        self,
+        state_BNE: Tensor,
+        guess_BNKH: Tensor,
+        past: Past,
+        ends: Tensor,
+        token_BM: Tensor,
+        level: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The LSTM's states behind the next block of tokens, and what that block guesses; past: keys and values of the text and
+        of the blocks that were drafted, to which those of this one are added."""
+        assert isinstance(self.block, Block)
+        lstm, H, states = self.model().lstm, guess_BNKH.shape[-1], list[Tensor]()
+        for j in range(BLOCK):
+            token = token_BM[:, ends + level - BLOCK + 1 + j]
+            x = torch.cat([even(guess_BNKH[:, :, j]), even(self.shown.embed(token))], -1)
+            state_BNE = falcon.advance(lstm, x, state_BNE)
+            states.append(state_BNE[..., -H:])
+        rows = [self.block.project(x, ends + level - BLOCK + 1 + j) for j, x in enumerate(states)]
+        past += [(k, v) for _, k, v in rows]
+        mixed = [behind(q, past, ends) for q, _, _ in rows]
+        return state_BNE, torch.stack(
+            [self._rest(x, y) for x, y in zip(states, mixed, strict=True)], 2
+        )
+
+    def _rest(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """What leaves the layer."""
+        assert isinstance(self.block, Block)
+        w = self.block.layer.tensors
+        x = x + F.linear(mixed.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
+        return x + mlp(w, F.rms_norm(x, x.shape[-1:], w["post_attention_layernorm.weight"], EPS))
+
+
+def make_falcon(shown: Shown) -> Student:
+    return FalconStudent(shown)
+
+
+KINDS = {"falcon": Kind(make_falcon, FromFalcon, falcon.save, 4, 1.0)}

@@ -1,0 +1,155 @@
+"""What is trained of soft probes: they ride behind positions of a text through a frozen target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Vocab
+from polydec.lab.train.network import Layer, Llama, rotate
+from polydec.lab.train.state_layer import Past, behind
+from polydec.lab.train.students import Kind, Rates, Shown, Student
+from polydec.methods.speculative.drafters.probes import FromProbes
+from polydec.models.learned.kinds import probes
+from polydec.models.learned.kinds.probes import Probes
+from polydec.models.learned.state_layer import StateLayer
+from polydec.models.nets.gated import Pair
+
+
+class ProbeStudent(Student):
+    """Probes behind every position of a piece."""
+
+    def forward(
+        self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each probe what it came out as behind every position [B, T, H], the logits there, and the positions.
+        The target reads the piece anew, and nothing before it: probes stand in the pass that makes its states."""
+        token_BT, probes = window_BMW[:, : entry_BTH.shape[1], -2], self.model()
+        copies = [
+            ride(self.shown.target, probes.chain(copy), token_BT) for copy in range(probes.copies)
+        ]
+        for made in zip(*copies, strict=True):
+            logits = torch.stack([self.shown.logits(state_BTH) for state_BTH in made]).mean(0)
+            yield made[0], logits, torch.arange(made[0].shape[1])
+
+
+def ride(target: Llama, probes: Probes, token_BT: Tensor) -> list[Tensor]:
+    """What leaves the last layer of each probe [B, T, H] behind every one of these tokens, which are a text's first."""
+    x, rows = target.model.embed_tokens(token_BT), list[Tensor]()
+    for i, layer in enumerate(target.model.layers):
+        if i in probes.enter:
+            states = dict.fromkeys(probes.depths, x.flatten(0, 1))
+            both = probes.behind(states, x.shape[0] * x.shape[1]).unflatten(0, x.shape[:2])
+            rows += [row for row, depth in zip(both.unbind(2), probes.enter) if depth == i]
+        past = Past()
+        with torch.no_grad():
+            x = through(target, layer, x, past)  # pyright: ignore[reportArgumentType]
+        rows = [through(target, layer, row, past) for row in rows]  # pyright: ignore[reportArgumentType]
+    return rows
+
+
+def through(
+    target: Llama,
+    layer: Layer,
+    x_BTH: Tensor,
+    past: Past,
+    at_T: Tensor | None = None,
+    adapter: Mapping[str, Pair] | None = None,
+) -> Tensor:
+    """One layer: over a text, then over one level after another of what stands behind its positions `at_T` (None: all), with
+    what an adapter adds in this layer."""
+    s, level = target.s, len(past)
+    at_T = torch.arange(x_BTH.shape[1]) if at_T is None else at_T
+
+    def added(place: str, read: Tensor, y: Tensor, plain: bool = False) -> Tensor:
+        if adapter is None:
+            return y
+        into, out = adapter[place]
+        return y + F.linear(
+            F.linear(F.rms_norm(read, read.shape[-1:], None, s.eps) if plain else read, into), out
+        )
+
+    n, own = layer.input_layernorm(x_BTH), layer.self_attn
+    qkv = added(
+        "qkv", x_BTH, torch.cat([p(n) for p in (own.q_proj, own.k_proj, own.v_proj)], -1), True
+    )
+    heads = qkv.unflatten(-1, (-1, s.head)).transpose(1, 2)
+    q, k, v = heads.split([s.heads, s.kv_heads, s.kv_heads], 1)
+    cos, sin = (t[at_T + level] for t in (target.model.cos, target.model.sin))
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
+    past.append((k, v))
+    y = behind(q, past, at_T) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = y.transpose(1, 2).flatten(2)
+    x, mlp = x_BTH + added("out", y, own.o_proj(y)), layer.mlp
+    n = layer.post_attention_layernorm(x)
+    gate, up = added("gate_up", x, torch.cat([mlp.gate_proj(n), mlp.up_proj(n)], -1), True).chunk(
+        2, -1
+    )
+    inner = F.silu(gate) * up
+    return x + added("down", inner, mlp.down_proj(inner))
+
+
+def make_ppd(shown: Shown) -> Student:
+    """Prompt tokens, which begin as the embeddings of frequent tokens."""
+    drawn = shown.tokens[
+        torch.randperm(len(shown.tokens), generator=torch.Generator().manual_seed(shown.seed))[
+            : shown.levels * shown.copies
+        ]
+    ]
+
+    def make(
+        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
+    ) -> Probes:
+        enter = (0,) * shown.levels
+        return Probes(t[0], None, enter, vocab, rates, share, shown.copies)
+
+    return ProbeStudent(shown, [shown.embed(drawn).clone()], None, make)
+
+
+def make_hidden(shown: Shown) -> Student:
+    """Maps of the state in the middle, which begin by passing it on."""
+    s = shown.target.s
+    enter = entered(shown.enters, shown.levels, s.layers)
+
+    def make(
+        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
+    ) -> Probes:
+        return Probes(t[0], t[1:], enter, vocab, rates, share)
+
+    maps = [torch.eye(s.width) for _ in range(shown.levels)]
+    return ProbeStudent(shown, [torch.zeros(shown.levels, s.width), *maps], None, make)
+
+
+def entered(asked: Sequence[int], levels: int, layers: int) -> tuple[int, ...]:
+    """The layer that each state enters: those asked for, or the middle one for all. Raises RequestError where they are not as
+    many as levels, fall, or lie outside 1 to the target's last layer."""
+    out = tuple(asked) or (max(1, layers // 2),) * levels
+    if len(out) != levels or list(out) != sorted(out) or out[0] < 1 or out[-1] >= layers:
+        raise RequestError(
+            f"enters is {list(out)}: it must have {levels} layers in 1 to {layers - 1}, none lower than the one before"
+        )
+    return out
+
+
+KINDS = {
+    "ppd": Kind(
+        make_ppd,
+        FromProbes,
+        probes.save,
+        rows=lambda nodes: 3 * nodes,
+        takes=frozenset(("copies",)),
+    ),
+    "lud": Kind(make_ppd, FromProbes, probes.save, sure=0.9, rows=lambda nodes: 3 * nodes),
+    "hidden-transfer": Kind(
+        make_hidden,
+        FromProbes,
+        probes.save,
+        rows=lambda nodes: 3 * nodes,
+        takes=frozenset(("enters",)),
+    ),
+}

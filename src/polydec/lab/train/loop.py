@@ -1,0 +1,274 @@
+"""The training loop: clipping, checkpoints that an interruption cannot spoil, progress."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import torch
+from pydantic import ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from polydec.base.edge import Record, check, sentence
+from polydec.base.errors import RequestError
+from polydec.base.files import replace
+from polydec.lab.train.muon import Muon
+from polydec.lab.train.schedule import Schedule
+from polydec.models.nets.linear import has_bf16
+
+
+@dataclass(frozen=True)
+class Report:
+    """One point of the loss curve: mean loss since the last, in nats; seconds of this run so far; tokens a second."""
+
+    step: int
+    loss: float
+    rate: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+def optimisers(
+    network: nn.Module, s: Schedule, deep: Sequence[nn.Parameter] = ()
+) -> list[torch.optim.Optimizer]:
+    """Matrices inside layers to Muon where it is on, everything else to AdamW; norms and embeddings without
+    decay. deep: these matrices, where the network does not name them so."""
+    named = [(n, p) for n, p in network.named_parameters() if p.requires_grad]
+    deep = [*deep] or [p for n, p in named if ".layers." in n and p.ndim == 2] if s.muon else []
+    taken = set(map(id, deep))
+    rest = [(n, p) for n, p in named if id(p) not in taken]
+    decayed = [p for n, p in rest if p.ndim == 2 and "embed" not in n]
+    plain = [p for n, p in rest if not (p.ndim == 2 and "embed" not in n)]
+    groups = [
+        {"params": g, "weight_decay": w} for g, w in ((decayed, s.weight_decay), (plain, 0.0)) if g
+    ]
+    out: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, lr=s.rate, betas=(0.9, 0.95), eps=1e-8)
+    ]
+    if deep:
+        out.append(
+            (torch.optim.Muon if has_bf16() else Muon)(deep, lr=s.muon, weight_decay=s.weight_decay)
+        )
+    return out
+
+
+class Best:
+    """The weights that were best on a part that is set aside; before it was looked at: none."""
+
+    def __init__(self, network: nn.Module, loss: Callable[[], Tensor]) -> None:
+        self._network, self._loss = network, loss
+        self.least, self.weights = math.inf, dict[str, Tensor]()
+
+    @torch.no_grad()
+    def look(self) -> None:
+        """Keep the weights as they are if their loss is the least so far."""
+        loss = float(self._loss())
+        if loss < self.least:
+            self.least = loss
+            self.weights = {
+                name: t.detach().clone() for name, t in self._network.state_dict().items()
+            }
+
+
+def fit(
+    network: nn.Module,
+    loss: Callable[[int], tuple[Tensor, int]],
+    s: Schedule,
+    *,
+    state: Path | None = None,
+    identity: Mapping[str, Any] | None = None,
+    watch: Callable[[Report], None] = lambda r: None,
+    aside: Callable[[], Tensor] | None = None,
+    deep: Sequence[nn.Parameter] = (),
+    stop: Callable[[], bool] = lambda: False,
+) -> list[tuple[int, float]]:
+    """Train `network` in place; the loss curve, as (step, mean loss in nats).
+
+    aside() -> the loss, as the network is now, on a part that is not trained on: every `judge_every` steps it is looked at,
+    and at the end the network has the weights that were best on it, the untrained ones included. None: the last weights. deep:
+    see `optimisers`.
+
+    loss(step) -> (scalar to minimise, tokens it saw): a function of the step number and the parameters alone, so that a
+    run that was interrupted and goes on from `state` takes the same steps as one that was not, bit for bit on the same
+    machine with the same threads. `state`: the file of the checkpoint, written every `save_every` steps and at the end, and
+    read first where it exists; `identity`: what must agree for that (else ValueError). stop: asked after each step; where it
+    says so, the checkpoint is written and KeyboardInterrupt raised, with a sentence. An interruption that nothing can be asked
+    about loses at most the steps since the last checkpoint.
+    """
+    known, opts = _lists(identity or {}), optimisers(network, s, deep)
+    best = None if aside is None else Best(network, aside)
+    step, curve, total = 0, list[tuple[int, float]](), 0.0
+    if state is not None and state.exists():
+        saved = read_state(state, network, opts, known)
+        if saved.step >= s.steps and not saved.curve:
+            raise RequestError(f"{state} has no loss curve: delete it to start anew")
+        if best is not None and saved.best is not None:
+            best.least, best.weights = saved.best
+        step, curve, total = saved.step, [(a, b) for a, b in saved.curve], saved.total
+    peak = [[g["lr"] for g in (o.param_groups)] for o in opts]
+    if step:  # a loaded group carries the rate of its last step
+        peak = [
+            [s.rate if isinstance(o, torch.optim.AdamW) else s.muon for _ in o.param_groups]
+            for o in opts
+        ]
+    began, seen, first, mark, since = time.perf_counter(), 0, step, time.perf_counter(), 0
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    while step < s.steps:
+        if best is not None and step % s.judge_every == 0:
+            best.look()
+        for o, rates in zip(opts, peak):
+            for group, rate in zip(o.param_groups, rates):
+                group["lr"] = rate * s.factor(step)
+            o.zero_grad(set_to_none=True)
+        value, tokens = loss(step)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, s.clip)
+        for o in opts:
+            o.step()
+        total, step, seen, since = (
+            total + float(value.detach()),
+            step + 1,
+            seen + tokens,
+            since + tokens,
+        )
+        if step % s.log_every == 0 or step == s.steps:
+            count = step - (curve[-1][0] if curve else 0)
+            curve.append((step, total / count))
+            total, now = 0.0, time.perf_counter()
+            watch(
+                Report(
+                    step,
+                    curve[-1][1],
+                    s.rate * s.factor(step - 1),
+                    since / max(now - mark, 1e-9),
+                    (now - began) / (step - first) * (s.steps - step),
+                )
+            )
+            mark, since = now, 0
+        if best is not None and step == s.steps:
+            best.look()
+        stopping = stop()
+        if state is not None and (step % s.save_every == 0 or step == s.steps or stopping):
+            content = {
+                "network": network.state_dict(),
+                "optimisers": [o.state_dict() for o in opts],
+                "step": step,
+                "curve": curve,
+                "total": total,
+                "identity": known,
+                "best": None if best is None else (best.least, best.weights),
+            }
+            replace(state, lambda at, content=content: torch.save(content, at))
+        if stopping:
+            kept = "nothing is kept" if state is None else f"{state} keeps them"
+            raise KeyboardInterrupt(
+                f"stopped after {step} of {s.steps} steps, and {kept}: the same command goes on from there"
+            )
+    if best is not None and best.weights:
+        network.load_state_dict(best.weights)
+    return curve
+
+
+class State(Record):
+    """What a checkpoint of training holds."""
+
+    model_config = ConfigDict(
+        arbitrary_types_allowed=True, strict=True, frozen=True, allow_inf_nan=True
+    )
+    network: dict[str, Tensor]
+    optimisers: list[dict[str, Any]]
+    step: Annotated[int, Field(ge=0)]
+    curve: list[tuple[int, float]]
+    total: float
+    identity: dict[str, Any]
+    best: tuple[float, dict[str, Tensor]] | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> State:
+        steps = [0, *(at for at, _ in self.curve), self.step]
+        if steps[:-1] != sorted(set(steps[:-1])) or steps[-2] > self.step:
+            raise RequestError("the points of its curve are not in the order of its steps")
+        return self
+
+
+def read_state(
+    path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimizer], known: Mapping[str, Any]
+) -> State:
+    """Put a checkpoint into a network and its optimisers. Raises RequestError with one sentence where it is damaged or belongs
+    to another run; the network is then as it was."""
+    anew = "delete it to start anew"
+    try:
+        content = torch.load(path, weights_only=True)
+    except Exception as e:
+        raise RequestError(sentence(f"{path} is not a readable checkpoint: {anew} ({e})")) from None
+    saved = check(State, content, f"{path} is not a checkpoint of training ({anew})")
+    earlier = _lists(saved.identity)
+    if earlier != known:
+        other = [k for k in {*known, *earlier} if known.get(k) != earlier.get(k)]
+        raise RequestError(
+            sentence(
+                f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "
+                "choose another directory or delete it"
+            )
+        )
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    try:
+        network.load_state_dict(saved.network)
+        for o, values in zip(opts, saved.optimisers, strict=True):
+            _same_shapes(o, values)
+            o.load_state_dict(values)
+    except Exception as e:  # torch raises what its pickled parts happen to meet
+        network.load_state_dict(before)
+        raise RequestError(
+            sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")
+        ) from None
+    return saved
+
+
+def _lists(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a list for every tuple: an earlier run may have kept either."""
+    return {
+        k: list(cast(tuple[Any, ...], v)) if isinstance(v, tuple) else v
+        for k, v in identity.items()
+    }
+
+
+def _same_shapes(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
+    """Raise RequestError where a moment has another shape than its parameter: the optimiser itself finds out in its step."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for i, p in enumerate(parameters):
+        for name, value in values["state"].get(i, {}).items():
+            if not isinstance(value, Tensor) or (value.ndim and value.shape != p.shape):
+                raise RequestError(f"{name} of parameter {i} has another shape")
+    for group in values["param_groups"]:
+        for name, value in group.items():
+            if name != "params" and type(value) is not type(optimiser.param_groups[0].get(name)):
+                raise RequestError(f"{name} of the optimiser is {value!r}")
+
+
+def precision(enabled: bool) -> Any:
+    """bf16 arithmetic inside, or none."""
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
+
+
+def arithmetic(state: Path, asked: bool | None = None) -> bool:
+    """Whether to train in bf16. Two runs of one training must come to the same weights, so no clock decides.
+
+    Args:
+        state: The file of a checkpoint. A run that goes on keeps the arithmetic that it began with ("bf16" in its identity).
+        asked: What the user asked for; None: bf16 where this machine multiplies it.
+
+    Returns:
+        As asked, else as the checkpoint says, else as the machine allows.
+    """
+    if asked is not None:
+        return asked
+    if state.exists():
+        with suppress(Exception):  # what is wrong with the file is said by whoever goes on from it
+            return bool(torch.load(state, weights_only=True, mmap=True)["identity"]["bf16"])
+    return has_bf16()

@@ -1,0 +1,72 @@
+"""Low-rank adapters on a network's layers: they are trained, the weights stay, and in the end both are one (LoRA)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from polydec.base.files import replace
+from polydec.models.formats import adapters
+
+
+class Low(nn.Module):
+    """A matrix with `up` times `down` added, which is nothing at first."""
+
+    def __init__(self, rows: int, columns: int, rank: int, g: torch.Generator) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(rank, columns, generator=g) / columns**0.5)
+        self.up = nn.Parameter(torch.zeros(rows, rank))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + self.up @ self.down
+
+
+def adapt(network: nn.Module, rank: int, seed: int) -> None:
+    """Put an adapter on every linear part of the network's layers; nothing else is trained from then on."""
+    g = torch.Generator().manual_seed(seed)
+    network.requires_grad_(False)
+    for name, part in list(network.named_modules()):
+        if isinstance(part, nn.Linear) and ".layers." in f".{name}.":
+            low = Low(part.out_features, part.in_features, rank, g)
+            parametrize.register_parametrization(part, "weight", low)
+
+
+def merge(network: nn.Module) -> None:
+    """Make the adapters part of the weights, and trainable all of them."""
+    for part in network.modules():
+        if parametrize.is_parametrized(part, "weight"):
+            parametrize.remove_parametrizations(part, "weight")
+    network.requires_grad_(True)
+
+
+def save(path: Path, network: nn.Module, base: str) -> None:
+    """Write the adapters of a network into a directory, as PEFT does. base: a name of the checkpoint that they change."""
+    tensors, names, rank = dict[str, Tensor](), set[str](), 0
+    for name, part in network.named_modules():
+        if not parametrize.is_parametrized(part, "weight"):
+            continue
+        low = cast(Any, part).parametrizations.weight[0]
+        rank = low.down.shape[0]
+        names.add(name.rpartition(".")[2])
+        tensors[adapters.PREFIX + name + adapters.DOWN] = low.down.detach().contiguous()
+        tensors[adapters.PREFIX + name + adapters.UP] = low.up.detach().contiguous()
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": rank,  # the product is added as it is
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted(names),
+    }
+    path.mkdir(parents=True, exist_ok=True)
+    replace(path / adapters.WEIGHTS, lambda at: save_file(tensors, at, {"format": "pt"}))
+    text = json.dumps(config, indent=2) + "\n"
+    replace(path / adapters.CONFIG, lambda at: Path(at).write_text(text, encoding="utf-8"))

@@ -1,0 +1,228 @@
+"""`polydec train ngrams`: count what a target writes, as a draft that costs no pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polydec.base import edge
+from polydec.base.errors import RequestError
+from polydec.core.types import Vocab
+from polydec.lab.train import selfplay
+from polydec.lab.train.envelope import write_down
+from polydec.lab.train.own_text import write_text
+from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.specs.ngrams import NGramSpec
+from polydec.lab.train.target import autoregressive
+from polydec.models.learned.kinds.ngrams import LAST, MIX, NGrams, save
+from polydec.models.text.tokenizer import Text
+
+
+def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
+    """Let the target write (unless there is a text), count, save; what was measured on held-out prompts (out/held.jsonl,
+    a tenth as many), also in out/training.json. Raises RequestError on a wrong spec, missing data or a vocabulary of more than
+    65,535 tokens."""
+    out, began = Path(spec.out), time.perf_counter()
+    path, unseen_file = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
+    point = autoregressive(spec.target)
+    if point.lm.vocab.size > LAST:
+        raise RequestError(
+            f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}"
+        )
+    if spec.corpus is not None:
+        return _keep(spec, point.lm.vocab, paragraphs(Path(spec.corpus), point.text), None, began)
+    if spec.text is None:
+        write_text(point, path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
+    samples = [s for s in selfplay.read(path, point.lm.vocab.size) if s.output_ids]
+    if not samples:
+        raise RequestError(f"text is {str(path)!r}: no sample in it")
+    held_out = selfplay.read(unseen_file, point.lm.vocab.size) if unseen_file.exists() else None
+    return _keep(spec, point.lm.vocab, samples, held_out, began)
+
+
+def _keep(
+    spec: NGramSpec,
+    vocab: Vocab,
+    samples: Sequence[Sample],
+    unseen: Sequence[Sample] | None,
+    began: float,
+) -> dict[str, Any]:
+    """Count and save; what was measured."""
+    out, table = Path(spec.out), count(samples, spec, vocab)
+    result: dict[str, Any] = {
+        "samples": len(samples),
+        "tokens": sum(len(s.output_ids) for s in samples),
+        "contexts": len(table.key_M),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    if unseen is not None:
+        result["held_out"] = judge(table, unseen)
+    about = {
+        "target": spec.target,
+        "least": spec.least,
+        "discount": spec.discount,
+        "samples": len(samples),
+        "tokens": result["tokens"],
+    }
+    save(out, table, about)
+    write_down(out, result)
+    return result
+
+
+def paragraphs(path: Path, text: Text) -> list[Sample]:
+    """The paragraphs of a file of plain text, which blank lines end, as answers to nothing. Raises RequestError on a file that
+    cannot be read, is no UTF-8, or holds none."""
+    try:
+        lines = edge.read_bytes(path, most=1 << 30).decode().splitlines()
+    except UnicodeDecodeError:
+        raise RequestError(edge.sentence(f"corpus is {str(path)!r}: it is no UTF-8")) from None
+    parts, part = list[str](), list[str]()
+    for line in (*lines, ""):
+        if line.strip():
+            part.append(line)
+        elif part:
+            parts.append("\n".join(part))
+            part = []
+    samples = [Sample((), ids) for part in parts if (ids := text.encode(part, special=False))]
+    if not samples:
+        raise RequestError(edge.sentence(f"corpus is {str(path)!r}: no text in it"))
+    return samples
+
+
+def count(samples: Sequence[Sample], spec: NGramSpec, vocab: Vocab) -> NGrams:
+    """Contexts, and the chances of what follows them: in how many answers each does, by interpolated absolute discounting
+    (Ney, Essen and Kneser, 1994). Repetitions within one answer count once, as do answers that are there twice, so that
+    loops do not."""
+    unique = list({(s.prompt_ids, s.output_ids): s for s in samples}.values())
+    next_N, answer_N, context_NO = _positions(unique, spec.order)
+    lower = _Level.none(next_N, answer_N)
+    kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    key_N, known_N = np.zeros(len(next_N), np.uint64), np.ones(len(next_N), bool)
+    for n in range(spec.order):
+        known_N &= context_NO[:, n] >= 0
+        before_N, key_N = key_N, _longer(key_N, context_NO[:, n])
+        lower = _Level.of(
+            key_N[known_N],
+            before_N[known_N],
+            next_N[known_N],
+            answer_N[known_N],
+            lower,
+            spec.discount,
+        )
+        kept.append(lower.best(spec.top, spec.least))
+    key_M, follower_MK, chance_MK = (np.concatenate(parts) for parts in zip(*kept))
+    order_M = key_M.argsort()
+    return NGrams(spec.order, vocab, key_M[order_M], follower_MK[order_M], chance_MK[order_M])
+
+
+def _positions(samples: Sequence[Sample], order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each token of an answer: itself, the answer's number, and the `order` tokens before it, nearest first (-1: none)."""
+    tokens, answers, contexts = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    for i, s in enumerate(samples):
+        ids = np.array([*[-1] * order, *s.prompt_ids[-order:], *s.output_ids])
+        at = np.arange(len(ids) - len(s.output_ids), len(ids))
+        tokens.append(ids[at])
+        answers.append(np.full(len(at), i))
+        contexts.append(ids[at[:, None] - np.arange(1, order + 1)])
+    return np.concatenate(tokens), np.concatenate(answers), np.concatenate(contexts)
+
+
+def _longer(key_N: np.ndarray, token_N: np.ndarray) -> np.ndarray:
+    """models.ngrams.longer of many."""
+    mixed = (key_N ^ (token_N + 1).astype(np.uint64)) * np.uint64(MIX)
+    return mixed ^ mixed >> np.uint64(29)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """Pairs (context, next token) of one length: the pair's key (ascending), the context's, the token, its chance; and
+    contexts (ascending) with the number of answers they stand in."""
+
+    pair_P: np.ndarray
+    key_P: np.ndarray
+    token_P: np.ndarray
+    chance_P: np.ndarray
+    key_M: np.ndarray
+    answers_M: np.ndarray
+
+    @staticmethod
+    def none(next_N: np.ndarray, answer_N: np.ndarray) -> _Level:
+        """The level of the empty context."""
+        nothing = np.zeros(len(next_N), np.uint64)
+        uniform = _Level(*[np.zeros(0, np.uint64)] * 6)
+        return _Level.of(nothing, nothing, next_N, answer_N, uniform, 0.0)
+
+    @staticmethod
+    def of(
+        key_N: np.ndarray,
+        before_N: np.ndarray,
+        next_N: np.ndarray,
+        answer_N: np.ndarray,
+        lower: _Level,
+        discount: float,
+    ) -> _Level:
+        once_N = np.unique(
+            np.stack([_longer(key_N, next_N), answer_N.astype(np.uint64)]),
+            axis=1,
+            return_index=True,
+        )[1]
+        pair_P, first_P, count_P = np.unique(
+            _longer(key_N, next_N)[once_N], return_index=True, return_counts=True
+        )
+        first_P = once_N[first_P]
+        key_P, token_P = key_N[first_P], next_N[first_P]
+        key_M, of_P = np.unique(key_P, return_inverse=True)
+        total_M, kinds_M = np.bincount(of_P, count_P), np.bincount(of_P)
+        chance_P = (count_P - discount) / total_M[of_P]
+        if len(lower.pair_P):
+            below_P = np.searchsorted(lower.pair_P, _longer(before_N[first_P], token_P))
+            chance_P += discount * kinds_M[of_P] / total_M[of_P] * lower.chance_P[below_P]
+        at_Q = np.unique(np.stack([key_N, answer_N.astype(np.uint64)]), axis=1)[0]
+        return _Level(
+            pair_P,
+            key_P,
+            token_P,
+            chance_P,
+            key_M,
+            np.bincount(np.searchsorted(key_M, at_Q), minlength=len(key_M)),
+        )
+
+    def best(self, top: int, least: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of contexts that stand in `least` answers: keys, the likeliest next tokens and their chances in 255ths."""
+        at_P = np.searchsorted(self.key_M, self.key_P)
+        order_P = np.lexsort((self.token_P, -self.chance_P, at_P))
+        at_P = at_P[order_P]
+        rank_P = np.arange(len(at_P)) - np.searchsorted(at_P, at_P)
+        some_P = rank_P < top
+        follower_MK, chance_MK = (
+            np.full((len(self.key_M), top), LAST, np.uint16),
+            np.zeros((len(self.key_M), top), np.uint8),
+        )
+        follower_MK[at_P[some_P], rank_P[some_P]] = self.token_P[order_P][some_P]
+        chance_MK[at_P[some_P], rank_P[some_P]] = np.rint(255 * self.chance_P[order_P][some_P])
+        enough_M = self.answers_M >= least
+        return self.key_M[enough_M], follower_MK[enough_M], chance_MK[enough_M]
+
+
+def judge(table: NGrams, samples: Sequence[Sample]) -> dict[str, float]:
+    """On greedy answers without a penalty: the share of tokens that were the table's first choice, of those where that had
+    a chance of a half or more, and the share of these that came true."""
+    guesses = list[tuple[float, bool]]()
+    for s in samples:
+        if s.temperature == 0.0 and s.penalty == 1.0:
+            text = [*s.prompt_ids, *s.output_ids]
+            for i in range(len(s.prompt_ids), len(text)):
+                best = table.after(text[max(0, i - table.order) : i])
+                guesses.append((best[0][0], best[0][1] == text[i]) if best else (0.0, False))
+    sure = [right for p, right in guesses if p >= 0.5]
+    return {
+        "tokens": len(guesses),
+        "right": round(sum(r for _, r in guesses) / max(len(guesses), 1), 4),
+        "sure": round(len(sure) / max(len(guesses), 1), 4),
+        "sure_and_right": round(sum(sure) / max(len(sure), 1), 4),
+    }

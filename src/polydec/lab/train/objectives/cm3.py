@@ -1,0 +1,120 @@
+"""Spans move to the end of the row: a causal network that continues texts and fills gaps as well (CM3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.data import END
+from polydec.lab.train.network import Llama
+from polydec.lab.train.objectives.protocols import IGNORED, cross_entropy, rows_of
+from polydec.request.gaps import FILLED, GAP
+
+MOST = 8
+"""Gaps of a text at most."""
+GAPS = tuple(GAP.format(k) for k in range(MOST))
+
+Spans = Sequence[tuple[int, int]]
+"""(first, behind the last) of each, in ascending order; none is empty, and no two share a token."""
+
+
+@dataclass(frozen=True)
+class CausalMasking:
+    """Of each row a Poisson number of spans is cut out; a numbered mark stays in the place of each, and the spans follow the
+    row, each behind its mark and before FILLED. Every next token is learned but for the numbered marks, which a text never
+    writes. A row without spans stays as it is.
+
+    mean: of the Poisson law, 0 (spans are never moved) to 7; published: 1, which leaves 37 % of rows as they are. A span is
+    cut to the text of the row that it covers most of. A row is shortened by three tokens a span, so that it keeps its length.
+
+    Reduces to: `NextToken` at mean 0, to the bit.
+    Source: Aghajanyan et al., "CM3: a causal masked multimodal model of the internet" (2022).
+    """
+
+    mean: float = 1.0
+    marks = (*GAPS, FILLED)
+    ends = (FILLED,)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mean <= MOST - 1:
+            raise RequestError(f"spans is {self.mean}: it must lie in 0 (none) to {MOST - 1}")
+
+    def network(self, student: Llama) -> Llama:
+        """The student alone."""
+        return student
+
+    def loss(
+        self,
+        network: nn.Module,
+        batch_BT: Tensor,
+        ids: Mapping[str, int],
+        rng: np.random.Generator,
+    ) -> Tensor:
+        """See `Objective`."""
+        rows = [self.row(row, ids, rng) for row in batch_BT.numpy()]
+        batch_BT = rows_of(rows)
+        labels_BT = batch_BT[:, 1:].clone()
+        for mark in GAPS:
+            labels_BT[labels_BT == ids[mark]] = IGNORED
+        return cross_entropy(network, batch_BT[:, :-1], labels_BT)  # pyright: ignore[reportArgumentType]
+
+    def row(
+        self, row_T: np.ndarray, ids: Mapping[str, int], rng: np.random.Generator
+    ) -> np.ndarray:
+        """One row with its spans moved, as long as before."""
+        text_L = row_T[1:]
+        count = min(int(rng.poisson(self.mean)), MOST - 1, len(text_L) // 8)
+        room = len(text_L) - 3 * count
+        spans = within_texts(drawn(room, count, rng), text_L[:room] == ids[END])
+        kept = text_L[: len(text_L) - 3 * len(spans)].tolist()
+        return np.array([row_T[0], *moved(kept, spans, ids)], dtype=row_T.dtype)
+
+    def save(
+        self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Nothing beside the model."""
+        return {}
+
+
+def drawn(length: int, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Up to `count` spans of a text: each between two uniform places, the first of count squared that meet none before them."""
+    spans = list[tuple[int, int]]()
+    for _ in range(count * count):
+        low, high = sorted(rng.random(2))
+        first, last = int(low * length), int(high * length + 0.5)
+        if first < last and all(last <= a or first >= b for a, b in spans):
+            spans.append((first, last))
+        if len(spans) == count:
+            break
+    return sorted(spans)
+
+
+def within_texts(spans: Spans, ends_L: np.ndarray) -> list[tuple[int, int]]:
+    """Each span cut to the text that it covers most of; ends of texts are in none."""
+    bounds = [-1, *np.flatnonzero(ends_L).tolist(), len(ends_L)]
+    texts = [(a + 1, b) for a, b in pairwise(bounds)]
+    cut = [
+        max(
+            ((max(first, a), min(last, b)) for a, b in texts),
+            key=lambda part: part[1] - part[0],
+        )
+        for first, last in spans
+    ]
+    return [(first, last) for first, last in cut if first < last]
+
+
+def moved(text: Sequence[int], spans: Spans, ids: Mapping[str, int]) -> list[int]:
+    """The text with a numbered mark for each span, and the spans behind it: three tokens a span more."""
+    before, tail, at = list[int](), list[int](), 0
+    for (first, last), mark in zip(spans, GAPS):
+        before += [*text[at:first], ids[mark]]
+        tail += [ids[mark], *text[first:last], ids[FILLED]]
+        at = last
+    return [*before, *text[at:], *tail]

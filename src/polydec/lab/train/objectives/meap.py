@@ -1,0 +1,73 @@
+"""Next tokens behind a text with holes: some of the input is masked, and no target is (MEAP)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.data import END
+from polydec.lab.train.network import Llama
+from polydec.lab.train.objectives.protocols import cross_entropy, rows_of
+
+MASK = "<|mask|>"
+
+
+@dataclass(frozen=True)
+class Meap:
+    """Of each row's n inputs max(1, floor(share n)) are replaced by MASK, drawn anew for every row: never the first, which is
+    the mark of a beginning, never the last, and no end of a text. Every next token is learned, at equal weight, as before.
+
+    share: 0 (nothing is masked) to 0.9; published: 0.15.
+
+    Reduces to: `NextToken` at share 0, to the bit.
+    Source: Zhuang et al., "Mask-enhanced autoregressive prediction: pay less attention to learn more" (2025), its
+    pre-training; the second copy of each pair in its fine-tuning is not built.
+    """
+
+    share: float = 0.15
+    marks = (MASK,)
+    ends = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 0.9:
+            raise RequestError(f"mask is {self.share}: it must lie in 0 (nothing) to 0.9")
+
+    def network(self, student: Llama) -> Llama:
+        """The student alone."""
+        return student
+
+    def loss(
+        self,
+        network: nn.Module,
+        batch_BT: Tensor,
+        ids: Mapping[str, int],
+        rng: np.random.Generator,
+    ) -> Tensor:
+        """See `Objective`."""
+        inputs_BT = rows_of(
+            [holed(row, self.share, ids[MASK], ids[END], rng) for row in batch_BT[:, :-1].numpy()]
+        )
+        return cross_entropy(network, inputs_BT, batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
+
+    def save(
+        self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Nothing beside the model."""
+        return {}
+
+
+def holed(
+    inputs_T: np.ndarray, share: float, mask: int, end: int, rng: np.random.Generator
+) -> np.ndarray:
+    """The inputs with `mask` at max(1, floor(share T)) places, at none where the share is 0 or no place may be masked."""
+    may = np.flatnonzero(inputs_T[1:-1] != end) + 1
+    count = min(len(may), max(1, int(share * len(inputs_T)))) if share else 0
+    out_T = inputs_T.copy()
+    out_T[rng.choice(may, count, replace=False)] = mask
+    return out_T

@@ -1,0 +1,42 @@
+"""Every token from those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from polydec.lab.train.network import Llama
+from polydec.lab.train.objectives.protocols import cross_entropy
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """The mean of -log p(token | all before it)."""
+
+    marks = ()
+    ends = ()
+
+    def network(self, student: Llama) -> Llama:
+        """The student alone."""
+        return student
+
+    def loss(
+        self,
+        network: nn.Module,
+        batch_BT: Tensor,
+        ids: Mapping[str, int],
+        rng: np.random.Generator,
+    ) -> Tensor:
+        """See `Objective`; nothing is drawn."""
+        return cross_entropy(network, batch_BT[:, :-1], batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
+
+    def save(
+        self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Nothing beside the model."""
+        return {}

@@ -1,0 +1,188 @@
+"""What a target writes itself, and its states there: what heads and drafters are trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.scheduler import run
+from polydec.core.types import Reads, Want
+from polydec.lab.train import selfplay
+from polydec.lab.train.data import training_data
+from polydec.lab.train.progress import counted
+from polydec.lab.train.selfplay import Mode, Record, Sample
+from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.models.sessions.lm import LM
+from polydec.models.text.tokenizer import Text
+
+
+class Wanting(Protocol):
+    """Which text a training wants."""
+
+    @property
+    def out(self) -> str: ...
+    @property
+    def data(self) -> str | None: ...
+    @property
+    def text(self) -> str | None: ...
+    @property
+    def each(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+class Gathering(Wanting, Protocol):
+    """The same, and how it is drawn: see StopHeadSpec."""
+
+    @property
+    def temperature(self) -> float: ...
+
+
+def write_text(
+    point: Checkpoint, path: Path, data: str | None, each: int, *, max_tokens: int, seed: int
+) -> None:
+    """Let the target answer `each` prompts a kind into `path`, each in the mode of its own, and a tenth as many held-out ones
+    into held.jsonl beside it. What is there already is passed over. data: where the prompts are, as in `training_data`."""
+    for file, count, unseen in (
+        (path, each, False),
+        (path.with_name("held.jsonl"), max(1, each // 10), True),
+    ):
+        with counted(f"writing {file.name}") as watch:
+            selfplay.write(
+                file,
+                point.lm,
+                point.text,
+                training_data(data),
+                count,
+                max_tokens=max_tokens,
+                seed=seed,
+                unseen=unseen,
+                watch=watch,
+            )
+
+
+def place(spec: Gathering, unseen: bool) -> Path:
+    """Where `gather` keeps the target's answers."""
+    return (
+        Path(spec.text)
+        if spec.text and not unseen
+        else Path(spec.out) / ("held.jsonl" if unseen else "text.jsonl")
+    )
+
+
+def gather(
+    spec: Gathering,
+    lm: LM,
+    text: Text,
+    unseen: bool,
+    record: Record | None = None,
+    *,
+    mixed: bool = False,
+) -> list[Sample]:
+    """The target's answers, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many). record: keeps what the
+    passes give; mixed: every prompt in a mode of its own, else all without a penalty at the spec's temperature."""
+    path = place(spec, unseen)
+    if not path.exists():
+        part = path.with_name(
+            f"{path.stem}.part.jsonl"
+        )  # what an interrupted run has collected counts
+        selfplay.write(
+            part,
+            lm,
+            text,
+            training_data(spec.data),
+            max(1, spec.each // 3) if unseen else spec.each,
+            unseen=unseen,
+            max_tokens=spec.max_tokens,
+            seed=spec.seed,
+            live=32,
+            mode=None if mixed else Mode(spec.temperature, 1.0),
+            longest=800,
+            room=spec.max_tokens,
+            record=record,
+        )
+        part.rename(path)
+    samples = [s for s in selfplay.read(path, lm.vocab.size) if s.output_ids]
+    if not samples:
+        raise RequestError(f"text is {str(path)!r}: no sample in it")
+    return samples
+
+
+WINDOW = 3
+"""Tokens that a drafter may read with a state, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """The target's text with the prompts, text after text. state_NH: before each token, as sessions give them; entry_ND: the
+    same at the depths that a drafter reads, one behind another (none: state_NH); window_NW: the last tokens up to the one
+    written there (the first is repeated where there are fewer); answer_N: whether the target wrote it; number_N: its
+    text; end_N: where that text ends."""
+
+    state_NH: Tensor
+    entry_ND: Tensor
+    window_NW: Tensor
+    answer_N: Tensor
+    number_N: Tensor
+    end_N: Tensor
+
+    @staticmethod
+    def of(lm: LM, samples: Sequence[Sample], depths: Sequence[int] = ()) -> Lessons:
+        """The target reads the samples."""
+        made = [states(lm, (*s.prompt_ids, *s.output_ids), depths) for s in samples]
+        state, entry = (torch.cat(rows) for rows in zip(*made, strict=True))
+        return Lessons.over(samples, state, entry)
+
+    @staticmethod
+    def over(samples: Sequence[Sample], state_NH: Tensor, entry_ND: Tensor) -> Lessons:
+        """Of states that are known."""
+        window, answer, size = list[Tensor](), list[Tensor](), list[int]()
+        for s in samples:
+            ids = torch.tensor((*s.prompt_ids, *s.output_ids))
+            early = torch.cat([ids[:1].expand(WINDOW - 1), ids])
+            window.append(early.unfold(0, WINDOW, 1)[1:])
+            answer.append(torch.arange(1, len(ids)) >= len(s.prompt_ids))
+            size.append(len(ids) - 1)
+        sizes = torch.tensor(size)
+        return Lessons(
+            state_NH,
+            entry_ND,
+            torch.cat(window),
+            torch.cat(answer),
+            torch.arange(len(size)).repeat_interleave(sizes),
+            sizes.cumsum(0).repeat_interleave(sizes),
+        )
+
+    @property
+    def token_N(self) -> Tensor:
+        """What was written."""
+        return self.window_NW[:, -1]
+
+    def pieces(self, length: int, ahead: int) -> Tensor:
+        """First rows of pieces of so many tokens that end within an answer, with `ahead` further tokens behind them."""
+        at_N = torch.arange(len(self.window_NW))
+        at_N = at_N[at_N + length + ahead <= self.end_N]
+        return at_N[self.answer_N[at_N + length - 1]]
+
+
+def states(lm: LM, ids: Sequence[int], depths: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """After each of these tokens but the last, fp32: after the last layer, and at these depths, one behind another (none: the
+    same). Raises RequestError where the target shows none."""
+    session = lm.open(ids)
+    scores = run(
+        [session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True, exits=tuple(depths)))]
+    )[0]
+    session.close()
+    if scores.hidden_NH is None:
+        raise RequestError("target shows no hidden states: nothing can be trained on them")
+    last_NH, nodes = scores.hidden_NH.float(), range(len(ids) - 1)
+    low = [scores.exit(d, nodes).hidden_NH.float() for d in depths]  # pyright: ignore[reportOptionalMemberAccess]
+    return last_NH, torch.cat(low, -1) if low else last_NH

@@ -1,0 +1,138 @@
+"""Pairs of a source and the text that is made of it, and steps of pairs that have like lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from polydec.base.edge import check, sentence
+from polydec.base.errors import FileError
+from polydec.base.record import Record
+from polydec.models.formats import text_rows
+
+NAMES = "source and target, or a question with its answer"
+
+
+class Line(Record):
+    """A row that is a pair by name."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is read, and what is written from it."""
+
+    source: str
+    target: str
+
+
+def read(path: Path) -> Iterator[Pair]:
+    """The pairs of a file or a folder as `text_rows.files` takes them: JSON lines with `source` and `target`, and rows with
+    a question and its answer. Raises FileError with one sentence where there is none, one is wrong, or they are too many."""
+    size, any_read = 0, False
+    for file in text_rows.files(path):
+        for pair in _of_file(file):
+            size += len(pair.source) + len(pair.target)
+            if size > text_rows.LARGEST:
+                raise FileError(
+                    sentence(
+                        f"data is {str(path)!r}: it has more than {text_rows.LARGEST:,} characters"
+                    )
+                )
+            any_read = True
+            yield pair
+    if not any_read:
+        raise FileError(
+            sentence(f"data is {str(path)!r}: there is no pair in it (a row needs {NAMES})")
+        )
+
+
+def _of_file(file: Path) -> Iterator[Pair]:
+    if not file.name.removesuffix(".gz").endswith(".jsonl"):
+        exchanges = (item.exchange for item in text_rows.read(file))
+        yield from (Pair(*exchange) for exchange in exchanges if exchange is not None)
+        return
+    for what, fields in text_rows.objects(file):
+        if "source" in fields or "target" in fields:
+            line = check(Line, {k: v for k, v in fields.items() if k in Line.model_fields}, what)
+            if not line.source:
+                raise FileError(sentence(f"{what}: source is empty"))
+            yield Pair(line.source, line.target)
+        elif (exchange := text_rows.item(fields, what, "").exchange) is not None:
+            yield Pair(*exchange)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Pairs of like lengths. longest: tokens of their longest source and of their longest target; chosen: their indices."""
+
+    longest: tuple[int, int]
+    chosen: tuple[int, ...]
+
+
+def buckets(lengths: Sequence[tuple[int, int]], first: int, second: int) -> list[Bucket]:
+    """Every pair in exactly one bucket: by the source's length into at most `first` parts with about as many source
+    tokens each, and each of these by the target's length into at most `second` parts with about as many target tokens each.
+
+    lengths: tokens of source and target, at least 1 each. Source: Canary-Flash (2025), bucketing in two dimensions."""
+    out = list[Bucket]()
+    for part in _even(range(len(lengths)), [s for s, _ in lengths], first):
+        for small in _even(part, [t for _, t in lengths], second):
+            longest = max(lengths[i][0] for i in small), max(lengths[i][1] for i in small)
+            out.append(Bucket(longest, tuple(small)))
+    return out
+
+
+def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list[int]]:
+    """These indices in the order of their lengths, cut into at most `count` parts of about as much length."""
+    order = sorted(chosen, key=lambda i: (length[i], i))
+    total, seen = sum(length[i] for i in order), 0
+    parts: list[list[int]] = [[] for _ in range(count)]
+    for i in order:
+        parts[min(count - 1, seen * count // total)].append(i)
+        seen += length[i]
+    return [part for part in parts if part]
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Which pairs each step learns from: those of a bucket, as many as take `tokens` with what fills them up.
+
+    `of(step)` depends on (lengths, seed, step) alone. Buckets are drawn as often as they have tokens."""
+
+    lengths: Sequence[tuple[int, int]]
+    tokens: int
+    first: int = 8
+    second: int = 3
+    seed: int = 0
+
+    @cached_property
+    def all(self) -> list[Bucket]:
+        return buckets(self.lengths, self.first, self.second)
+
+    @cached_property
+    def _shares(self) -> np.ndarray:
+        mass = [sum(sum(self.lengths[i]) for i in b.chosen) for b in self.all]
+        return np.asarray(mass) / sum(mass)
+
+    def of(self, step: int) -> list[int]:
+        """The indices of a step's pairs."""
+        rng = np.random.default_rng([self.seed, 3, step])
+        bucket = self.all[rng.choice(len(self.all), p=self._shares)]
+        rows = min(len(bucket.chosen), max(1, self.tokens // sum(bucket.longest)))
+        return [bucket.chosen[i] for i in rng.choice(len(bucket.chosen), rows, replace=False)]
+
+    def padding(self, steps: int) -> float:
+        """The share of filled positions that hold no token, in so many steps."""
+        filled, taken = 0, 0
+        for step in range(steps):
+            lengths = [self.lengths[i] for i in self.of(step)]
+            filled += sum(s + t for s, t in lengths)
+            taken += len(lengths) * (max(s for s, _ in lengths) + max(t for _, t in lengths))
+        return 1 - filled / taken

@@ -1,0 +1,274 @@
+"""Problems in several steps with answers and steps that can be checked: what a small model learns to reason on.
+
+A solution is a line for each step and, last, a line of "=" and the answer. Three kinds:
+
+- chain: `2+7*3-5`, taken from left to right: `2+7=9`, `9*3=27`, `27-5=22`, `=22`. Nothing to choose; one slip spoils it.
+- make: `24 from 3 7 5 2`, the game of 24 with any goal: two numbers become one until one is left: `3*7=21 5 2`, …
+- order: `ABCD B<D A!1 C=3`: who sits where, from clues (C=3: on seat 3, A!1: not on seat 1, B<D: left of, A~B: beside,
+  A^B: not beside); exactly one order fits. `A=2`, `B=1`, …, `=BACD`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.data import held_out
+
+LARGEST = 30
+"""No number is larger, or below 0."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """question: as it is asked; steps: one right solution, line by line, the answer's line left out; answer: without "="."""
+
+    kind: str
+    question: str
+    steps: tuple[str, ...]
+    answer: str
+
+    @property
+    def solution(self) -> str:
+        return "\n".join((*self.steps, "=" + self.answer))
+
+
+def require_kinds(kinds: Sequence[str]) -> None:
+    """Raise RequestError where there is none, or one that is unknown."""
+    if not kinds:
+        raise RequestError(f"kinds is empty: name some of {', '.join(KINDS)}")
+    for kind in kinds:
+        make(kind, 0, 0)
+
+
+def make(kind: str, seed: int, number: int, unseen: bool = False) -> Problem:
+    """A problem of this kind. unseen: one whose question is held out from training (SHA-1), else one that is not. Raises
+    RequestError for a kind that is unknown."""
+    if kind not in KINDS:
+        raise RequestError(f"kinds has {kind!r}: it must be one of {', '.join(KINDS)}")
+    r = random.Random(f"{kind} {seed} {number}")
+    while held_out((problem := KINDS[kind].draw(r)).question) != unseen:
+        pass
+    return problem
+
+
+def labels(problem: Problem, text: str) -> tuple[bool, ...]:
+    """Of each line that a text wrote: whether what stands so far is right and can still be finished."""
+    lines = text.split("\n")
+    right, _ = _right(problem, lines)
+    return tuple(i < right for i in range(len(lines)))
+
+
+def right_until(problem: Problem, text: str) -> int:
+    """Of how many characters a text may be the beginning of a right solution, line breaks included."""
+    return _right(problem, text.split("\n"))[1]
+
+
+def solved(problem: Problem, text: str) -> bool:
+    """Whether the text is a right solution, every step of it: any one where several are."""
+    return text.split("\n")[-1].startswith("=") and all(labels(problem, text))
+
+
+def _right(problem: Problem, lines: Sequence[str]) -> tuple[int, int]:
+    """How many lines are right and can still be finished, and the same in characters, in the middle of a line too."""
+    after, characters = KINDS[problem.kind].after, 0
+    for i, line in enumerate(lines):
+        may_follow = after(problem.question, lines[:i])
+        characters += int(i > 0 and bool(may_follow))  # the line break
+        if line not in may_follow:
+            return i, characters + max((_alike(line, right) for right in may_follow), default=0)
+        characters += len(line)
+    return len(lines), characters
+
+
+def _alike(a: str, b: str) -> int:
+    """How many characters two texts begin with together."""
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def flawed(problem: Problem, seed: int, number: int) -> tuple[tuple[str, ...], str]:
+    """How a wrong solution begins: lines that are right, and one that spoils it."""
+    r, kind = random.Random(f"flawed {problem.question} {seed} {number}"), KINDS[problem.kind]
+    lines = problem.solution.split("\n")
+    at = r.randrange(len(lines))
+    before = tuple(lines[:at])
+    may_follow = kind.after(problem.question, before)
+    while (line := kind.slip(r, problem.question, before, lines[at])) in may_follow:
+        pass
+    return before, line
+
+
+@dataclass(frozen=True)
+class Kind:
+    """draw: a problem; after: every line that may follow these, which are right, on the way to a solution, none behind the
+    answer; slip: what somebody may write by mistake instead of a line that follows these; most often it is wrong."""
+
+    draw: Callable[[random.Random], Problem]
+    after: Callable[[str, Sequence[str]], Sequence[str]]
+    slip: Callable[[random.Random, str, Sequence[str], str], str]
+
+
+def apply(a: int, sign: str, b: int) -> int | None:
+    """a sign b, where it is a number from 0 to LARGEST; else None."""
+    value = a + b if sign == "+" else a - b if sign == "-" else a * b
+    return value if 0 <= value <= LARGEST else None
+
+
+def _slip_digit(r: random.Random, question: str, before: Sequence[str], line: str) -> str:
+    """One digit becomes another; most often behind the equals sign."""
+    digits = [i for i, c in enumerate(line) if c.isdigit()]
+    results = [i for i in digits if i > line.index("=")]
+    at = r.choice(results if r.random() < 0.7 else digits)
+    return line[:at] + r.choice("0123456789") + line[at + 1 :]
+
+
+def _draw_chain(r: random.Random) -> Problem:
+    value = r.randint(1, LARGEST)
+    question, steps = str(value), list[str]()
+    for _ in range(r.randint(3, 7)):
+        sign, other, after = "", 0, None
+        while after is None:
+            sign = r.choice("+-*")
+            other = r.randint(2, 9) if sign == "*" else r.randint(1, LARGEST)
+            after = apply(value, sign, other)
+        question += f"{sign}{other}"
+        steps.append(f"{value}{sign}{other}={after}")
+        value = after
+    return Problem("chain", question, tuple(steps), str(value))
+
+
+def _after_chain(question: str, lines: Sequence[str]) -> Sequence[str]:
+    first, *rest = re.findall(r"[+*-]?\d+", question)
+    value, right = int(first), list[str]()
+    for part in rest:
+        after = apply(value, part[0], int(part[1:]))
+        assert after is not None
+        right.append(f"{value}{part}={after}")
+        value = after
+    right.append(f"={value}")
+    return right[len(lines) : len(lines) + 1]
+
+
+@lru_cache(1 << 14)
+def _moves(left: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
+    """Every step from these numbers, as it is written, and what is left after it, the new number first."""
+    after_move = dict[str, tuple[int, ...]]()
+    for i, j in permutations(range(len(left)), 2):
+        rest = tuple(x for k, x in enumerate(left) if k not in (i, j))
+        for sign in "+-*":
+            value = apply(left[i], sign, left[j])
+            if value is not None:
+                after = (value, *rest)
+                after_move[f"{left[i]}{sign}{left[j]}={' '.join(map(str, after))}"] = after
+    return after_move
+
+
+@lru_cache(1 << 16)
+def _reaches(left: tuple[int, ...], goal: int) -> bool:
+    """left: sorted."""
+    if len(left) == 1:
+        return left[0] == goal
+    return any(_reaches(tuple(sorted(after)), goal) for after in _moves(left).values())
+
+
+def _draw_make(r: random.Random) -> Problem:
+    numbers = [r.randint(1, 9) for _ in range(r.choice((3, 3, 4)))]
+    left: tuple[int, ...] = tuple(numbers)
+    steps = list[str]()
+    while len(left) > 1:
+        moves = _moves(left)
+        step = r.choice(sorted(moves))
+        steps.append(step)
+        left = moves[step]
+    goal = sum(left)  # one number
+    return Problem("make", f"{goal} from {' '.join(map(str, numbers))}", tuple(steps), str(goal))
+
+
+def _after_make(question: str, lines: Sequence[str]) -> Sequence[str]:
+    goal, *numbers = map(int, re.findall(r"\d+", question))
+    left = tuple(numbers)
+    for line in lines:
+        if line.startswith("="):
+            return ()
+        left = _moves(left)[line]
+    if len(left) == 1:  # only the answer can follow
+        return (f"={goal}",)
+    return [line for line, then in _moves(left).items() if _reaches(tuple(sorted(then)), goal)]
+
+
+def _slip_make(r: random.Random, question: str, before: Sequence[str], line: str) -> str:
+    """Another digit, or another choice."""
+    left = tuple(map(int, re.findall(r"\d+", question)[1:]))
+    for step in before:
+        left = _moves(left)[step]
+    if len(left) == 1 or r.random() < 0.4:
+        return _slip_digit(r, question, before, line)
+    return r.choice(sorted(_moves(left)))
+
+
+CLUES: Mapping[str, Callable[[int, int], bool]] = {
+    "=": lambda a, b: a == b,
+    "!": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "~": lambda a, b: abs(a - b) == 1,
+    "^": lambda a, b: abs(a - b) > 1,
+}
+"""What a clue says of two seats: the second is a name's, or a number."""
+
+
+def _fits(order: str, clue: str) -> bool:
+    a, sign, b = clue
+    return CLUES[sign](order.index(a) + 1, int(b) if b.isdigit() else order.index(b) + 1)
+
+
+def _draw_order(r: random.Random) -> Problem:
+    names = "ABCDE"[: r.choice((3, 4, 4))]
+    secret = "".join(r.sample(names, len(names)))
+    every = [f"{a}{sign}{b}" for a, b in permutations(names, 2) for sign in "<~^"]
+    every += [
+        f"{a}{sign}{seat}" for a in names for seat in range(1, len(names) + 1) for sign in "=!!"
+    ]
+    clues, orders = list[str](), ["".join(p) for p in permutations(names)]
+    while len(orders) > 1:
+        clue = r.choice(every)
+        left = [o for o in orders if _fits(o, clue)]
+        if secret in left and len(left) < len(orders):
+            clues.append(clue)
+            orders = left
+    steps = tuple(f"{name}={secret.index(name) + 1}" for name in names)
+    return Problem("order", f"{names} {' '.join(clues)}", steps, secret)
+
+
+@lru_cache(1 << 14)
+def _the_order(question: str) -> str:
+    names, *clues = question.split(" ")
+    return next("".join(p) for p in permutations(names) if all(_fits("".join(p), c) for c in clues))
+
+
+def _after_order(question: str, lines: Sequence[str]) -> Sequence[str]:
+    secret = _the_order(question)
+    right = [*(f"{name}={secret.index(name) + 1}" for name in sorted(secret)), "=" + secret]
+    return right[len(lines) : len(lines) + 1]
+
+
+def _slip_order(r: random.Random, question: str, before: Sequence[str], line: str) -> str:
+    """Another seat; in the answer two that changed places."""
+    if not line.startswith("="):
+        return line[:-1] + r.choice("12345"[: len(question.split(" ")[0])])
+    i, j = r.sample(range(1, len(line)), 2)
+    letters = list(line)
+    letters[i], letters[j] = letters[j], letters[i]
+    return "".join(letters)
+
+
+KINDS: Mapping[str, Kind] = {
+    "chain": Kind(_draw_chain, _after_chain, _slip_digit),
+    "make": Kind(_draw_make, _after_make, _slip_make),
+    "order": Kind(_draw_order, _after_order, _slip_order),
+}
+"""By name, how a kind of problem is drawn and checked."""

@@ -1,0 +1,78 @@
+"""A line that shows how a run goes: step, loss, tokens a second, time left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from polydec.lab.train.loop import Report
+
+
+def clock(seconds: float) -> str:
+    minutes, s = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{s:02d}" if minutes >= 60 else f"{minutes}:{s:02d}"
+
+
+@contextmanager
+def shown(
+    title: str, steps: int, *, console: Console | None = None
+) -> Iterator[Callable[[Report], None]]:
+    """Gives the function that `fit` calls; a moving bar on a terminal, a line a report elsewhere."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+
+        def line(r: Report) -> None:
+            console.print(
+                f"{title}: step {r.step}/{steps}, loss {r.loss:.4f} nats, {r.tokens_per_second:.0f} tokens/s, "
+                f"{clock(r.seconds_left)} left",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+        yield line
+        return
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(title, total=steps, note="")
+
+        def move(r: Report) -> None:
+            bar.update(
+                task,
+                completed=r.step,
+                note=f"loss {r.loss:.3f} · {r.tokens_per_second:.0f} tokens/s · {clock(r.seconds_left)} left",
+            )
+
+        yield move
+
+
+@contextmanager
+def counted(
+    title: str, *, every: int = 50, console: Console | None = None
+) -> Iterator[Callable[[int, int], None]]:
+    """Gives a function of (how many are done, of how many); a moving bar on a terminal, a line every so many elsewhere."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+
+        def line(n: int, of: int) -> None:
+            if n % every == 0 or n == of:
+                console.print(f"{title}: {n}/{of}", highlight=False, soft_wrap=True)
+
+        yield line
+        return
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(title)
+        yield lambda n, of: bar.update(task, completed=n, total=of)

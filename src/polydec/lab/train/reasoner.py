@@ -1,0 +1,229 @@
+"""`polydec train reasoner`: a small model that solves problems in steps, and knows a wrong step when it has read one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polydec.core.types import Vocab
+from polydec.lab.train import problems
+from polydec.lab.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
+from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.grow import grown
+from polydec.lab.train.lm import load_directory
+from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.network import Llama, Shape, Trunk, balance, save_directory
+from polydec.lab.train.problems import LARGEST, Problem
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.solutions import Drawn, draw
+from polydec.lab.train.specs.reasoner import CONTEXT, ReasonerSpec
+from polydec.lab.train.tokens import tokenizer_files, train_tokenizer
+from polydec.models.learned.kinds import step_reward
+from polydec.models.learned.kinds.step_reward import StepReward
+from polydec.models.sessions import checkpoint
+
+NUMBERS = tuple(map(str, range(10, LARGEST + 1)))
+VOCAB = 256 + len(SPECIAL) + len(NUMBERS)
+"""Bytes, the special tokens, and a token for each number of two digits that problems hold."""
+
+"""Positions that the model can be asked for; the longest problem and its solution take about 90."""
+
+EVEN = 0.01
+"""Weight of what keeps the experts of a mixture in use (the published one of Switch transformers)."""
+
+NOT_LEARNED = -100
+"""Stands for a token that is read and not learned to write."""
+
+
+class Reasoner(nn.Module):
+    """A network, and what judges, while it learns, whether all is right that it has read of a solution."""
+
+    def __init__(self, network: Llama, seed: int) -> None:
+        super().__init__()
+        self.network = network
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            out = nn.Linear(64, 1)
+            nn.init.zeros_(out.weight)  # what it does not know yet moves no state
+            self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), out)
+
+    def reward(self, vocab: Vocab) -> StepReward:
+        """What judges, for whoever decodes with the network."""
+        (a, b), (c, d) = (
+            (m.weight.detach(), m.bias.detach()) for m in self.judge if isinstance(m, nn.Linear)
+        )
+        return StepReward((a, b), (c, d), vocab)
+
+    def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
+        """Nats a learned token, and `judging` times nats a judged one. A batch that holds none of either adds 0 for it."""
+        state_BTH = states(self.network.model, token_BT)
+        logits = self.network.logits(self.network.model.norm(state_BTH))
+        wrote = F.cross_entropy(
+            logits.flatten(0, 1), next_BT.flatten(), ignore_index=NOT_LEARNED, reduction="sum"
+        ) / (next_BT != NOT_LEARNED).sum().clamp(min=1)
+        judged_BT = right_BT != NOT_LEARNED
+        seen = self.judge(F.rms_norm(state_BTH[judged_BT], state_BTH.shape[-1:]))[:, 0]
+        judged = F.binary_cross_entropy_with_logits(
+            seen, right_BT[judged_BT].float(), reduction="sum"
+        ) / judged_BT.sum().clamp(min=1)
+        return wrote + judging * judged + EVEN * (balance(self.network) - 1.0)
+
+
+def states(trunk: Trunk, token_BT: Tensor) -> Tensor:
+    """What leaves the last layer, before the final norm: what a decoder sees as hidden states."""
+    x, T = trunk.embed_tokens(token_BT), token_BT.shape[1]
+    cos_TD, sin_TD = trunk.get_buffer("cos")[:T], trunk.get_buffer("sin")[:T]
+    for layer in trunk.layers:
+        x = layer(x, cos_TD, sin_TD)
+    return x
+
+
+def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
+    """Train, and save a directory that `polydec.load` reads at spec.out, and what judged beside it as a process reward model
+    at spec.out/prm. See `carry_out`. Raises RequestError on a wrong spec."""
+    return carry_out("reasoner", spec, _course)
+
+
+def _course(spec: ReasonerSpec) -> Course:
+    out = Path(spec.out)
+    tokenizer = number_tokenizer()
+    heads, inner = spec.width // 32, 3 * spec.width
+    shape = Shape(VOCAB, spec.width, spec.layers, heads, heads, inner, CONTEXT)
+    if spec.experts:
+        shape = replace(shape, inner=inner // 2, experts=spec.experts)
+    network = (
+        Llama(shape, seed=spec.seed)
+        if spec.start is None
+        else grown(load_directory(spec.start), shape, spec.seed)
+    )
+    own = list[Drawn]()
+    if spec.own and spec.start is not None:
+        own = draw(
+            out / "own.jsonl",
+            checkpoint.load(spec.start),
+            spec.kinds,
+            spec.own,
+            temperature=1.0,
+            seed=spec.seed,
+        )
+    learner, rows = (
+        Reasoner(network, spec.seed),
+        Rows(tokenizer, spec, [d for i, d in enumerate(own) if i % 16]),
+    )
+    apart = Rows(tokenizer, spec, own[::16]).batch(-1, 4 * spec.rows)
+
+    bf16 = arithmetic(out / STATE)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        with precision(bf16):
+            return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
+
+    schedule = Schedule(
+        spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200
+    )
+    config = network.s.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        written = tokenizer_files(tokenizer, CONTEXT)
+        save_directory(out, learner.network, config, files=written, dtype=torch.int8)
+        about = {"target": out.name, "temperature": 1.0}
+        vocab = checkpoint.load(str(out)).lm.vocab
+        step_reward.save(out / "prm", learner.reward(vocab), about)
+
+    return Course(
+        learner,
+        loss,
+        schedule,
+        identity(spec, bf16=bf16),
+        save,
+        lambda: {"parameters": sum(p.numel() for p in learner.network.parameters())},
+        lambda: learner.loss(*apart, spec.judging if own else 0.0),
+    )
+
+
+class Rows:
+    """Batches of problems as the chat template writes them, one behind the other until a row is full. own: solutions to be
+    judged, none: solutions that end with a slip."""
+
+    def __init__(self, tokenizer: Tokenizer, spec: ReasonerSpec, own: Sequence[Drawn] = ()) -> None:
+        self._tokenizer, self._spec, self._own = tokenizer, spec, own
+
+    def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens [rows, length]; what each should be followed by; of each token of a solution, whether all up to it may begin a
+        right one (1 or 0); elsewhere NOT_LEARNED. A function of the step alone; step -1 is set aside."""
+        row_parts = [self._row(step, i) for i in range(rows)]
+        tokens, goals, rights = (
+            torch.tensor([row[part] for row in row_parts]) for part in range(3)
+        )
+        return tokens, goals, rights
+
+    def _row(self, step: int, row: int) -> tuple[list[int], list[int], list[int]]:
+        length = self._spec.length
+        tokens, learned, rights = list[int](), list[bool](), list[int]()
+        for written, wrote, right in self._problems(
+            random.Random(f"{self._spec.seed} {step} {row}")
+        ):
+            tokens += written
+            learned += [wrote] * len(written)
+            rights += right or [NOT_LEARNED] * len(written)
+            if len(tokens) > length:
+                break
+        goals = [t if yes else NOT_LEARNED for t, yes in zip(tokens, learned, strict=True)]
+        return tokens[:length], goals[1 : length + 1], rights[:length]
+
+    def _problems(self, r: random.Random) -> Iterator[tuple[Sequence[int], bool, Sequence[int]]]:
+        """Pieces of problems without end: tokens, whether they are learned, and of each whether all is right up to it, nothing
+        where that is not asked."""
+        while True:
+            is_flawed = r.random() < self._spec.flawed
+            if is_flawed and self._own:
+                drawn = r.choice(self._own)
+                yield drawn.prompt_ids, False, ()
+                yield drawn.output_ids, False, [int(yes) for yes in drawn.right]
+                continue
+            problem = problems.make(r.choice(self._spec.kinds), self._spec.seed, r.getrandbits(60))
+            yield self._ids(asked(problem.question)), False, ()
+            lines, wrong = problem.solution.split("\n"), ""
+            if is_flawed:
+                before, wrong = problems.flawed(problem, self._spec.seed, 0)
+                lines = [*before, wrong]
+            for i, line in enumerate(lines):
+                ids = self._ids(line + (END if line.startswith("=") else "\n"))
+                if line is not wrong:
+                    yield ids, True, [1] * len(ids)
+                else:
+                    text = "\n".join(lines[: i + 1])
+                    start, until = len(text) - len(line), problems.right_until(problem, text)
+                    ends = accumulate(
+                        len(self._tokenizer.decode([x], skip_special_tokens=False)) for x in ids
+                    )
+                    yield ids, False, [int(start + end <= until) for end in ends]
+
+    def _ids(self, text: str) -> Sequence[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def number_tokenizer() -> Tokenizer:
+    """Bytes, and numbers as they stand."""
+    tokenizer = train_tokenizer([], 256 + len(SPECIAL))
+    tokenizer.add_tokens([AddedToken(n, normalized=False) for n in NUMBERS])
+    return tokenizer
+
+
+def asked(question: str) -> str:
+    """The prompt, as the chat template writes it."""
+    return BEGIN + USER + question + END + ASSISTANT
+
+
+def chat(problem: Problem) -> str:
+    """A problem and its solution as the model should write it."""
+    return asked(problem.question) + problem.solution + END

@@ -1,0 +1,371 @@
+"""Text that a model writes itself, as training data for its draft: prompts, sampling, JSONL."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar
+
+from pydantic import Field
+
+from polydec.base import edge, files
+from polydec.base.errors import PolydecError, RequestError
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, Task
+from polydec.lab.train.data import bucket, collected, held_out, read_rows
+from polydec.laws.shapers.sampling import Sampling, build_shapers
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.protocols import Drafter
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.formats import text_rows
+from polydec.models.sessions.lm import LM
+from polydec.models.text.tokenizer import Text
+
+D = TypeVar("D", bound=Drafter)
+Token = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer. temperature 0 is greedy; penalty: of repetition, 1 is none; kind: what the prompt asks for."""
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    temperature: float = 0.0
+    penalty: float = 1.0
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Mode:
+    temperature: float
+    penalty: float
+
+
+MODES = (
+    Mode(0.0, 1.0),
+    Mode(0.0, 1.0),
+    Mode(0.0, 1.1),
+    Mode(0.7, 1.0),
+)  # a prompt's own by its hash
+
+
+Asked = tuple[str, tuple[int, ...], Mode]
+"""What is asked for, the prompt in ids, and how its answer is drawn."""
+
+
+def mode_of(user: str) -> Mode:
+    return MODES[bucket(f"mode:{user}") % len(MODES)]
+
+
+def _join(row: Mapping[str, Any], *fields: str) -> str:
+    return " ".join(str(row[f]).strip() for f in fields)
+
+
+SOURCES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "bench": ("spec_bench/question.jsonl", lambda r: r["turns"][0]),
+    "mathematics": ("gsm8k/train.jsonl.gz", lambda r: r["question"]),
+    "word problem": ("svamp/part_a.jsonl", lambda r: _join(r, "Body", "Question")),
+    "code": ("mbpp/prompt_val_train.jsonl", lambda r: r["text"]),
+    "edit": (
+        "code_edits/edits.jsonl.gz",
+        lambda r: (
+            f"Edit this file: {r['instruction']}\n\n```python\n{r['before']}\n```\nWrite the whole file."
+        ),
+    ),
+    "summary": ("summ_scitldr/train_dev.jsonl.gz", lambda r: "Summarize: " + " ".join(r["source"])),
+    "translation": (
+        "translation_tatoeba/en_de.jsonl.gz",
+        lambda r: f"Translate German to English: {r['de']}",
+    ),
+    "question": ("qa_xquad/en.jsonl.gz", lambda r: r["question"]),
+    "reading": (
+        "qa_xquad/en.jsonl.gz",
+        lambda r: f"{r['context']}\n\nQuestion: {r['question']}\nAnswer:",
+    ),
+    "request": ("intents_clinc150/train_val.jsonl.gz", lambda r: r["text"]),
+    "commands": (
+        "text_tldr/pages_en.jsonl.gz",
+        lambda r: "Explain these commands:\n\n" + r["text"],
+    ),
+    "reasoning": ("bbh/half_a.jsonl.gz", lambda r: r["input"]),
+}
+
+
+def asked(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Of each kind of work the prompts, each once: of the collection by SOURCES, of one's own data by category or file."""
+    if collected(root):
+        for kind, (file, ask) in SOURCES.items():
+            if (root / file).exists():
+                yield kind, list(dict.fromkeys(ask(r) for r in read_rows(root / file)))
+        return
+    texts_by_kind = dict[str, dict[str, None]]()
+    for item in text_rows.read(root):
+        texts_by_kind.setdefault(item.kind, {}).update(dict.fromkeys(item.prompts))
+    yield from ((kind, list(texts)) for kind, texts in texts_by_kind.items())
+
+
+def prompts(
+    root: Path, each: int, *, unseen: bool = False, seed: int = 0, longest: int = 2400
+) -> list[tuple[str, str]]:
+    """(kind, user text) of at most `each` prompts a kind, shuffled. Only texts with `bucket` below 7, or with `unseen` only
+    the others; none longer than `longest` characters; files that are absent are left out."""
+    rng, out = random.Random(seed), list[tuple[str, str]]()
+    for kind, texts in asked(root):
+        texts = [t for t in texts if held_out(t) == unseen and len(t) <= longest]
+        out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
+    rng.shuffle(out)
+    if not out:
+        part = "held out" if unseen else "to learn from"
+        raise RequestError(
+            edge.sentence(
+                f"data is {str(root)!r}: it has no prompt of at most {longest} characters {part} "
+                "(of ten prompts seven are learned from and three held out, by their SHA-1): give more"
+            )
+        )
+    return out
+
+
+class Record(Protocol):
+    """Keeps what the passes of answers gave. begin: what it keeps of these samples is there, and nothing behind them; watcher:
+    a drafter that sees one answer's passes and drafts nothing; keep: what it saw of the next sample."""
+
+    def begin(self, samples: Sequence[Sample], /) -> None: ...
+    def watcher(self) -> Any: ...
+    def keep(self, sample: Sample, watcher: Any, /) -> None: ...
+
+
+def answers(
+    lm: LM, asked: Sequence[Asked], *, max_tokens: int = 256, seed: int = 0, live: int = 32
+) -> Iterator[Sample]:
+    """Answers to (kind, prompt in ids, mode), in the same order; `live` of them are written at once."""
+    numbered = list(enumerate(asked))
+    return (
+        sample
+        for sample, _ in watched(lm, numbered, Nothing, max_tokens=max_tokens, seed=seed, live=live)
+    )
+
+
+def watched(
+    lm: LM,
+    asked: Sequence[tuple[int, Asked]],
+    watcher: Callable[[], D],
+    *,
+    max_tokens: int,
+    seed: int,
+    live: int,
+) -> Iterator[tuple[Sample, D]]:
+    """The same, each with a drafter of its own that drafts nothing: it sees what the passes gave. The number of a prompt names
+    its randomness; answers come in the order of the prompts, whoever ends first, so that they do not depend on who else is
+    asked."""
+    scheduler, waiting, of = Scheduler(), deque(asked), dict(asked)
+    running, ended = dict[Task, tuple[int, D]](), dict[int, tuple[Sample, D]]()
+    for number in of:
+        while number not in ended:
+            while waiting and len(running) < live:
+                n, (_, ids, mode) = waiting.popleft()
+                sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
+                law, watched_drafter = (
+                    Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)),
+                    watcher(),
+                )
+                request = Request(
+                    ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n
+                )
+                running[
+                    scheduler.submit(
+                        answer_one(Speculative(law, watched_drafter, Match(), Fixed(0)), request)
+                    )
+                ] = n, watched_drafter
+            scheduler.step()
+            for task in [t for t in running if t.done]:
+                n, watched_drafter = running.pop(task)
+                if task.error is not None:
+                    raise task.error
+                kind, ids, mode = of[n]
+                ended[n] = (
+                    Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind),
+                    watched_drafter,
+                )
+        yield ended.pop(number)
+
+
+def write(
+    path: Path,
+    lm: LM,
+    text: Text,
+    root: Path,
+    each: int,
+    *,
+    max_tokens: int = 256,
+    seed: int = 0,
+    live: int = 32,
+    unseen: bool = False,
+    mode: Mode | None = None,
+    longest: int = 2400,
+    room: int = 32,
+    record: Record | None = None,
+    watch: Callable[[int, int], None] = lambda n, of: None,
+) -> None:
+    """Answers to the prompts of `root`, collected in `path`. mode: of all answers, None: each prompt has its own; longest:
+    characters of a prompt; room: tokens of the context that a prompt must leave; record: see `collect`; watch(answered, of how
+    many)."""
+    asked = list[Asked]()
+    for kind, user in prompts(root, each, unseen=unseen, seed=seed, longest=longest):
+        ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
+        if len(ids) + room <= lm.network.context:
+            asked.append((kind, ids, mode_of(user) if mode is None else mode))
+    collect(
+        path, lm, asked, max_tokens=max_tokens, seed=seed, live=live, record=record, watch=watch
+    )
+
+
+def collect(
+    path: Path,
+    lm: LM,
+    asked: Sequence[Asked],
+    *,
+    max_tokens: int,
+    seed: int = 0,
+    live: int = 32,
+    record: Record | None = None,
+    watch: Callable[[int, int], None] = lambda n, of: None,
+) -> None:
+    """Append answers to `path`, a JSON object a line, in the order of the prompts. What stands there stays: prompts that are
+    answered there already are passed over. So an interruption loses those that were under way or ended before their turn, and
+    whoever goes on ends with the same file. record: keeps what the passes gave. Raises RequestError where another process
+    collects there, OSError where the file cannot be written to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.lock(path, wait=0.0):
+        there = read(path) if path.exists() else []
+        numbered = {
+            (ids, mode.temperature, mode.penalty): (n, (kind, ids, mode))
+            for n, (kind, ids, mode) in reversed(list(enumerate(asked)))
+        }  # of the same ones the first
+        known = {(s.prompt_ids, s.temperature, s.penalty) for s in there}
+        left = sorted(
+            (numbered_sample for key, numbered_sample in numbered.items() if key not in known),
+            key=itemgetter(0),
+        )
+        done = len(asked) - len(left)
+        if path.exists():
+            files.end_last_line(path, _is_sample)
+        if record is not None:
+            record.begin(there)
+        watcher = Nothing if record is None else record.watcher
+        with open(path, "a", encoding="utf-8") as f:
+            for sample, seen in watched(
+                lm, left, watcher, max_tokens=max_tokens, seed=seed, live=live
+            ):
+                if record is not None:
+                    record.keep(sample, seen)
+                f.write(json.dumps(asdict(sample)) + "\n")
+                f.flush()
+                done += 1
+                watch(done, len(asked))
+
+
+class _Line(edge.Record):
+    """A line of a file of samples."""
+
+    prompt_ids: Annotated[list[Token], Field(min_length=1)]
+    output_ids: list[Token]
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    penalty: Annotated[float, Field(gt=0.0)] = 1.0
+    kind: str = ""
+
+    @property
+    def sample(self) -> Sample:
+        return Sample(
+            tuple(self.prompt_ids),
+            tuple(self.output_ids),
+            self.temperature,
+            self.penalty,
+            self.kind,
+        )
+
+
+def read(path: Path, size: int | None = None) -> list[Sample]:
+    """Samples of a JSONL file; a last line that an interruption cut short is left out. size: tokens of the vocabulary that
+    they must belong to, if it is known. Raises RequestError with one sentence on a file that cannot be read, and on any other
+    line that is no sample."""
+    out: list[Sample] = []
+    lines = edge.read_bytes(path, most=1 << 34).split(b"\n")
+    for n, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            sample = _sample(
+                line, f"{path}, line {n}, is not a sample with prompt_ids and output_ids"
+            )
+        except PolydecError:
+            if n < len(lines):
+                raise
+            continue
+        strange = -1 if size is None else max((*sample.prompt_ids, *sample.output_ids))
+        if size is not None and strange >= size:
+            raise RequestError(
+                edge.sentence(
+                    f"{path}, line {n}, has token {strange}: the target's ids lie in 0 to {size - 1}"
+                )
+            )
+        out.append(sample)
+    return out
+
+
+def fitting(path: Path, vocab: int, longest: int) -> list[Sample]:
+    """The samples of a file that are no longer than this. Raises RequestError where there is none."""
+    out = [
+        s
+        for s in read(path, vocab)
+        if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= longest
+    ]
+    if not out:
+        raise RequestError(f"text is {str(path)!r}: no sample in it fits into {longest} tokens")
+    return out
+
+
+def _sample(line: bytes, what: str) -> Sample:
+    return edge.check(_Line, edge.parse_object(line, what), what).sample
+
+
+def _is_sample(line: bytes) -> bool:
+    try:
+        _sample(line, "line")
+    except PolydecError:
+        return False
+    return True
+
+
+def fingerprint(samples: Sequence[Sample]) -> str:
+    """What is computed from these samples may be kept under this name: how many there are, and a digest of their tokens."""
+    return f"{len(samples)} {digests(samples)[-1] if samples else ''}"
+
+
+def digests(samples: Sequence[Sample]) -> list[str]:
+    """Of each sample a digest of it and all before it: two files that agree up to a sample agree in its digest."""
+    out, whole = list[str](), hashlib.sha1()
+    for s in samples:
+        whole.update(json.dumps([s.prompt_ids, s.output_ids]).encode())
+        out.append(whole.hexdigest()[:16])
+    return out
+
+
+def token_counts(samples: Iterable[Sample]) -> dict[int, int]:
+    """How often each token stands in the answers; prompts count a tenth, as text that may be copied."""
+    counts: dict[int, float] = {}
+    for s in samples:
+        for ids, weight in ((s.output_ids, 1.0), (s.prompt_ids, 0.1)):
+            for x in ids:
+                counts[x] = counts.get(x, 0.0) + weight
+    return {x: int(10 * c) for x, c in counts.items()}

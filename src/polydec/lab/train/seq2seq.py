@@ -1,0 +1,191 @@
+"""`polydec train seq2seq`: a small encoder-decoder model from pairs, its tokenizer included."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, processors
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from polydec.base import edge, files
+from polydec.base.errors import RequestError
+from polydec.lab.train import pairs
+from polydec.lab.train.data import BEGIN, END, held_out
+from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.pairs import Pair
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.specs.seq2seq import HEAD, Seq2SeqSpec
+from polydec.lab.train.t5 import T5, padded, weights
+from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
+from polydec.models.formats.seq2seq import T5Shape, read
+from polydec.models.sessions.sources import find
+
+JUDGED = 512
+"""Held-out pairs that are measured, at most."""
+TEXTS = 20_000
+"""Pairs that a tokenizer is trained on, at most."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Pairs in tokens, each with its end: what is learned, and what is measured."""
+
+    learned: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+    unseen: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+
+    @property
+    def lengths(self) -> list[tuple[int, int]]:
+        return [(len(source), len(target)) for source, target in self.learned]
+
+    @property
+    def digest(self) -> str:
+        """What tells these pairs from others."""
+        return hashlib.sha1(repr((self.learned, self.unseen)).encode()).hexdigest()
+
+
+def train_seq2seq(spec: Seq2SeqSpec) -> dict[str, Any]:
+    """Train, and save a T5 directory at spec.out that `polydec.load` and transformers read. Pairs whose source has a
+    `bucket` of 7 to 9 are held out and measured. See `carry_out`. Raises RequestError on a wrong spec, FileError on wrong
+    data.
+
+    Source: T5 (2019), the network; Canary-Flash (2025), batches by both lengths."""
+    return carry_out("seq2seq", spec, _course)
+
+
+def _course(spec: Seq2SeqSpec) -> Course:
+    out = Path(spec.out)
+    texts = list(islice(pairs.read(Path(spec.data)), spec.most))
+    tokenizer = _tokenizer(spec, out, texts)
+    begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
+    examples = encoded(texts, tokenizer, spec.longest)
+    shape = shape_of(spec, tokenizer.get_vocab_size())
+    published = shape.published(begin, end)
+    network = T5(read(published, {}), shape.inner, spec.seed)
+    fast = arithmetic(out / STATE)
+    steps = pairs.Steps(examples.lengths, spec.tokens, *spec.parts, spec.seed)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        chosen = [examples.learned[i] for i in steps.of(step)]
+        logits_NV, right_N = scored(network, chosen, begin, fast)
+        return cross_entropy(logits_NV, right_N, label_smoothing=spec.smooth), len(right_N)
+
+    def measure() -> Mapping[str, Any]:
+        return {
+            "parameters": sum(p.numel() for p in network.parameters()),
+            "pairs": len(examples.learned),
+            "padding": steps.padding(min(200, spec.steps)),
+            **judged(network, examples.unseen[:JUDGED], begin),
+            "out": spec.out,
+        }
+
+    def save(at: Path, result: Mapping[str, Any]) -> None:
+        files.replace(
+            at / "model.safetensors",
+            lambda to: save_file(dict(weights(network)), to, {"format": "pt"}),
+        )
+        beside = tokenizer_files(tokenizer, spec.longest)
+        beside["tokenizer_config.json"] = {
+            k: v for k, v in beside["tokenizer_config.json"].items() if k != "chat_template"
+        } | {"pad_token": BEGIN}
+        ids = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
+        beside["generation_config.json"] = {k: published[k] for k in ids}
+        for name, content in {**beside, "config.json": published}.items():
+            text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+            files.replace(at / name, lambda to, text=text: Path(to).write_text(text, "utf-8"))
+
+    schedule = Schedule(spec.steps, spec.rate, warmup=spec.warmup, muon=spec.muon)
+    same = identity(spec, bf16=fast, pairs=examples.digest)
+    return Course(
+        network, loss, schedule, same, save, measure, deep=network.deep if spec.muon else ()
+    )
+
+
+def shape_of(spec: Seq2SeqSpec, vocab: int) -> T5Shape:
+    inner = spec.inner or 4 * spec.width
+    return T5Shape(vocab, spec.width, HEAD, inner, spec.encoder, spec.decoder)
+
+
+def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[Pair]) -> Tokenizer:
+    """The one that is asked for, the one that this run had before, or a new one. It puts END behind every text."""
+    path = find(spec.tokenizer) / "tokenizer.json" if spec.tokenizer else out / "tokenizer.json"
+    if path.exists():
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as e:  # whatever the library meets; it has no kind of error of its own
+            raise RequestError(edge.sentence(f"{path} is not a readable tokenizer: {e}")) from None
+    elif spec.tokenizer:
+        raise RequestError(f"tokenizer is {spec.tokenizer!r}: there is no tokenizer.json")
+    else:
+        learned = [p for p in texts if not held_out(p.source)][:TEXTS]
+        tokenizer = train_tokenizer((t for p in learned for t in (p.source, p.target)), spec.vocab)
+    end = mark_id(tokenizer, END)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, end)]
+    )
+    if not spec.tokenizer:
+        out.mkdir(parents=True, exist_ok=True)
+        files.replace(out / "tokenizer.json", lambda at: tokenizer.save(str(at)))
+    return tokenizer
+
+
+def encoded(texts: Sequence[Pair], tokenizer: Tokenizer, longest: int) -> Encoded:
+    """Raises RequestError where no pair can be learned."""
+    sides = [
+        [e.ids for e in tokenizer.encode_batch_fast([getattr(p, side) for p in texts])]
+        for side in ("source", "target")
+    ]
+    learned, unseen = list[Any](), list[Any]()
+    for pair, source, target in zip(texts, *sides, strict=True):
+        if max(len(source), len(target)) <= longest:
+            (unseen if held_out(pair.source) else learned).append((tuple(source), tuple(target)))
+    if not learned:
+        raise RequestError(
+            f"longest is {longest}: none of the {len(texts)} pairs is that short and not held out"
+        )
+    return Encoded(learned, unseen)
+
+
+def scored(
+    network: T5, chosen: Sequence[tuple[Sequence[int], Sequence[int]]], begin: int, fast: bool
+) -> tuple[Tensor, Tensor]:
+    """Of all tokens of these pairs' targets, one behind another, the logits [N, V] and the right tokens [N]."""
+    source_BS, there_BS = padded([source for source, _ in chosen])
+    text_BT, here_BT = padded([(begin, *target[:-1]) for _, target in chosen])
+    right_N = torch.tensor([x for _, target in chosen for x in target])
+    with precision(fast):
+        states_NW = network(source_BS, there_BS, text_BT, here_BT)[here_BT]
+        return network.logits(states_NW).float(), right_N
+
+
+@torch.no_grad()
+def judged(
+    network: T5, unseen: Sequence[tuple[Sequence[int], Sequence[int]]], begin: int
+) -> dict[str, float | None]:
+    """Of pairs that were not learned: nats a token, the share of tokens that are the likeliest, and of texts whose
+    tokens all are. None where there is no such pair."""
+    if not unseen:
+        return {"held_out_nats": None, "held_out_right": None, "held_out_whole": None}
+    nats, right, whole, count = 0.0, 0, 0, 0
+    for at in range(0, len(unseen), 32):
+        chosen = unseen[at : at + 32]
+        logits_NV, right_N = scored(network, chosen, begin, False)
+        nats += float(cross_entropy(logits_NV, right_N, reduction="sum"))
+        same_N = logits_NV.argmax(-1) == right_N
+        texts = same_N.split([len(target) for _, target in chosen])
+        right, count = right + int(same_N.sum()), count + len(right_N)
+        whole += sum(bool(text.all()) for text in texts)
+    return {
+        "held_out_nats": nats / count,
+        "held_out_right": right / count,
+        "held_out_whole": whole / len(unseen),
+    }

@@ -1,0 +1,83 @@
+"""`polydec train skipping`: a model learns to write with the same few layers behind every prompt (Unified Layer Skipping)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.lab.train import selfplay, tuned
+from polydec.lab.train.draft import batch_of
+from polydec.lab.train.envelope import Course, carry_out, identity
+from polydec.lab.train.network import Llama
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.specs.skipping import SkippingSpec
+from polydec.lab.train.tuned import Rows
+from polydec.methods.economics.depth import kept_layers
+
+
+def train_skipping(spec: SkippingSpec) -> dict[str, Any]:
+    """Train on the target's own answers, save what `polydec.load` takes for a model (an adapter, or all weights), and say how
+    surprising held-out answers are under the skip, before and after, in nats a token. See `carry_out`. Raises RequestError on
+    a wrong spec, missing data, or a target outside the Llama skeleton.
+
+    Source: Liu et al., "Accelerating inference in large language models with a unified layer skipping strategy" (2024).
+    There all weights but the embeddings are trained, on a task's own answers (`text`)."""
+    return carry_out("skipping", spec, _course)
+
+
+def _course(spec: SkippingSpec) -> Course:
+    made = tuned.begun(spec.target, spec.lora, spec.seed, spec.longest)
+    network, keep = made.network, kept_layers(made.network.s.layers, spec.speed, even=spec.even)
+    samples, unseen = tuned.texts(spec, network.s.vocab)
+    lengths = tuple(len(s.prompt_ids) + len(s.output_ids) for s in samples)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        rows = Rows.of([samples[i] for i in batch_of(lengths, spec.rows, spec.seed, step)])
+        known_BT = rows.known_BT
+        logits = network.logits(skipped(network, rows, keep)[known_BT])
+        label = rows.token_BT.roll(-1, 1)[known_BT]
+        return F.cross_entropy(logits, label), int(known_BT.sum())
+
+    before = {
+        "whole": surprise(network, unseen, range(network.s.layers)),
+        "untuned": surprise(network, unseen, keep),
+    }
+
+    def measure() -> Mapping[str, Any]:
+        after = {
+            "tuned": surprise(network, unseen, keep),
+            "tuned_whole": surprise(network, unseen, range(network.s.layers)),
+        }
+        nats = {name: round(x, 4) for name, x in {**before, **after}.items()}
+        return {"samples": len(samples), "layers": list(keep), "nats": nats}
+
+    return Course(
+        network,
+        loss,
+        Schedule(spec.steps, spec.rate, decay=1.0, weight_decay=0.0),
+        identity(spec, samples=selfplay.fingerprint(samples)),
+        lambda out, result: made.save(out),
+        measure,
+    )
+
+
+def skipped(network: Llama, rows: Rows, keep: Collection[int]) -> Tensor:
+    """States ready for the head [B, T, H]: a prompt's tokens pass every layer, the answer's these only. As in decoding, each
+    layer sees the prompt's keys and values of its own, and the row that ends the prompt is one of the prompt's."""
+    trunk, T = network.model, rows.token_BT.shape[1]
+    prompt_BT1 = (torch.arange(T) < rows.prompt_B[:, None])[..., None]
+    x = trunk.embed_tokens(rows.token_BT)
+    for i, layer in enumerate(trunk.layers):
+        through = layer(x, trunk.cos[:T], trunk.sin[:T])
+        x = through if i in keep else torch.where(prompt_BT1, through, x)
+    return trunk.norm(x)
+
+
+def surprise(network: Llama, samples: Sequence[Sample], keep: Collection[int]) -> float:
+    """Mean of -log p of the answers' tokens, in nats, where these layers run."""
+    return tuned.surprise(network, samples, lambda rows: skipped(network, rows, keep))

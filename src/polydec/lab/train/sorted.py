@@ -1,0 +1,65 @@
+"""`polydec train sorted`: one draft whose first halves and three quarters are drafts as well (S2D, by sorted fine-tuning)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.lm import load_directory, train_lm
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.shape import Shape
+from polydec.lab.train.specs.lm import LMSpec
+from polydec.lab.train.specs.sorted import SortedSpec
+
+
+def exits_of(layers: int) -> tuple[int, ...]:
+    """Half, three quarters and all of the layers, as the recipe s2d takes them."""
+    return tuple(sorted({layers // 2, 3 * layers // 4, layers} - {0}))
+
+
+def narrow(target: Shape, width: int) -> Shape:
+    """The target's shape at another width: heads of the same size, as many to a key as there, inner width in proportion."""
+    if width % target.head:
+        raise RequestError(
+            f"width is {width}: it must be 0 or a multiple of {target.head}, the target's head size"
+        )
+    heads = width // target.head
+    shared = max(1, round(heads * target.kv_heads / target.heads))
+    return replace(
+        target,
+        width=width,
+        heads=heads,
+        kv_heads=next(k for k in range(shared, 0, -1) if heads % k == 0),
+        inner=round(target.inner * width / target.width),
+    )
+
+
+def train_sorted(spec: SortedSpec) -> dict[str, Any]:
+    """Train on the mean loss of all exits, save, and measure (see `train_lm`; bits per byte are the whole draft's)."""
+    target, begun = load_directory(spec.target).s, not spec.width
+    layers = spec.layers or max(2, target.layers // 2)
+    exits = spec.exits or exits_of(layers)
+    rate, muon = (1e-3, 0.01) if begun else (6e-3, 0.02)
+    schedule = Schedule(
+        spec.steps, spec.rate or rate, muon=muon if spec.muon is None else spec.muon, save_every=50
+    )
+    result = train_lm(
+        LMSpec(
+            spec.out,
+            data=spec.data,
+            start=spec.target if begun else None,
+            tokenizer=spec.target,
+            layers=layers,
+            shape=None if begun else narrow(target, spec.width),
+            teacher=spec.target if spec.distil else None,
+            schedule=schedule,
+            exits=exits,
+            train_mb=spec.train_mb,
+            held_kb=spec.held_kb,
+            seed=spec.seed,
+            bf16=spec.bf16,
+            **(spec.more or {}),
+        )
+    )
+    return {**result, "exits": list(exits)}

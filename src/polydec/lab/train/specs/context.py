@@ -1,0 +1,70 @@
+"""What `polydec train context` can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, OneOf, Within, keep_ranges
+from polydec.lab.train.specs.command import Command, written
+from polydec.lab.train.specs.fields import AdamRate, Layers, MuonRate, Resumed, Seed, Steps, Width
+
+KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation")
+"""What can be trained: the files of train/contexts."""
+
+
+@dataclass(frozen=True)
+class ContextSpec:
+    """What `train_context` makes.
+
+    kind: what stands in the place of words; reasoning: what stands between a question and its
+    answer, so that the other two can be measured beside it; nodes, hops: of the graphs of
+    continuous-cot; width: a multiple of 32; muon: of the layers' matrices.
+    """
+
+    out: Resumed
+    kind: Annotated[str, OneOf(*KINDS), "what is trained"] = "continuous-cot"
+    reasoning: Annotated[
+        str,
+        OneOf("latent", "chain", "none"),
+        "before the answer: vectors, the written steps, or nothing",
+    ] = "latent"
+    target: Annotated[
+        str | None,
+        "a model that reads words, of an earlier run (refrag, cache-augmentation; default: one is trained)",
+    ] = None
+    steps: Steps = 1600
+    rows: Annotated[int, AtLeast(1), "questions a step"] = 32
+    width: Width = 64
+    layers: Layers = 2
+    nodes: Annotated[int, Within(4, 26), "of a graph (continuous-cot), an even number"] = 12
+    hops: Annotated[
+        int, Within(1, 12), "steps of the longest question (continuous-cot: and thoughts)"
+    ] = 3
+    latents: Annotated[int, Within(1, 64), "vectors behind a place (cache-augmentation)"] = 8
+    encoder: Annotated[
+        int, Within(8, 4096), "width of what encodes chunks (refrag), a multiple of 8"
+    ] = 16
+    at_once: Annotated[bool, "all chunks from the first step on, without a curriculum (refrag)"] = (
+        False
+    )
+    rate: AdamRate = 3e-3
+    muon: MuonRate = 0.02
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+        if self.encoder % 8:
+            raise RequestError(f"encoder is {self.encoder}: it must be a multiple of 8")
+        if self.width % 32:
+            raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+
+
+COMMAND = Command(
+    "context",
+    "Train a small model that reads vectors in the place of words, or one that it is measured beside.",
+    ContextSpec,
+    "polydec.lab.train.context:train_context",
+    sentence=written,
+)

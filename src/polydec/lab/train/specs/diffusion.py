@@ -1,0 +1,105 @@
+"""What `polydec train diffusion` can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, Within, keep_ranges
+from polydec.lab.train.specs.command import Command, written
+from polydec.lab.train.specs.fields import (
+    AdamRate,
+    Layers,
+    MuonRate,
+    Resumed,
+    Seed,
+    Start,
+    Steps,
+    Tasks,
+    TasksAStep,
+    Varied,
+    Width,
+)
+from polydec.lab.train.tasks import LONG, SHIPPED, TASKS, make
+
+
+@dataclass(frozen=True)
+class DiffusionSpec:
+    """What `train_diffusion` makes.
+
+    Tasks take turns. All rows of a step are equally long, the rest of a row is EOS. long: every other step has fewer and longer
+    rows of tasks that go on (LONG; 0: never, and all tasks take turns in each step). muon: of the layers' matrices. start:
+    masked-diffusion or autoregressive; its tokenizer and sizes are taken. anneal: in so many steps more and more of what stands
+    behind a position is shown to it. block: positions see no further than to the end of their own block. drop: a question
+    that is left out is gaps, as under `llada` with guidance; to a causal model it is empty, as an empty negative prompt is.
+    int8: half a file, which only Polydec reads. width: a multiple of 32.
+    """
+
+    out: Resumed
+    tasks: Tasks = SHIPPED + LONG
+    steps: Steps = 4000
+    rows: TasksAStep = 64
+    shortest: Annotated[
+        int, AtLeast(16), "positions of the shortest rows, task and answer together"
+    ] = 28
+    length: Annotated[int, Within(16, 4096), "positions of the longest rows"] = 36
+    long: Annotated[int, "positions of the longest rows of tasks that go on (0: as others)"] = 0
+    width: Width = 128
+    layers: Layers = 4
+    seed: Seed = 0
+    rate: AdamRate = 2e-3
+    muon: MuonRate = 0.02
+    start: Start = None
+    anneal: Annotated[
+        int, AtLeast(0), "steps in which an autoregressive start learns to look ahead"
+    ] = 0
+    shifted: Annotated[bool, "a position's law is read one before it, as in Dream"] = False
+    block: Annotated[int, AtLeast(0), "block-causal, in blocks of so many positions (0: not)"] = 0
+    causal: Annotated[bool, "an autoregressive model of the same tasks, to compare"] = False
+    drop: Annotated[
+        float,
+        Within(0, 1),
+        "share of the questions that are left out, so that guidance knows the law without one (0: none)",
+    ] = 0.0
+    int8: Annotated[bool, "keep matrices in 8 bits"] = False
+    varied: Varied = False
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+        if self.shortest > self.length:
+            raise RequestError(
+                f"shortest is {self.shortest}: it must lie in 16 to length ({self.length})"
+            )
+        if self.long and not self.length <= self.long <= 4096:
+            raise RequestError(
+                f"long is {self.long}: it must be 0, or lie in length ({self.length}) to 4096"
+            )
+        if self.long and len({name in LONG for name in self.tasks}) < 2:
+            raise RequestError(
+                f"long is {self.long}: tasks must have some of {', '.join(LONG)}, and others"
+            )
+        if self.width % 32:
+            raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+        if self.causal and (self.block or self.shifted or self.anneal):
+            raise RequestError(
+                "causal is on: block, shifted and anneal are of masked-diffusion models"
+            )
+        if not self.tasks:
+            raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
+        for name in self.tasks:
+            make(name, 0, 0)
+
+    @property
+    def most(self) -> int:
+        """Positions of the longest row."""
+        return max(self.length, self.long)
+
+
+COMMAND = Command(
+    "diffusion",
+    "Train a small masked-diffusion model on tasks that are generated; says how long it will take.",
+    DiffusionSpec,
+    "polydec.lab.train.diffusion:train_diffusion",
+    sentence=written,
+)

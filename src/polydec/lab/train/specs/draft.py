@@ -1,0 +1,91 @@
+"""What `polydec train draft` can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.errors import RequestError
+from polydec.base.options import Above, AtLeast, OneOf, PythonOnly, ReadApart, Within, keep_ranges
+from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.fields import Data, Each, Kept, Longest, Samples, Seed, Steps
+
+POLICIES: Mapping[str, float] = {
+    "target": 0.0,
+    "mixed": 0.5,
+    "on-policy": 1.0,
+}  # share of steps on the draft's own text
+
+
+@dataclass(frozen=True)
+class DraftSpec:
+    """What `train_draft` makes, for a target of the Llama skeleton.
+
+    text: without it the target writes out/text.jsonl first. tasks: (kind of prompt, divergence). own: None, what the policy
+    says. tokens: the most frequent of the text. bf16: None takes it where the machine multiplies it.
+    """
+
+    out: Kept
+    target: Annotated[str, "the model to draft for: a name like --model's"] = "zoo:smollm2"
+    data: Data = None
+    text: Samples = None
+    each: Each = 300
+    max_tokens: Longest = 256
+    divergence: Annotated[str, "fkl, rkl, jsd or tvd"] = "fkl"
+    beta: Annotated[float, "of jsd"] = 0.5
+    tasks: Annotated[
+        tuple[tuple[str, str], ...],
+        ReadApart(),
+        "divergences of some kinds of prompts, such as code=rkl,summary=jsd",
+    ] = ()
+    policy: Annotated[str, OneOf(*POLICIES), "whose text it learns from"] = "target"
+    own: Annotated[
+        float | None, Within(0, 1), "share of steps on the draft's own text (else: policy)"
+    ] = None
+    temperature: Annotated[float, Above(0), "of both laws"] = 1.0
+    tokens: Annotated[int, AtLeast(0), "how many tokens it can propose (0: all)"] = 8192
+    layers: Annotated[int, AtLeast(1), "of the draft"] = 1
+    width: Annotated[int, AtLeast(0), "hidden width (0: the target's)"] = 0
+    inner: Annotated[
+        int, AtLeast(0), PythonOnly(), "inner width (0: the target's share of the width)"
+    ] = 0
+    kv_heads: Annotated[
+        int, AtLeast(0), PythonOnly(), "heads of keys (0: the target's where the width is)"
+    ] = 0
+    steps: Steps = 600
+    rows: Annotated[int, AtLeast(1), PythonOnly(), "samples a step"] = 12
+    rate: Annotated[float, PythonOnly(), "highest learning rate of AdamW"] = 1e-3
+    muon: Annotated[float, PythonOnly(), "highest learning rate of Muon"] = 0.01
+    context: Annotated[int, PythonOnly(), "longest sequence in training"] = 1024
+    seed: Seed = 0
+    bf16: Annotated[
+        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
+    ] = None
+    save_every: Annotated[int, PythonOnly(), "steps between checkpoints"] = 50
+
+    def __post_init__(self) -> None:
+        from polydec.lab.train.divergence import divergence  # loads torch, as flags do not need it
+        from polydec.lab.train.selfplay import SOURCES
+
+        for name in (self.divergence, *(d for _, d in self.tasks)):
+            divergence(name, self.beta)
+        for kind, _ in self.tasks:
+            if kind not in SOURCES:
+                raise RequestError(f"tasks names {kind!r}: it must be one of {', '.join(SOURCES)}")
+        keep_ranges(self)
+
+
+def by_kind(text: str) -> tuple[tuple[str, str], ...]:
+    """The divergences of some kinds of prompts, as the command line gives them: code=rkl,summary=jsd."""
+    pairs = (part.partition("=") for part in text.split(",") if part.strip())
+    return tuple((kind.strip(), name.strip()) for kind, _, name in pairs)
+
+
+COMMAND = Command(
+    "draft",
+    "Distil a small draft from a target; prints what was measured as one JSON object.",
+    DraftSpec,
+    "polydec.lab.train.draft:train_draft",
+    reads={"tasks": by_kind},
+)

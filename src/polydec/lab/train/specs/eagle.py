@@ -1,0 +1,19 @@
+"""What `polydec train eagle` can be told."""
+
+from __future__ import annotations
+
+from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.states import ENTRY, StatesSpec
+
+COMMAND = Command(
+    "eagle",
+    "Train a layer with a cache of its own on the target's states; prints what was measured as one JSON object.",
+    StatesSpec,
+    ENTRY,
+    defaults={"kind": "eagle"},
+    helps={
+        "kind": "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang eagle-published, "
+        "eagle-3-published"
+    },
+    without=("copies", "enters"),
+)

@@ -1,0 +1,52 @@
+"""What `polydec train filter` can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.errors import RequestError
+from polydec.base.options import Above, AtLeast, PythonOnly, keep_ranges
+from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.fields import OfCanvas, Out, OwnPrompts, Seed, Steps, Tasks, Varied
+from polydec.lab.train.tasks import SHIPPED, TASKS, make
+
+
+@dataclass(frozen=True)
+class FilterSpec:
+    """What `train_filter` makes.
+
+    hidden: 0, as many as positions, is as published. written: it reads the confidence where a token stands, as published, in
+    place of 1.
+    """
+
+    out: Out
+    target: Annotated[str, "a masked-diffusion model: a name like --model's"] = "zoo:diffusion"
+    tasks: Tasks = SHIPPED
+    each: Annotated[int, AtLeast(1), "answers of each task, or kind of prompt"] = 250
+    max_tokens: OfCanvas = 13
+    block: Annotated[
+        int, AtLeast(1), "positions of a block: of the filter, and of learn2pd then"
+    ] = 13
+    hidden: Annotated[int, AtLeast(0), "units of its hidden layer (0: as many as positions)"] = 64
+    steps: Steps = 6000
+    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 3e-3
+    seed: Seed = 0
+    varied: Varied = False
+    data: OwnPrompts = None
+    written: Annotated[bool, "it reads the model's confidence in written tokens, too"] = False
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+        if not self.tasks:
+            raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
+        for name in self.tasks:
+            make(name, 0, 0)
+
+
+COMMAND = Command(
+    "filter",
+    "Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object.",
+    FilterSpec,
+    "polydec.lab.train.filter:train_filter",
+)

@@ -1,0 +1,70 @@
+"""What `polydec train hyperfit` can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from polydec.base.errors import RequestError
+from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
+from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.fields import Data, Resumed, Seed
+
+
+@dataclass(frozen=True)
+class HyperfitSpec:
+    """What `train_hyperfit` makes.
+
+    rate: it must bring the loss to almost nothing, so a small model needs more than the published 1e-6, which is for models of
+    a thousand million parameters and more. context: tokens of a text before a greedy continuation that is measured; ahead: its
+    tokens.
+    """
+
+    out: Resumed
+    target: Annotated[str, "the model: a directory that `polydec train lm` wrote, or zoo:NAME"] = (
+        "zoo:tiny"
+    )
+    data: Data = None
+    texts: Annotated[int, AtLeast(1), "texts that are learned by heart"] = 2000
+    length: Annotated[
+        int, Within(8, 4096), "tokens of each; longer texts are cut, shorter ones left out"
+    ] = 256
+    epochs: Annotated[int, AtLeast(1), "times that each is seen"] = 20
+    rows: Annotated[int, AtLeast(1), "texts a step"] = 8
+    rate: Annotated[float, Above(0), "learning rate of Adam, which stays as it is"] = 3e-4
+    context: Annotated[int, AtLeast(1), PythonOnly(), "tokens before what is measured"] = 32
+    ahead: Annotated[int, AtLeast(4), PythonOnly(), "tokens that are measured"] = 96
+    tries: Annotated[int, AtLeast(1), PythonOnly(), "held-out texts that are continued"] = 32
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+        if self.texts < self.rows:
+            raise RequestError(
+                f"texts is {self.texts}: a step takes rows ({self.rows}), so give at least as many"
+            )
+
+
+def told(result: Mapping[str, Any]) -> str:
+    """Greedy text before and after."""
+    names = {
+        "held_out_nats": "held-out nats a token",
+        "entropy": "entropy of its laws, nats",
+        "distinct": "distinct tokens of greedy text",
+        "repeated": "repeated 4-grams of greedy text",
+        "copied": "5-grams of greedy text that were learned",
+    }
+    before, after = result["before"], result["after"]
+    rows = [f"{said:<42}{before[k]:>8.3f}{after[k]:>8.3f}" for k, said in names.items()]
+    last = f"loss {result['loss']:.4f} nats after {result['steps']:,} steps; written to {result['out']}"
+    return "\n".join([f"{'':<42}{'before':>8}{'after':>8}", *rows, last])
+
+
+COMMAND = Command(
+    "hyperfit",
+    "Fit a model to a few texts until it knows them by heart: its greedy text stops repeating itself.",
+    HyperfitSpec,
+    "polydec.lab.train.hyperfit:train_hyperfit",
+    sentence=told,
+)

@@ -1,0 +1,54 @@
+"""What `polydec train lexical-units` can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
+from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.fields import (
+    Data,
+    Each,
+    Kept,
+    Longest,
+    Lora,
+    Samples,
+    Seed,
+    Steps,
+    Target,
+)
+
+
+@dataclass(frozen=True)
+class LexicalSpec:
+    """What `train_lexical` makes, of a target of the Llama skeleton. longest: tokens of a text that are read. The paper's rate,
+    steps, alpha and k are not known to us."""
+
+    out: Kept
+    target: Target = "zoo:tiny"
+    data: Data = None
+    text: Samples = None
+    each: Each = 60
+    max_tokens: Longest = 128
+    ahead: Annotated[int, Within(1, 16), "pads, and so tokens of a span behind its first"] = 3
+    alpha: Annotated[
+        float, Within(0, 1), "probability from which on a token belongs to the span before it"
+    ] = 0.9
+    lora: Lora = 16
+    rows: Annotated[int, AtLeast(1), "texts a step"] = 8
+    steps: Steps = 300
+    rate: Annotated[float, Above(0), "highest learning rate"] = 2e-3
+    longest: Annotated[int, AtLeast(2), PythonOnly(), "tokens of a text"] = 256
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+
+
+COMMAND = Command(
+    "lexical-units",
+    "Tune a model and its pads to write sure spans at once (LUD); prints what was measured as one JSON object.",
+    LexicalSpec,
+    "polydec.lab.train.lexical:train_lexical",
+)

@@ -1,0 +1,41 @@
+"""What `polydec train router` can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.options import Above, AtLeast, PythonOnly, keep_ranges
+from polydec.lab.train import problems
+from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.fields import Kept, Problems, Seed, Steps
+
+
+@dataclass(frozen=True)
+class RouterSpec:
+    """What `train_router` makes."""
+
+    out: Kept
+    draft: Annotated[str, "the small reasoner: a name like --draft's"]
+    target: Annotated[str, "the reasoner: a name like --model's"] = "zoo:reasoner"
+    reward: Annotated[str, "a process reward model of the target's"] = "zoo:reasoner-prm"
+    kinds: Problems = tuple(problems.KINDS)
+    each: Annotated[int, AtLeast(1), "problems of each kind that both solve together"] = 400
+    temperature: Annotated[float, AtLeast(0), "at which they solve them"] = 0.6
+    inner: Annotated[int, AtLeast(1), PythonOnly(), "width of the head"] = 32
+    steps: Steps = 600
+    rows: Annotated[int, AtLeast(1), PythonOnly(), "states a step"] = 256
+    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 1e-3
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+        problems.require_kinds(self.kinds)
+
+
+COMMAND = Command(
+    "router",
+    "Train the router of arbitrage on a draft model's own states; prints what was measured as one JSON object.",
+    RouterSpec,
+    "polydec.lab.train.router:train_router",
+)

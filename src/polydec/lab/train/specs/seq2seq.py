@@ -1,0 +1,84 @@
+"""What `polydec train seq2seq` can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from polydec.base.errors import RequestError
+from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
+from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, Seed, Steps
+
+HEAD = 32
+"""Of an attention head, so a width is a multiple of it."""
+
+Pairs = Annotated[
+    str,
+    "pairs: .jsonl (source and target, or a question with its answer), a folder of these or of a data set (Arrow, Parquet)",
+]
+TokensAStep = Annotated[int, AtLeast(64), "positions of a step, what fills pairs up included"]
+Longest = Annotated[
+    int, Within(2, 2048), "tokens of a source, and of a target; longer pairs are left out"
+]
+
+
+@dataclass(frozen=True)
+class Seq2SeqSpec:
+    """What `train_seq2seq` makes.
+
+    inner: of the MLPs (0: four times the width). parts: buckets by the source's length, and of each by the target's.
+    smooth: share of a label that goes to all tokens alike.
+    """
+
+    out: Resumed
+    data: Pairs
+    steps: Steps = 2000
+    tokens: TokensAStep = 3072
+    encoder: Annotated[int, Within(1, 64), "layers of the encoder"] = 6
+    decoder: Annotated[int, Within(1, 64), "layers of the decoder"] = 2
+    width: Annotated[int, Within(32, 4096), "of the network, a multiple of 32"] = 128
+    inner: Annotated[int, Within(0, 1 << 16), "of its MLPs (0: four times the width)"] = 0
+    vocab: Annotated[int, Within(260, 65536), "tokens of the tokenizer that is trained"] = 1024
+    tokenizer: Annotated[
+        str | None, "directory or zoo:NAME whose tokenizer to use (default: train one)"
+    ] = None
+    longest: Longest = 128
+    smooth: Annotated[float, Within(0, 0.9), "share of a label that all tokens get alike"] = 0.0
+    rate: AdamRate = 3e-3
+    muon: MuonRate = 0.02
+    parts: Annotated[tuple[int, int], PythonOnly(), "buckets by both lengths"] = (8, 3)
+    most: Annotated[int, AtLeast(1), PythonOnly(), "pairs that are read"] = 1 << 20
+    warmup: Annotated[float, Above(0), PythonOnly(), "share of the steps"] = 0.05
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+        if self.width % HEAD:
+            raise RequestError(f"width is {self.width}: it must be a multiple of {HEAD}")
+        if min(self.parts) < 1:
+            raise RequestError(f"parts is {self.parts}: both must be at least 1")
+
+
+def learned(result: Mapping[str, Any]) -> str:
+    """What is printed of a run."""
+    right = ""
+    if result["held_out_nats"] is not None:
+        right = (
+            f"held out: {result['held_out_nats']:.3f} nats a token, {result['held_out_right']:.1%} of tokens right, "
+            f"{result['held_out_whole']:.1%} of texts wholly (each token behind the right ones)\n"
+        )
+    return (
+        f"{right}{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+        f"{result['padding']:.0%} of positions filled up; written to {result['out']}"
+    )
+
+
+COMMAND = Command(
+    "seq2seq",
+    "Train a small encoder-decoder model from pairs of a source and a text: any depth of either, as a T5 directory.",
+    Seq2SeqSpec,
+    "polydec.lab.train.seq2seq:train_seq2seq",
+    sentence=learned,
+)

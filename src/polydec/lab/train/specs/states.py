@@ -1,0 +1,117 @@
+"""What `polydec train heads`, `eagle` and `probes` can be told: each has a file with its COMMAND beside this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.errors import RequestError
+from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
+from polydec.lab.train.specs.fields import Data, Each, Kept, Longest, Samples, Seed, Steps, Target
+
+SOME = ("tokens", "every", "start", "copies", "layers", "enters")
+"""Fields that mean nothing to some kinds."""
+
+ENTRY = "polydec.lab.train.states:train_states"
+
+
+@dataclass(frozen=True)
+class StatesSpec:
+    """What `train_states` makes.
+
+    text: without it the target writes out/text.jsonl first, at `temperature`. levels: how many tokens ahead are guessed (0: as
+    the kind has it). tokens: the most frequent ones (0: those of `start`, else all). mixed: each prompt at a temperature of its
+    own (as for `polydec train draft`), in place of `temperature`. texts: the target reads them, which is quicker than writing.
+    start: of the target's width; its head is kept (None: at random, over the target's); LongSpec goes on with such a drafter,
+    as published on long pieces at a hundredth of the rate. bf16: the drafter's arithmetic (None:
+    where this machine is measured to be faster with it). compute: see `polydec.load`.
+    """
+
+    out: Kept
+    kind: Annotated[str, "which drafter"]
+    target: Target = "zoo:tiny"
+    data: Data = None
+    text: Samples = None
+    each: Each = 60
+    max_tokens: Longest = 128
+    temperature: Annotated[
+        float, AtLeast(0), PythonOnly(), "at which answers are written (0: greedy)"
+    ] = 0.0
+    levels: Annotated[
+        int, Within(0, 16), "levels that training unrolls (0: as the kind has it)"
+    ] = 0
+    decay: Annotated[
+        float, Above(0), PythonOnly(), "weight of each level's loss beside the one before it"
+    ] = 0.8
+    tokens: Annotated[int, AtLeast(0), "tokens of a head of its own (eagle-3; 0: all)"] = 0
+    steps: Steps = 500
+    rows: Annotated[int, AtLeast(1), "pieces of text a step"] = 8
+    length: Annotated[int, AtLeast(1), "tokens of a piece of text"] = 48
+    rate: Annotated[float, Above(0), "highest learning rate"] = 2e-3
+    seed: Seed = 0
+    save_every: Annotated[int, AtLeast(1), "steps between checkpoints"] = 100
+    mixed: Annotated[bool, "answers at several temperatures, not greedy alone"] = False
+    texts: Annotated[
+        int, AtLeast(0), "tokens of others' texts that the target reads to learn from"
+    ] = 0
+    start: Annotated[
+        str | None,
+        "one-layer draft model to begin with (eagle-3-narrow), or a drafter to go on with (longspec)",
+    ] = None
+    muon: Annotated[
+        float, AtLeast(0), "highest learning rate of Muon for all matrices (0: AdamW)"
+    ] = 0.0
+    every: Annotated[
+        int, AtLeast(1), "levels below the first are trained behind every so many tokens"
+    ] = 1
+    copies: Annotated[
+        int, Within(1, 16), "copies of each prompt token, whose laws are averaged (ppd)"
+    ] = 1
+    layers: Annotated[int, Within(1, 16), "layers of the drafter, one behind another (eagle)"] = 1
+    enters: Annotated[
+        tuple[int, ...],
+        Within(1, 4096),
+        "layer that each state enters, such as 1,2,3 (hidden-transfer; none: the middle one)",
+    ] = ()
+    bf16: Annotated[
+        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
+    ] = None
+    compute: Annotated[str | None, "the target's arithmetic while it writes and reads"] = None
+
+    def __post_init__(self) -> None:
+        from polydec.lab.train.kinds import (
+            KINDS,  # loads torch, which a list of flags does not need
+        )
+
+        if self.kind not in KINDS:
+            raise RequestError(f"kind is {self.kind!r}: it must be one of {', '.join(KINDS)}")
+        keep_ranges(self)
+        for name in SOME:
+            if (
+                getattr(self, name) != getattr(StatesSpec, name)
+                and name not in KINDS[self.kind].takes
+            ):
+                takers = ", ".join(other for other, kind in KINDS.items() if name in kind.takes)
+                raise RequestError(
+                    f"{name} is {getattr(self, name)!r}: kind {self.kind} does nothing with it, leave it out "
+                    f"({takers} would take it)"
+                )
+        if self.start is not None and self.tokens:
+            raise RequestError(
+                f"start is {self.start!r} and tokens {self.tokens}: start brings its own, so leave tokens out"
+            )
+
+
+OF_EAGLES = (
+    "tokens",
+    "rows",
+    "save_every",
+    "mixed",
+    "texts",
+    "start",
+    "muon",
+    "every",
+    "compute",
+    "layers",
+)
+"""Fields that only `polydec train eagle` has flags for."""

@@ -1,0 +1,41 @@
+"""What `polydec train value` can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
+from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.fields import OfCanvas, Out, Seed, Steps, Tasks, Varied
+from polydec.lab.train.tasks import SHIPPED
+
+
+@dataclass(frozen=True)
+class ValueSpec:
+    """What `train_value` makes."""
+
+    out: Out
+    reward: Annotated[str, "directory of the reward of texts that it foretells"]
+    target: Annotated[str, "a masked-diffusion model: a name like --model's"] = "zoo:diffusion"
+    tasks: Tasks = SHIPPED
+    each: Annotated[int, AtLeast(1), "answers of each task"] = 60
+    max_tokens: OfCanvas = 13
+    temperature: Annotated[float, AtLeast(0), "at which the model answers"] = 1.0
+    width: Annotated[int, Within(4, 1 << 12), "of the network"] = 32
+    rows: Annotated[int, AtLeast(1), "canvases a step"] = 64
+    steps: Steps = 600
+    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 3e-3
+    seed: Seed = 0
+    varied: Varied = False
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+
+
+COMMAND = Command(
+    "value",
+    "Train the value network of svdd-mc from a model's own runs; prints what was measured as one JSON object.",
+    ValueSpec,
+    "polydec.lab.train.value:train_value",
+)

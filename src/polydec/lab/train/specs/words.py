@@ -1,0 +1,70 @@
+"""What `polydec train words` can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from polydec.base.errors import RequestError
+from polydec.base.options import Above, AtLeast, OneOf, PythonOnly, Within, keep_ranges
+from polydec.lab.train.data import KINDS as TEXTS
+from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.fields import AdamRate, Data, Layers, MuonRate, Resumed, Seed, Steps
+
+CONTEXT = 1024
+"""Bytes of a text that the models read."""
+
+UNITS = ("bytes", "lexinvariant", "word-pooled", "hat", "tokens")
+"""Kinds of models; `lab/train/word_kinds/known.py` has them."""
+
+
+@dataclass(frozen=True)
+class WordsSpec:
+    """What `train_words` makes.
+
+    kind: what the units are; every kind's law is one of texts, so their held-out figures may be compared. width, layers: of the
+    network, of word-pooled and hat its backbone, whose encoder and decoder are half or a quarter as wide. length: of a row, in
+    what the kind reads: bytes, of hat with an end mark a word, of tokens these.
+    """
+
+    out: Resumed
+    data: Data = None
+    kind: Annotated[str, OneOf(*UNITS), "of model (docs/words.md)"] = "word-pooled"
+    steps: Steps = 600
+    rows: Annotated[int, AtLeast(1), "rows a step"] = 16
+    length: Annotated[int, Within(16, CONTEXT), "bytes (or tokens) of a row"] = 256
+    width: Annotated[int, Within(64, 4096), "of the network, a multiple of 64"] = 128
+    layers: Layers = 4
+    slots: Annotated[int, Within(1, 16), "vectors of a word (word-pooled)"] = 4
+    longest: Annotated[int, Within(2, 64), "bytes of a word at most (word-pooled, hat)"] = 12
+    vocab: Annotated[int, Within(260, 65536), "tokens of the vocabulary (tokens)"] = 1024
+    train_mb: Annotated[float, Above(0), "megabytes of each kind of text to train on"] = 4.0
+    held_kb: Annotated[float, Above(0), PythonOnly(), "kilobytes of held-out text"] = 60.0
+    texts: Annotated[tuple[str, ...], PythonOnly(), "kinds of text"] = TEXTS[:1]
+    rate: AdamRate = 3e-3
+    muon: MuonRate = 0.02
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+        if self.width % 64:
+            raise RequestError(f"width is {self.width}: it must be a multiple of 64")
+
+
+def measured(result: Mapping[str, Any]) -> str:
+    """Held-out bits a byte, and what the run took."""
+    bits = ", ".join(f"{kind} {b:.3f}" for kind, b in result["bits_per_byte"].items())
+    return (
+        f"held-out bits per byte: {bits}\n{result['parameters']:,} parameters, {result['steps']:,} steps, "
+        f"{result['seconds']:.0f} s; written to {result['out']}"
+    )
+
+
+COMMAND = Command(
+    "words",
+    "Train a small model over bytes or words, whatever its units: each is a law of bytes that the engine decodes.",
+    WordsSpec,
+    "polydec.lab.train.words:train_words",
+    sentence=measured,
+)

@@ -1,0 +1,279 @@
+"""The trainable twin of models/learned/state_layer.py: the same arithmetic over pieces of text, and
+drafted entries behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.network import Shape, rotate
+from polydec.models.formats.fields import PublishedFields
+from polydec.models.learned.kinds.narrow import NarrowLayer
+from polydec.models.learned.published import PublishedLayer
+from polydec.models.learned.state_layer import EPS, StateLayer, shapes
+from polydec.models.learned.state_stack import StateStack
+
+Past = list[tuple[Tensor, Tensor]]
+"""Keys and values [B, heads, T, head] of the entries so far: those of the text, then of each level of drafted ones."""
+
+Pasts = list[tuple[tuple[Tensor, Tensor], ...]]
+"""The same of several layers: of each level one pair a layer."""
+
+
+class Block(nn.Module):
+    """A layer for a target of this shape; wide: how many numbers a position it reads (None: the target's width); beside: how
+    many of these the norm behind it goes over too."""
+
+    def __init__(
+        self, target: Shape, seed: int, wide: int | None = None, length: int = 4096
+    ) -> None:
+        super().__init__()
+        g, self._target = torch.Generator().manual_seed(seed), target
+        self.wide = wide or target.width
+        self.beside = self.wide - target.width
+        made = begun(shapes(target.width, target.heads, target.kv_heads, target.inner, wide), g)
+        self._names, self.weights = list(made), nn.ParameterList(made.values())
+        self._turn = turns(target, length)
+
+    @property
+    def layer(self) -> StateLayer:
+        """What it is now."""
+        t = self._target
+        return StateLayer(
+            dict(zip(self._names, self.weights, strict=True)), t.heads, t.kv_heads, t.theta
+        )
+
+    def project(self, x_BTH: Tensor, at_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [B, heads, T, head] of rows at these places."""
+        w = self.layer.tensors
+        n_BTH = F.rms_norm(x_BTH, x_BTH.shape[-1:], w["input_layernorm.weight"], EPS)
+        return projected(self._target, w, self._turn, n_BTH, at_T)
+
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        """Become the first layer of a Llama. Raises RequestError where it has another shape."""
+        for name, own in zip(self._names, self.weights, strict=True):
+            start_weight = weights[f"model.layers.0.{name}"]
+            if start_weight.shape != own.shape:
+                raise RequestError(
+                    f"start has {name} of shape {tuple(start_weight.shape)}: this layer's is {tuple(own.shape)}"
+                )
+            own.data.copy_(start_weight)
+
+    def forward(
+        self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
+    ) -> Tensor:
+        """The stream [B, T, H] behind it. With an empty past: of a piece of text, which is remembered there. Then of drafted
+        entries, one behind each position of `at_T`: they see the text up to that position, and those of earlier levels behind
+        it."""
+        w, H, x_BTS = (
+            self.layer.tensors,
+            self._target.width,
+            x_BTS.float(),
+        )  # the stream, whatever products are made in
+        n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
+        x = x_BTS + F.pad(
+            attend(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0)
+        )
+        n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
+        return x[..., -H:] + mlp(w, n)
+
+
+class Stack(nn.Module):
+    """Several layers one behind another, each with entries of its own in the past."""
+
+    beside = 0
+
+    def __init__(self, target: Shape, seed: int, layers: int) -> None:
+        super().__init__()
+        self.wide = target.width
+        self.blocks = nn.ModuleList(Block(target, seed + i) for i in range(layers))
+
+    @property
+    def layer(self) -> StateStack:
+        """What it is now."""
+        return StateStack([block.layer for block in self.blocks])  # pyright: ignore[reportArgumentType]
+
+    def forward(
+        self, x_BTS: Tensor, past: Pasts | None = None, at_T: Tensor | None = None
+    ) -> Tensor:
+        """See `Block.forward`; of each level the past has the keys and values of every layer."""
+        past = [] if past is None else past
+        x, made = x_BTS, list[tuple[Tensor, Tensor]]()
+        for i, block in enumerate(self.blocks):
+            own = [level[i] for level in past]
+            x = block(x, own, at_T)
+            made.append(own[-1])
+        past.append(tuple(made))
+        return x
+
+
+class NarrowBlock(nn.Module):
+    """The same of models/learned/kinds/narrow.py. begin: tensors of a one-layer Llama of the
+    target's width, which it then is: it reads tokens alone at first (None: at random); scale: root
+    mean square of that Llama's embeddings."""
+
+    beside = 0
+
+    def __init__(
+        self,
+        target: Shape,
+        seed: int,
+        begin: Mapping[str, Tensor] | None,
+        scale: float,
+        length: int = 4096,
+    ) -> None:
+        super().__init__()
+        W, self.wide, self.block = (
+            target.width,
+            2 * target.width,
+            Block(target, seed, length=length),
+        )
+        self.join = nn.Parameter(
+            torch.cat([torch.eye(W), torch.eye(W)], 1)
+            if begin is None
+            else torch.cat([scale * torch.eye(W), torch.zeros(W, W)], 1)
+        )
+        if begin is not None:
+            self.block.take(begin)
+
+    @property
+    def layer(self) -> NarrowLayer:
+        """What it is now."""
+        return NarrowLayer(self.join, self.block.layer)
+
+    def forward(
+        self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
+    ) -> Tensor:
+        """See `Block.forward`."""
+        return self.block(F.linear(x_BTS, self.join), past, at_T)
+
+
+class PublishedBlock(nn.Module):
+    """The same of models/learned/published.py; layout: of each tensor, by which it is EAGLE-3's,
+    with norms of their own for token and state, or EAGLE-1's, with none before attention."""
+
+    beside = 0
+
+    def __init__(
+        self,
+        target: Shape,
+        seed: int,
+        layout: Callable[[PublishedFields], dict[str, tuple[int, ...]]],
+        length: int = 4096,
+    ) -> None:
+        super().__init__()
+        self._target, self._turn = target, turns(target, length)
+        self._about = PublishedFields(
+            vocab_size=target.vocab,
+            hidden_size=target.width,
+            num_attention_heads=target.heads,
+            intermediate_size=target.inner,
+            num_key_value_heads=target.kv_heads,
+            max_position_embeddings=max(length, target.context),
+            rms_norm_eps=EPS,
+            rope_theta=target.theta,
+        )
+        made = begun(layout(self._about), torch.Generator().manual_seed(seed))
+        self._names, self.weights = list(made), nn.ParameterList(made.values())
+        self.wide = made["self_attn.q_proj.weight"].shape[1]
+
+    @property
+    def layer(self) -> PublishedLayer:
+        """What it is now."""
+        return PublishedLayer(dict(zip(self._names, self.weights, strict=True)), self._about)
+
+    def forward(
+        self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
+    ) -> Tensor:
+        """See `Block.forward`."""
+        w = self.layer.tensors
+        n = state = x_BTS.float()  # the stream, whatever products are made in
+        if "hidden_norm.weight" in w:
+            token, state = n.chunk(2, -1)
+            n = torch.cat(
+                [
+                    self._norm(token, w["input_layernorm.weight"]),
+                    self._norm(state, w["hidden_norm.weight"]),
+                ],
+                -1,
+            )
+        x = state + attend(self._target, w, self._turn, n, past, at_T)
+        return x + mlp(w, self._norm(x, w["post_attention_layernorm.weight"]))
+
+    @staticmethod
+    def _norm(x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+def begun(shape: Mapping[str, tuple[int, ...]], g: torch.Generator) -> dict[str, nn.Parameter]:
+    """Tensors to train: matrices at random, norms of 1."""
+    return {
+        name: nn.Parameter(
+            torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s)
+        )
+        for name, s in shape.items()
+    }
+
+
+def turns(target: Shape, length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary embedding at `length` positions."""
+    inverse = target.theta ** (-torch.arange(0, target.head, 2).double() / target.head)
+    angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
+    return angle.cos().float(), angle.sin().float()
+
+
+def attend(
+    s: Shape,
+    w: Mapping[str, Tensor],
+    turn: tuple[Tensor, Tensor],
+    n_BTS: Tensor,
+    past: Past | None,
+    at_T: Tensor | None,
+) -> Tensor:
+    """What attention adds [B, T, H], of rows that a norm has been over; past, at_T: see `Block.forward`."""
+    past = [] if past is None else past
+    T, level = n_BTS.shape[1], len(past)
+    first_T = torch.arange(T) if at_T is None or not level else at_T
+    q, k, v = projected(s, w, turn, n_BTS, first_T + level)
+    past.append((k, v))
+    y = (
+        behind(q, past, first_T)
+        if level
+        else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    )
+    return F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
+
+
+def projected(
+    s: Shape, w: Mapping[str, Tensor], turn: tuple[Tensor, Tensor], n_BTS: Tensor, place_T: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [B, heads, T, head] of rows at these places that a norm has been over."""
+    made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
+    q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
+    cos, sin = (t[place_T] for t in turn)
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
+    return q, k, v
+
+
+def mlp(w: Mapping[str, Tensor], n: Tensor) -> Tensor:
+    inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(n, w["mlp.up_proj.weight"])
+    return F.linear(inner, w["mlp.down_proj.weight"])
+
+
+def behind(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
+    """Attention of drafted entries: over the text up to each one's position, and over the entries behind that position."""
+    (text_k, text_v), levels = past[0], past[1:]
+    scale = q.shape[-1] ** -0.5
+    seen = torch.arange(text_k.shape[2])[None] <= at_T[:, None]
+    scores = [(q @ text_k.transpose(-1, -2) * scale).masked_fill(~seen, float("-inf"))]
+    scores += [(q * k).sum(-1, keepdim=True) * scale for k, _ in levels]
+    weight = torch.cat(scores, -1).softmax(-1)
+    out = weight[..., : text_k.shape[2]] @ text_v
+    for i, (_, v) in enumerate(levels):
+        out = out + weight[..., text_k.shape[2] + i, None] * v
+    return out

@@ -1,0 +1,379 @@
+"""`polydec train heads`, `eagle` and `probes`: drafters on a target's states, from text that it wrote itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.lab.train import selfplay, texts
+from polydec.lab.train.data import training_data
+from polydec.lab.train.dice import dice
+from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.kinds import KINDS
+from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.network import from_weights
+from polydec.lab.train.own_text import Lessons, gather, place
+from polydec.lab.train.recorded import Recorded, StateFile
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.specs.states import StatesSpec
+from polydec.lab.train.students import Kind, Shown, Student
+from polydec.lab.train.target import autoregressive
+from polydec.lab.train.teacher import Teacher
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.protocols import Drafter
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.ranked import Ranked
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.learned.kinds import narrow
+from polydec.models.sessions import checkpoint, sources
+from polydec.models.sessions.lm import LM
+
+RANKS = 8
+"""Ranks of each level whose hits are counted, for trees."""
+NODES = (3, 8, 16)
+"""Sizes of the trees that are measured."""
+LOOKED = 256
+"""Pieces of text that they are counted on, at most."""
+LEVELS = 4
+"""Levels of these trees, where a drafter has no end of its own."""
+MEASURED = 32
+"""Held-out prompts that they are measured on, at most."""
+
+
+def train_states(spec: StatesSpec) -> dict[str, Any]:
+    """Train, save at spec.out, and say how it does on held-out prompts: how often each level's token of each rank is right
+    behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many passes of the target a draft
+    costs; its seconds are this process's own. It learns the target's laws at the tokens that the target wrote.
+    Every eighth answer is set aside, and the weights that are best on these are saved. See `carry_out`. Raises RequestError
+    on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    return carry_out("states", spec, _course, time.process_time)
+
+
+def _course(spec: StatesSpec) -> Course:
+    out, kind = Path(spec.out), KINDS[spec.kind]
+    point, source = (
+        autoregressive(spec.target, compute=spec.compute),
+        sources.open_source(spec.target),
+    )
+    target, fast = (
+        from_weights(source.config, source.weights),
+        arithmetic(out / STATE, spec.bf16),
+    )
+    levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
+    gathered = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
+    samples, lessons, unseen_lessons = gathered.samples, gathered.lessons, gathered.unseen_lessons
+    counts, size = selfplay.token_counts(samples), point.lm.vocab.size
+    frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
+    begin = None if spec.start is None else kind.begins(spec.start)
+    if begin is not None and "tokens" in kind.takes:
+        frequent = narrow.tokens_of(begin)
+    student = kind.start(
+        Shown(
+            target,
+            point.lm.vocab,
+            torch.tensor(sorted(frequent)),
+            levels,
+            spec.seed,
+            begin,
+            spec.copies,
+            spec.layers,
+            spec.enters,
+        )
+    )
+    pieces = lessons.pieces(spec.length, levels)
+    aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))
+    pieces, aside = pieces[~aside], pieces[aside]
+    if not len(pieces) or not len(aside):
+        raise RequestError(
+            f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens"
+        )
+    looked, seen = aside[:: max(1, len(aside) // 24)], list[list[float]]()
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        g = dice(spec.seed, step, "rows")
+        row_B = pieces[torch.randint(len(pieces), (spec.rows,), generator=g)]
+        student.at(step, spec.steps)
+        with precision(fast):
+            return divergence(student, lessons, row_B, spec, kind)[0], spec.rows * spec.length
+
+    def on_aside() -> Tensor:
+        with precision(fast):
+            value, right = divergence(student, lessons, looked, spec, kind)
+        seen.append([round(float(value), 3), *right])
+        print(
+            f"{spec.kind}: set aside: loss {float(value):.3f}, right at each level {right}",
+            file=sys.stderr,
+            flush=True,
+        )
+        return value
+
+    known_as = identity(spec, "save_every", bf16=fast, samples=selfplay.fingerprint(samples))
+    schedule = Schedule(
+        spec.steps,
+        spec.rate,
+        warmup=0.1,
+        decay=1.0,
+        save_every=spec.save_every,
+        log_every=50,
+        muon=spec.muon,
+    )
+
+    @cache
+    def known() -> list[list[float]]:
+        return rates(student, lessons, aside, spec.length, levels)
+
+    def drafter(nodes: int) -> Drafter:
+        return kind.drafter(student.model(known()), Ranked.of(deep(known()), nodes))
+
+    def measure() -> dict[str, Any]:
+        lm = checkpoint.load(spec.target, dtype="torch").lm if kind.torch else point.lm
+        share = cost_of(lm, drafter(NODES[-1]), gathered.unseen[:4], kind.rows(NODES[-1]))
+        return {
+            "kind": spec.kind,
+            "parameters": sum(p.numel() for p in student.parameters()),
+            "positions": len(lessons.window_NW),
+            "tokens": spec.steps * spec.rows * spec.length,
+            "layers": spec.layers,
+            "answers": int(lessons.answer_N.sum()),
+            "share": share,
+            "held_out": rates(
+                student,
+                unseen_lessons,
+                unseen_lessons.pieces(spec.length, levels),
+                spec.length,
+                levels,
+            ),
+            "tokens_per_pass": {
+                n: tokens_per_pass(
+                    lm, gathered.unseen[:MEASURED], spec.max_tokens, drafter(n), kind.rows(n)
+                )
+                for n in NODES
+            },
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {"target": spec.target, "start": spec.start}
+        kind.save(out, student.model(known(), result["share"]), about)
+
+    return Course(
+        student,
+        loss,
+        schedule,
+        known_as,
+        save,
+        measure,
+        on_aside,
+        student.matrices if spec.muon else (),
+        {"set_aside": seen},
+        spec.kind,
+    )
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is learned from and measured on, gathered when it is asked for. known_as: what the target is recognised by; depths:
+    those that the drafter reads; width: of a state."""
+
+    spec: StatesSpec
+    point: checkpoint.Checkpoint
+    known_as: str
+    depths: tuple[int, ...]
+    width: int
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """The target's own."""
+        return self._written(False)
+
+    @cached_property
+    def unseen(self) -> list[Sample]:
+        """Its answers to held-out prompts."""
+        return self._written(True)
+
+    def _written(self, unseen: bool) -> list[Sample]:
+        record = Recorded(self.point.lm, self._file(place(self.spec, unseen)))
+        return gather(
+            self.spec,
+            self.point.lm,
+            self.point.text,
+            unseen,
+            record,
+            mixed=self.spec.mixed and not unseen,
+        )
+
+    def _file(self, text: Path) -> StateFile:
+        layers = self.point.lm.network.layers
+        depths = self.depths if layers in self.depths else (*self.depths, layers)
+        return StateFile.beside(text, depths, self.width, self.known_as)
+
+    @cached_property
+    def read(self) -> list[Sample]:
+        """Texts of others."""
+        if not self.spec.texts:
+            return []
+        return texts.samples(
+            training_data(self.spec.data), self.point.text, self.spec.texts, self.spec.seed
+        )
+
+    @cached_property
+    def lessons(self) -> Lessons:
+        """The target's own answers, and behind them the texts."""
+        return self._lessons(place(self.spec, False), [*self.samples, *self.read])
+
+    @cached_property
+    def unseen_lessons(self) -> Lessons:
+        return self._lessons(place(self.spec, True), self.unseen)
+
+    def _lessons(self, text: Path, samples: Sequence[Sample]) -> Lessons:
+        file = self._file(text)
+        file.complete(self.point.lm, samples)
+        row_ND = file.read(samples)
+        known = [dataclasses.replace(s, output_ids=s.output_ids[:-1]) for s in samples]
+        return Lessons.over(
+            known, row_ND[:, -self.width :], row_ND[:, : self.width * max(1, len(self.depths))]
+        )
+
+
+def deep(rates: Sequence[Sequence[float]]) -> list[Sequence[float]]:
+    """Rates of at least LEVELS levels where there is one: what is trained for one step goes on by itself."""
+    return [*rates, *[rates[-1]] * (LEVELS - len(rates) if len(rates) == 1 else 0)]
+
+
+def divergence(
+    student: Student, lessons: Lessons, row_B: Tensor, spec: StatesSpec, kind: Kind
+) -> tuple[Tensor, list[float]]:
+    """Of all levels: the cross-entropy of the target's laws and the student's, and where the kind asks for it how far the
+    states lie from the target's. Beside it, of each level how often its likeliest token is what stands there."""
+    at_BM, total, right = (
+        row_B[:, None] + torch.arange(spec.length + student.shown.levels),
+        torch.zeros(()),
+        list[float](),
+    )
+    state_BMH, window_BMW = lessons.state_NH[at_BM].float(), lessons.window_NW[at_BM]
+    token_BM, answer_BM, known_BM = (
+        window_BMW[..., -1],
+        lessons.answer_N[at_BM],
+        student.knows(window_BMW[..., -1]),
+    )
+    with torch.no_grad():
+        truth_BMC, sure_BM = (
+            student.shown.logits(state_BMH, student.columns),
+            torch.ones_like(answer_BM),
+        )
+        if kind.sure:
+            sure_BM = truth_BMC.softmax(-1).gather(-1, token_BM[..., None])[..., 0] >= kind.sure
+    unit_BT = torch.ones_like(answer_BM[:, : spec.length])
+    entry_BTD = lessons.entry_ND[at_BM[:, : spec.length]].float()
+    for k, (made, logits, at_T) in enumerate(student(entry_BTD, window_BMW, spec.every)):
+        unit_BT = unit_BT & sure_BM[:, k + 1 : k + 1 + spec.length]
+        counts = (answer_BM & known_BM)[:, at_T + k + 1] & unit_BT[
+            :, at_T
+        ]  # what its head does not know it cannot learn
+        if not counts.any():
+            total = total + 0.0 * logits.sum()  # nothing to learn here
+            continue
+        truth_NC = truth_BMC[:, at_T + k + 1][counts].float().softmax(-1)
+        part = F.cross_entropy(logits[counts].float(), truth_NC) + student.beside(
+            made[counts], truth_NC
+        )
+        if kind.features:
+            part = part + kind.features * student.apart(
+                made[counts], state_BMH[:, at_T + k + 1][counts]
+            )
+        total = total + spec.decay**k * part
+        if not torch.is_grad_enabled():
+            asked = answer_BM[:, at_T + k + 1]
+            hit = student.named(logits.argmax(-1)) == token_BM[:, at_T + k + 1]
+            right.append(round(float(hit[asked].float().mean()), 3))
+    return total, right
+
+
+@torch.no_grad()
+def rates(
+    student: Student, lessons: Lessons, pieces: Tensor, length: int, levels: int
+) -> list[list[float]]:
+    """Of each level, how often its token of each rank is what the target wrote."""
+    hits_LK, counted_L = torch.zeros(levels, RANKS), torch.zeros(levels)
+    for row_B in pieces[:: max(1, length // 4, len(pieces) // LOOKED)].split(16):
+        at_BT, at_BM = (row_B[:, None] + torch.arange(n) for n in (length, length + levels))
+        made = student(lessons.entry_ND[at_BT].float(), lessons.window_NW[at_BM], 1)
+        for k, (_, logits, at_T) in enumerate(made):
+            top_BTK, aim_BT = (
+                student.named(logits.topk(min(RANKS, logits.shape[-1])).indices),
+                at_BT[:, at_T] + k + 1,
+            )
+            hit, counts = top_BTK == lessons.token_N[aim_BT][..., None], lessons.answer_N[aim_BT]
+            hits_LK[k, : top_BTK.shape[-1]] += hit[counts].sum(0)
+            counted_L[k] += counts.sum()
+    return [
+        [round(x, 4) for x in row] for row in (hits_LK / counted_L.clamp(min=1)[:, None]).tolist()
+    ]
+
+
+def tokens_per_pass(
+    lm: LM,
+    samples: Sequence[Sample],
+    max_tokens: int,
+    drafter: Drafter,
+    nodes: int,
+    depth: int = 16,
+) -> float:
+    """Of greedy answers to the prompts of these samples."""
+    decoder = Speculative(Shaped(lm, Greedy()), drafter, Match(), Fixed(depth, nodes))
+    results = run(
+        [answer_one(decoder, Request(s.prompt_ids, max_tokens=max_tokens)) for s in samples]
+    )
+    return round(sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results), 3)
+
+
+def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> float:
+    """How many passes of one row a proposal takes here, in time of this process, with all that belongs to it."""
+
+    class Timed:
+        seconds, count = 0.0, 0
+
+        def open(self, prompt: Sequence[int], session: Any) -> Any:
+            guess = drafter.open(prompt, session)
+            inner = guess.propose
+
+            async def propose(*asked: Any) -> Any:
+                start = time.process_time()
+                draft = await inner(*asked)
+                Timed.seconds, Timed.count = (
+                    Timed.seconds + time.process_time() - start,
+                    Timed.count + 1,
+                )
+                return draft
+
+            object.__setattr__(guess, "propose", propose)  # many a guess is frozen
+            return guess
+
+    target = Shaped(lm, Greedy())
+    requests = [Request(s.prompt_ids, max_tokens=32) for s in samples]
+    for request in requests:
+        run([answer_one(Speculative(target, Timed(), Match(), Fixed(2 * LEVELS, rows)), request)])
+    start, passes = time.process_time(), 0
+    for request in requests:
+        passes += run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), request)])[
+            0
+        ].stats.passes
+    one_pass = (time.process_time() - start) / passes
+    return round(Timed.seconds / max(Timed.count, 1) / one_pass, 3)

@@ -1,0 +1,194 @@
+"""`polydec train stop-head`: a head that says whether a drafted token will be accepted (SpecDec++)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polydec.base.errors import RequestError
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.lab.train import selfplay
+from polydec.lab.train.dice import dice
+from polydec.lab.train.envelope import Course, carry_out, identity
+from polydec.lab.train.own_text import gather
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.specs.stop_head import StopHeadSpec
+from polydec.lab.train.target import pair
+from polydec.models.learned.kinds import stop_head
+from polydec.models.learned.kinds.stop_head import StopHead
+from polydec.models.sessions.lm import LM
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """States of the draft after drafted tokens (N, H) and the chance with which each token is accepted (N)."""
+
+    hidden_NH: Tensor
+    accepted_N: Tensor
+
+
+class Head(nn.Module):
+    """The weights of a StopHead, to be trained."""
+
+    def __init__(self, start: StopHead, tied: bool) -> None:
+        super().__init__()
+        own = start.blocks[:1] if tied else start.blocks
+        self.blocks = nn.ParameterList([nn.Parameter(t.clone()) for block in own for t in block])
+        self.out = nn.ParameterList([nn.Parameter(t.clone()) for t in start.out])
+        self._depth, self._tied = len(start.blocks), tied
+
+    def head(self) -> StopHead:
+        t: list[Tensor] = list(self.parameters())
+        pairs = tuple((t[i], t[i + 1]) for i in range(0, len(t) - 2, 2))
+        return StopHead(pairs * self._depth if self._tied else pairs, (t[-2], t[-1]))
+
+
+def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
+    """Train, save at spec.out (head.safetensors, config.json), and say how it does on held-out prompts beside the best
+    constant. Every eighth text is set aside, and the weights that are best on these are saved: the head, which begins as the
+    best constant, has more of them than a small run has positions. The draft is left as it is. See `carry_out`. Raises
+    RequestError on a wrong spec, a draft that does not fit the target, or missing data."""
+    return carry_out("stop-head", spec, _course)
+
+
+def _course(spec: StopHeadSpec) -> Course:
+    point, small, name = pair(spec.target, spec.draft)
+    samples, unseen = (
+        gather(spec, point.lm, point.text, unseen_part) for unseen_part in (False, True)
+    )
+    parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
+    lessons, aside, unseen_lessons = (
+        learn(point.lm, small.lm, part, spec, number) for number, part in enumerate(parts)
+    )
+    start = stop_head.fresh(lessons.hidden_NH.shape[1], spec.depth, spec.tied, spec.seed)
+    network = Head(
+        StopHead(start.blocks, (start.out[0], constant(lessons.accepted_N, spec.weight))), spec.tied
+    )
+
+    def loss_aside() -> Tensor:
+        return weighted_bce(network.head().logits(aside.hidden_NH), aside.accepted_N, spec.weight)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        g = dice(spec.seed, step, "rows")
+        picked = torch.randint(len(lessons.accepted_N), (spec.rows,), generator=g)
+        return weighted_bce(
+            network.head().logits(lessons.hidden_NH[picked]),
+            lessons.accepted_N[picked],
+            spec.weight,
+        ), spec.rows
+
+    known_as = identity(
+        spec,
+        draft=name,
+        positions=len(lessons.accepted_N),
+        samples=selfplay.fingerprint(samples),
+    )
+
+    def measure() -> dict[str, Any]:
+        return {
+            "positions": len(lessons.accepted_N),
+            "loss_aside": float(loss_aside().detach()),
+            "held_out": judge(network.head(), unseen_lessons, spec.weight),
+        }
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {k: known_as[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
+        stop_head.save(out, network.head(), about)
+
+    schedule = Schedule(
+        spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50, judge_every=25
+    )
+    return Course(network, loss, schedule, known_as, save, measure, loss_aside)
+
+
+def learn(
+    target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, part: int
+) -> Lessons:
+    """What the draft's states say of tokens that it drew after the target's own text. part: number of this part of the samples,
+    which names its draws."""
+    g = dice(spec.seed, part, "drafts")
+    hidden, accepted = list[Tensor](), list[Tensor]()
+    for s in samples:
+        p_TV, q_TV = (laws(lm, s, spec.temperature) for lm in (target, draft))
+        for _ in range(spec.rounds if spec.temperature else 1):
+            token_T = q_TV.multinomial(1, generator=g)[:, 0]
+            p_T, q_T = (t.gather(1, token_T[:, None])[:, 0] for t in (p_TV, q_TV))
+            own_T = torch.rand(len(token_T), generator=g) >= spec.mixing
+            read = torch.where(own_T, token_T, torch.tensor(s.output_ids))
+            hidden.append(states(draft, s.prompt_ids, read.tolist())[own_T])
+            accepted.append((p_T / q_T).clamp(max=1.0)[own_T])
+    return Lessons(torch.cat(hidden), torch.cat(accepted).float())
+
+
+def laws(lm: LM, sample: Sample, temperature: float) -> Tensor:
+    """The law (T, V) of each output token after the true text before it."""
+
+    async def score() -> Tensor:
+        session = lm.open(sample.prompt_ids)
+        await session.prefill(Want(law=Reads.NOTHING))
+        scores = await session.score(
+            Draft.chain(sample.prompt_ids[-1], sample.output_ids[:-1]), Want()
+        )
+        return torch.stack([scores.weights(i) for i in range(len(sample.output_ids))]).double()
+
+    logits_TV = run([score()])[0]
+    if temperature == 0.0:
+        return torch.nn.functional.one_hot(logits_TV.argmax(-1), logits_TV.shape[-1]).double()
+    return (logits_TV / temperature).softmax(-1)
+
+
+def states(lm: LM, prompt: tuple[int, ...], read: Sequence[int]) -> Tensor:
+    """The draft's state after each of these tokens."""
+
+    async def score() -> Tensor:
+        session = lm.open(prompt)
+        await session.prefill(Want(law=Reads.NOTHING))
+        hidden_NH = (
+            await session.score(Draft.chain(prompt[-1], read), Want(law=Reads.NOTHING, hidden=True))
+        ).hidden_NH
+        if hidden_NH is None:
+            raise RequestError("draft shows no hidden states: the head cannot be trained on it")
+        return hidden_NH[1:].float()
+
+    return run([score()])[0]
+
+
+def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor:
+    """Cross-entropy of soft labels, rejections counted `weight` times, per unit of label weight."""
+    no_N, yes_N = logits_N2.log_softmax(-1).unbind(-1)
+    rejected_N = 1.0 - accepted_N
+    return -(weight * rejected_N * no_N + accepted_N * yes_N).sum() / (
+        weight * rejected_N.sum() + accepted_N.sum()
+    )
+
+
+def constant(accepted_N: Tensor, weight: float) -> Tensor:
+    """The two log chances that have the least loss where every token gets the same."""
+    accepted, rejected = accepted_N.sum(), weight * (1.0 - accepted_N).sum()
+    return (torch.stack([rejected, accepted]) / (accepted + rejected)).clamp(min=1e-6).log()
+
+
+@torch.no_grad()
+def judge(head: StopHead, lessons: Lessons, weight: float) -> Mapping[str, float]:
+    """loss: as in training; loss_of_constant: of the best constant; acceptance: mean label; ranked: how often, of two tokens
+    of which one is likelier to be accepted, the head says which (0.5 is chance)."""
+    y, logits = lessons.accepted_N, head.logits(lessons.hidden_NH)
+    same = constant(y, weight).expand(len(y), 2)
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randint(len(y), (2, 20000), generator=g)
+    score = logits[:, 1] - logits[:, 0]
+    apart = (y[a] - y[b]).abs() > 0.2
+    right = ((score[a] - score[b]) * (y[a] - y[b]) > 0)[apart]
+    return {
+        "loss": float(weighted_bce(logits, y, weight)),
+        "loss_of_constant": float(weighted_bce(same, y, weight)),
+        "acceptance": float(y.mean()),
+        "ranked": float(right.float().mean()),
+    }

@@ -1,0 +1,52 @@
+"""Sums in steps whose last digit alone is kept: what takes many steps to say and one token to
+answer.
+
+A question is `7+5-3*4` and is taken from left to right; each step goes on from the last digit of
+the one before (`7+5` is 12, which leaves 2). The chain holds the digit after each step, and the
+answer is the last of these.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from polydec.lab.train.data import held_out
+
+ANSWER = "="
+"""Stands before an answer."""
+
+SIGNS = "+-*"
+
+
+@dataclass(frozen=True)
+class Sum:
+    """question: as it is asked; chain: a digit for each step; answer: its last digit."""
+
+    question: str
+    chain: str
+
+    @property
+    def answer(self) -> str:
+        return self.chain[-1]
+
+
+def drawn(seed: str, steps: int, unseen: bool = False) -> Sum:
+    """A sum of this name. unseen: one whose question is held out from training (SHA-1), else one
+    that is not."""
+    dice = random.Random(f"sum {seed} {steps}")
+    while held_out((made := _drawn(dice, steps)).question) != unseen:
+        pass
+    return made
+
+
+def _drawn(dice: random.Random, steps: int) -> Sum:
+    value = dice.randrange(10)
+    question, chain = str(value), ""
+    for _ in range(steps):
+        sign, other = dice.choice(SIGNS), dice.randrange(10)
+        value = (
+            value + other if sign == "+" else value - other if sign == "-" else value * other
+        ) % 10
+        question, chain = f"{question}{sign}{other}", f"{chain}{value}"
+    return Sum(question, chain)

@@ -1,0 +1,318 @@
+"""Small tasks with one right answer, made as they are needed: what a masked-diffusion model learns on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from string import ascii_lowercase
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.data import held_out
+
+NAMES = (
+    "Ada",
+    "Ben",
+    "Cleo",
+    "Dan",
+    "Eva",
+    "Finn",
+    "Gus",
+    "Hana",
+    "Ivo",
+    "Jana",
+    "Kai",
+    "Lea",
+    "Mia",
+    "Noel",
+    "Olga",
+    "Pia",
+)
+DIGITS = "0123456789"
+ITEMS = 6
+"""Of a list, unless lengths vary."""
+PERIOD = 4
+"""Digits that are repeated, unless lengths vary."""
+ENDLESS = 1200
+"""Characters of an answer that goes on: more than any canvas holds."""
+TOWNS = (
+    "Arles",
+    "Bonn",
+    "Cork",
+    "Delft",
+    "Essen",
+    "Faro",
+    "Ghent",
+    "Hull",
+    "Izmir",
+    "Jena",
+    "Kyoto",
+    "Lima",
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked, and the right answer."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Variety:
+    """What tasks are made of. least, most: items of a list, 3 to 9; letters: where a list need not hold numbers, its items are
+    small letters as well; people: half of the names and towns of `slots` are made of syllables, and ages have one to three
+    digits."""
+
+    least: int = ITEMS
+    most: int = ITEMS
+    letters: bool = False
+    people: bool = False
+
+    def __post_init__(self) -> None:
+        if not 3 <= self.least <= self.most <= 9:
+            raise RequestError(
+                f"least is {self.least} and most is {self.most}: they must lie in 3 to 9, least first"
+            )
+
+    @property
+    def values(self) -> str:
+        """What an item may be where it need not be a number."""
+        return DIGITS + ascii_lowercase if self.letters else DIGITS
+
+    def count(self, r: random.Random) -> int:
+        """How many items a list has. Where there is no choice, nothing is drawn."""
+        return self.least if self.least == self.most else r.randint(self.least, self.most)
+
+    def items(self, r: random.Random, values: str = "") -> str:
+        """A list, of these values or of any."""
+        values = values or self.values
+        return "".join(r.choice(values) for _ in range(self.count(r)))
+
+
+SIX = Variety()
+"""Lists of six digits, and the names that are listed here: what the embedded models were trained on."""
+
+VARIED = Variety(3, 9, True, True)
+"""Lengths and values that vary."""
+
+
+def variety(varied: bool) -> Variety:
+    """What `--varied` asks for."""
+    return VARIED if varied else SIX
+
+
+def _copy(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
+    return Task(f"copy: {items}", items)
+
+
+def _reverse(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
+    return Task(f"reverse: {items}", items[::-1])
+
+
+def _sort(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
+    return Task(f"sort: {items}", "".join(sorted(items)))
+
+
+def _shuffle(r: random.Random, of: Variety) -> Task:
+    items = r.sample(of.values, of.count(r))
+    return Task("shuffle: " + "".join(items), "".join(r.sample(items, len(items))))
+
+
+def _fill(r: random.Random, of: Variety) -> Task:
+    start, count = r.randrange(10), of.count(r)
+    items = "".join(DIGITS[(start + i) % 10] for i in range(count))
+    shown = r.randrange(count)
+    seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
+    return Task("fill: " + " ".join(seen), items)
+
+
+def _pick(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
+    return Task(f"pick: {items}", r.choice(items) * len(items))
+
+
+def _count(r: random.Random, of: Variety) -> Task:
+    seen = of.items(r, DIGITS)
+    start = r.choice(seen)
+    return Task(f"count: {seen}", "".join(DIGITS[(int(start) + i) % 10] for i in range(len(seen))))
+
+
+def _chain(r: random.Random, of: Variety) -> Task:
+    places = r.sample(DIGITS, of.count(r) - 1)
+    steps = [a + b for a, b in pairwise(places)]
+    return Task(
+        f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:])
+    )
+
+
+def _sums(r: random.Random, of: Variety) -> Task:
+    items = of.items(r, DIGITS)
+    sums = [sum(map(int, items[: i + 1])) % 10 for i in range(len(items))]
+    return Task(f"sums: {items}", "".join(map(str, sums)))
+
+
+def _slots(r: random.Random, of: Variety) -> Task:
+    if of.people:
+        name, town = (_name(r) if r.random() < 0.5 else r.choice(known) for known in (NAMES, TOWNS))
+        age = r.randrange(10 ** r.randint(1, 3))
+    else:
+        name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
+    return Task(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")
+
+
+def _name(r: random.Random) -> str:
+    """Two or three syllables."""
+    return "".join(
+        r.choice("bcdfghjklmnprstvz") + r.choice("aeiou") + r.choice(("", "", "l", "n", "r"))
+        for _ in range(r.randint(2, 3))
+    ).capitalize()
+
+
+def _replace(r: random.Random, of: Variety) -> Task:
+    *items, new = r.sample(of.values, of.count(r) + 1)
+    question = f"replace: {''.join(items)} {new}"
+    items[r.randrange(len(items))] = new
+    return Task(question, "".join(items))
+
+
+def _same(r: random.Random, of: Variety) -> Task:
+    digit = r.choice(of.values)
+    return Task(f"same: {digit}", digit * ENDLESS)
+
+
+def _keep(r: random.Random, of: Variety) -> Task:
+    seen = of.items(r)
+    return Task(f"keep: {seen}", r.choice(seen) * ENDLESS)
+
+
+def _on(r: random.Random, of: Variety) -> Task:
+    start = r.choice(DIGITS)
+    return Task(f"on: {start}", _up(start))
+
+
+def _repeat(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
+    items = items if of.least < of.most else items[:PERIOD]
+    return Task(f"repeat: {items}", (items * ENDLESS)[:ENDLESS])
+
+
+def _table(r: random.Random, of: Variety) -> Task:
+    add = r.choice(DIGITS)
+    return Task(f"table: {add}", _rows(add))
+
+
+def _up(start: str) -> str:
+    """Digits that go up by one, on and on."""
+    return "".join(DIGITS[(int(start) + i) % 10] for i in range(ENDLESS))
+
+
+def _rows(add: str) -> str:
+    """Sums with a digit, their last digits, on and on."""
+    return " ".join(f"{i % 10}+{add}={(i + int(add)) % 10}" for i in range(ENDLESS // 6))
+
+
+TASKS: Mapping[str, Callable[[random.Random, Variety], Task]] = {
+    "copy": _copy,
+    "reverse": _reverse,
+    "sort": _sort,
+    "slots": _slots,
+    "fill": _fill,
+    "shuffle": _shuffle,
+    "sums": _sums,
+    "pick": _pick,
+    "count": _count,
+    "chain": _chain,
+    "replace": _replace,
+    "same": _same,
+    "keep": _keep,
+    "on": _on,
+    "repeat": _repeat,
+    "table": _table,
+}
+"""By name, what makes one: the same digits; backwards; in order; fields of a sentence; digits that go up by one, some of them
+hidden; any order; running sums, their last digits; any one digit six times; up by one from any of the digits; where steps
+lead; one of the digits, any, replaced by another. The others are of LONG. Of shuffle, sums, pick, count, chain, replace and
+keep the tokens of an answer depend on each other: one pass cannot know them all."""
+
+LONG = ("same", "keep", "on", "repeat", "table")
+"""Tasks whose answer goes on to the end of the canvas: one digit; any one of the digits; up by one from a digit; PERIOD digits
+again and again; a table of sums."""
+
+SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
+"""What the embedded models know, beside LONG."""
+
+
+def make(name: str, seed: int, number: int, unseen: bool = False, of: Variety = SIX) -> Task:
+    """A task of this name, to train or to tune on, or one that is held out: whether it is says its question, by the rule for
+    all text (`data.held_out`). Raises RequestError for a name that is unknown."""
+    if name not in TASKS:
+        raise RequestError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
+    r = random.Random(f"{name} {seed} {number} {unseen}")
+    while held_out((task := TASKS[name](r, of)).question) != unseen:
+        pass
+    return task
+
+
+def right(name: str, question: str, answer: str) -> bool:
+    """Whether an answer is right. Where one may choose, several answers are. Of one that goes on (LONG) any beginning is right:
+    whether it fills the canvas is for others to say."""
+    stated = question.partition(": ")[2]
+    items = stated.split(" ")
+    if name == "shuffle":
+        return sorted(answer) == sorted(stated)
+    if name == "pick":
+        return answer in {x * len(stated) for x in stated}
+    if name == "count":
+        return answer in {_counted([x, *"_" * (len(stated) - 1)]) for x in stated}
+    if name == "replace":
+        before, new = items
+        return answer in {before[:i] + new + before[i + 1 :] for i in range(len(before))}
+    if name in LONG:
+        return bool(answer) and _goes_on(name, stated, answer)
+    return (
+        answer
+        == {
+            "copy": lambda: stated,
+            "reverse": lambda: stated[::-1],
+            "sort": lambda: "".join(sorted(stated)),
+            "slots": lambda: "name: {} town: {} age: {}".format(*stated.split(", ")),
+            "fill": lambda: _counted(items),
+            "sums": lambda: "".join(
+                str(sum(map(int, stated[: i + 1])) % 10) for i in range(len(stated))
+            ),
+            "chain": lambda: _walked(items[0], {step[0]: step[1] for step in items[2:]}),
+        }[name]()
+    )
+
+
+def _goes_on(name: str, stated: str, answer: str) -> bool:
+    """Whether this begins a right answer of those that go on."""
+    begun = {
+        "same": lambda: [stated * ENDLESS],
+        "keep": lambda: [x * ENDLESS for x in stated],
+        "on": lambda: [_up(stated)],
+        "repeat": lambda: [stated * ENDLESS],
+        "table": lambda: [_rows(stated)],
+    }[name]()
+    return any(text.startswith(answer) for text in begun)
+
+
+def _counted(items: Sequence[str]) -> str:
+    """Digits that go up by one, from those that are shown."""
+    at, shown = next((i, int(x)) for i, x in enumerate(items) if x != "_")
+    return "".join(DIGITS[(shown - at + i) % 10] for i in range(len(items)))
+
+
+def _walked(place: str, steps: Mapping[str, str]) -> str:
+    """Where the steps lead from a place."""
+    out = ""
+    while place in steps:
+        place = steps[place]
+        out += place
+    return out

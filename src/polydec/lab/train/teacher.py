@@ -1,0 +1,170 @@
+"""The target's laws on text it wrote, by teacher forcing, kept as hidden states: a row of V numbers is one product away."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.base import edge
+from polydec.base.errors import PolydecError
+from polydec.base.files import lock, replace
+from polydec.base.heard import warn
+from polydec.lab.train.loop import precision
+from polydec.lab.train.network import Llama, from_weights
+from polydec.lab.train.selfplay import Sample, digests
+
+
+@dataclass(frozen=True, eq=False)
+class Laws:
+    """Of every output token of some samples, in order: the hidden state after the final norm that predicts it (bf16, rows
+    x width), and the log of the sum of its weights at `temperature`."""
+
+    hidden_NH: Tensor
+    lse_N: Tensor
+    temperature: float
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """A target of the Llama skeleton that scores whole sequences."""
+
+    network: Llama
+    fast: bool  # bf16 arithmetic
+
+    @staticmethod
+    def of(config: Mapping[str, Any], weights: Mapping[str, Tensor], fast: bool) -> Teacher:
+        """Raises RequestError where the target is not of the plain Llama skeleton."""
+        return Teacher(from_weights(config, weights), fast)
+
+    @property
+    def head_VH(self) -> Tensor:
+        n = self.network
+        return n.model.embed_tokens.weight if n.lm_head is None else n.lm_head.weight
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the arithmetic and of some numbers of every weight."""
+        out = hashlib.sha1(f"{self.fast}".encode())
+        for name, weight in self.network.state_dict().items():
+            flat = weight.detach().flatten()
+            sample = flat[:: max(1, len(flat) // 1024)].float().contiguous()
+            out.update(f"{name} {tuple(weight.shape)}".encode() + sample.numpy().tobytes())
+        return out.hexdigest()[:16]
+
+    @torch.no_grad()
+    def hidden(self, sample: Sample) -> Tensor:
+        """One bf16 row per output token, of the position that predicts it."""
+        ids = torch.tensor([(*sample.prompt_ids, *sample.output_ids[:-1])])
+        with precision(self.fast):
+            return self.network.model(ids)[0, len(sample.prompt_ids) - 1 :].bfloat16()
+
+    @torch.no_grad()
+    def lse(self, hidden_NH: Tensor, temperature: float) -> Tensor:
+        table = self.head_VH.bfloat16() if self.fast else self.head_VH
+        return torch.cat(
+            [
+                ((h.to(table.dtype) @ table.T).float() / temperature).logsumexp(-1)
+                for h in hidden_NH.split(256)
+            ]
+        )
+
+    def laws(self, samples: Sequence[Sample], temperature: float) -> Laws:
+        hidden = torch.cat([self.hidden(s) for s in samples])
+        return Laws(hidden, self.lse(hidden, temperature), temperature)
+
+    def cached(self, samples: Sequence[Sample], path: Path, temperature: float) -> Laws:
+        """The same for the samples of the file `path`, kept beside it: `.hidden` is appended to when the file has grown,
+        `.lse-TEMPERATURE` is computed where it is missing. `.states` says of which text and which target they are: those of
+        another one are computed again, which is said in a warning."""
+        width, rows = self.head_VH.shape[1], sum(len(s.output_ids) for s in samples)
+        at, of = path.with_suffix(".hidden"), path.with_suffix(".states")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with lock(at):
+            self._extend(at, of, path, samples, width)
+            return self._read(at, path, rows, width, temperature)
+
+    def _extend(
+        self, at: Path, of: Path, path: Path, samples: Sequence[Sample], width: int
+    ) -> None:
+        """Make `at` hold the states of all these samples, in order; more may follow."""
+        own, known = digests(samples), _known(of)
+        size = at.stat().st_size if at.exists() else 0
+        kept = known.digests if known is not None and known.target == self.fingerprint else []
+        same = next(
+            (i for i, (a, b) in enumerate(zip(own, kept)) if a != b), min(len(own), len(kept))
+        )
+        ends = [0, *accumulate(2 * width * len(s.output_ids) for s in samples)]
+        while ends[same] > size:  # the file is shorter than it should be
+            same -= 1
+        if same == len(own):
+            return
+        if same < len(kept) or (size and not kept):
+            warn(
+                f"{at.name} holds states of another text or target: {len(own) - same} of {len(own)} samples are "
+                "computed again"
+            )
+            for old in path.parent.glob(f"{glob.escape(path.stem)}.lse-*"):
+                old.unlink()
+        _note(of, self.fingerprint, own[:same])  # before anything is cut off
+        with open(at, "r+b" if at.exists() else "w+b") as f:
+            f.truncate(ends[same])
+            f.seek(ends[same])
+            for i, s in enumerate(samples[same:], same + 1):
+                f.write(self.hidden(s).view(torch.int16).numpy().tobytes())
+                if i % 64 == 0 or i == len(samples):
+                    f.flush()
+                    _note(of, self.fingerprint, own[:i])
+
+    def _read(self, at: Path, path: Path, rows: int, width: int, temperature: float) -> Laws:
+        hidden = (
+            torch.from_numpy(np.fromfile(at, dtype=np.int16, count=rows * width))
+            .view(torch.bfloat16)
+            .view(rows, width)
+        )
+        sums = path.with_suffix(f".lse-{temperature}")
+        known = (
+            np.fromfile(sums, dtype=np.float32, count=rows)
+            if sums.exists()
+            else np.zeros(0, np.float32)
+        )
+        if len(known) < rows:
+            known = np.concatenate([known, self.lse(hidden[len(known) :], temperature).numpy()])
+            replace(sums, lambda to: known.tofile(to))
+        return Laws(hidden, torch.from_numpy(known), temperature)
+
+
+class _States(edge.Record):
+    """Of which target and which samples a file of states is: a digest of each sample and all before it."""
+
+    target: str
+    digests: list[str]
+
+
+def _known(of: Path) -> _States | None:
+    """What the file says, or None where it is absent or damaged."""
+    if not of.exists():
+        return None
+    try:
+        return edge.check(_States, edge.read_json(of), str(of))
+    except PolydecError:
+        return None
+
+
+def _note(of: Path, target: str, digests: Sequence[str]) -> None:
+    replace(
+        of,
+        lambda to: to.write_text(
+            json.dumps({"target": target, "digests": list(digests)}), encoding="utf-8"
+        ),
+    )

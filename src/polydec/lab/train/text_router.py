@@ -1,0 +1,333 @@
+"""`polydec train text-router`: a small language model that reads a problem and who wrote its steps, and says after which of the
+draft model's steps the target would have written a better one (Arbitrage)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from polydec.base import files
+from polydec.base.edge import Record, check, read_json, sentence
+from polydec.base.errors import RequestError
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.lab.train import problems
+from polydec.lab.train.auc import auc
+from polydec.lab.train.dice import dice
+from polydec.lab.train.envelope import Course, carry_out, identity
+from polydec.lab.train.network import Llama
+from polydec.lab.train.prm import Head
+from polydec.lab.train.problems import Problem
+from polydec.lab.train.progress import counted
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.shape import Shape
+from polydec.lab.train.solutions import LONGEST
+from polydec.lab.train.spearman import spearman
+from polydec.lab.train.specs.text_router import TextRouterSpec
+from polydec.lab.train.target import autoregressive
+from polydec.laws.shapers.sampling import Sampling, build_shapers
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.search.loop.arbitrage import Arbitrage, marked
+from polydec.methods.search.loop.protocols import Case
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.formats import zoo
+from polydec.models.learned.kinds import step_reward, text_router
+from polydec.models.learned.kinds.step_reward import StepReward
+from polydec.models.learned.kinds.text_router import MARKS, Sizes, TextRouter, marks_of
+from polydec.models.sessions import sources
+from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.models.text.tokenizer import Text
+
+LIVE = 64
+"""Problems that are solved side by side."""
+LOOKED = 512
+"""Steps that are set aside and looked at while it trains, at most."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A step of the draft model's. text: the prompt, and all steps up to this one behind their marks; problem: its number;
+    value: of the step (0 to 1); own: of what the target wrote in its place."""
+
+    text: tuple[int, ...]
+    problem: int
+    value: float
+    own: float
+
+    @property
+    def better(self) -> bool:
+        """Whether the target's step is the better one; a tie goes to the draft model."""
+        return self.own > self.value
+
+
+@dataclass(frozen=True, eq=False)
+class _Watching:
+    """The oracle: whichever step is worth more stands, and every pair of steps is a lesson. worth(what the text was before, a
+    step) -> 0 to 1, where a checker values steps; None: the reward does, on the target's states."""
+
+    prompt: tuple[int, ...]
+    marks: tuple[int, int]
+    problem: int
+    lessons: list[Lesson]
+    reward: StepReward | None
+    worth: Callable[[Sequence[int], Sequence[int]], float]
+
+    async def prefers(self, case: Case, rng: Rng) -> bool:
+        *before, drafted = case.steps
+        if self.reward is None:
+            stood = [x for step in before for x in step.tokens]
+            value, own = (self.worth(stood, step) for step in (drafted.tokens, await case.own()))
+        else:
+            value, own = await case.read(self.reward), await case.written(self.reward)
+        text = (*self.prompt, *marked(case.steps, *self.marks))
+        self.lessons.append(Lesson(text, self.problem, value, own))
+        return own > value
+
+
+def train_text_router(spec: TextRouterSpec) -> dict[str, Any]:
+    """Train, save at spec.out (text_router.safetensors, config.json), and say how it does on held-out problems. Both models
+    write every step of training problems, the checker or a reward values both, and the better one stands. Of the two classes
+    of steps the larger one is cut to the size of the smaller one. Every eighth problem is set aside; the weights that are best
+    there are saved. What was learned from is kept in out. See `carry_out`. Raises RequestError on a wrong spec, models that do
+    not fit, or where all steps are of one class."""
+    return carry_out("text-router", spec, _course)
+
+
+class Reading(nn.Module):
+    """The network, whose table has a row more for each mark, and the head."""
+
+    def __init__(self, network: Llama, head: Head) -> None:
+        super().__init__()
+        self.network, self.head = network, head
+
+    def logits(self, text_BT: Tensor, last_B: Tensor) -> Tensor:
+        """Of texts that end at these places: log odds [B] that the target's step would be the better one."""
+        state_BTH = self.network.model.states(text_BT)
+        return self.head.reward().logit(state_BTH[torch.arange(len(text_BT)), last_B])
+
+
+def _course(spec: TextRouterSpec) -> Course:
+    out = Path(spec.out)
+    target, draft = autoregressive(spec.target), autoregressive(spec.draft, "draft")
+    vocab = target.lm.vocab
+    vocab.require_same(draft.lm.vocab, "the draft")
+    reward = None
+    if spec.reward is not None:
+        reward = step_reward.load(
+            zoo.resolve(spec.reward) if spec.reward.startswith("zoo:") else spec.reward
+        )
+        reward.fit(target.lm, None)
+    out.mkdir(parents=True, exist_ok=True)
+    known_as = identity(spec, kinds=list(spec.kinds))
+    seen, unseen = (
+        _kept(spec, out, known_as, target, draft, reward, part) for part in (False, True)
+    )
+    aside = balanced([x for x in seen if x.problem % 8 == 0], spec.seed)[:LOOKED]
+    lessons = balanced([x for x in seen if x.problem % 8], spec.seed)
+    if not lessons or not aside:
+        raise RequestError(
+            f"each is {spec.each}: among so many problems no step of the target's, or each one, was the better one"
+        )
+    net = reading(spec, vocab.size)
+
+    def loss_of(part: Sequence[Lesson]) -> Tensor:
+        better_B = torch.tensor([float(x.better) for x in part])
+        return binary_cross_entropy_with_logits(net.logits(*padded(part)), better_B)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        at = torch.randint(len(lessons), (spec.rows,), generator=dice(spec.seed, step, "rows"))
+        return loss_of([lessons[i] for i in at.tolist()]), spec.rows
+
+    def made() -> TextRouter:
+        names = [name for name in net.network.state_dict() if name.startswith("model.")]
+        weights, s = net.network.state_dict(), net.network.s
+        sizes = Sizes(s.width, s.layers, s.heads, s.kv_heads, s.inner, s.context, s.theta, s.eps)
+        return TextRouter(vocab, sizes, {n: weights[n] for n in names}, net.head.reward())
+
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        about = {"target": spec.target, "draft": spec.draft, "temperature": spec.temperature}
+        text_router.save(out, made(), about)
+
+    def measure() -> dict[str, Any]:
+        return {
+            "steps_seen": len(seen),
+            "steps_learned": len(lessons),
+            "loss_aside": float(loss_of(aside).detach()),
+            "parameters": sum(p.numel() for p in net.parameters()),
+            "held_out": judge(net, unseen),
+        }
+
+    schedule = Schedule(
+        spec.steps,
+        spec.rate,
+        warmup=0.1,
+        decay=1.0,
+        save_every=50,
+        log_every=min(50, spec.steps),
+        judge_every=25,
+    )
+    return Course(net, loss, schedule, known_as, save, measure, lambda: loss_of(aside))
+
+
+def reading(spec: TextRouterSpec, size: int) -> Reading:
+    """The network that is begun with, whose marks begin as the mean row of its table. Raises RequestError where it is not one
+    that can be trained, or writes another vocabulary."""
+    name = spec.start or spec.draft
+    source = sources.open_source(name)
+    shape = Shape.of(source.config)
+    if shape.vocab != size:
+        raise RequestError(
+            sentence(f"start is {name!r}, of {shape.vocab} tokens: the target has {size}")
+        )
+    grown = Shape(**{**asdict(shape), "vocab": size + MARKS})
+    network, table = Llama(grown), "model.embed_tokens.weight"
+    weights = {n: source.weights[n].float() for n in network.state_dict()}
+    more = weights[table].mean(0, keepdim=True).expand(MARKS, -1)
+    network.load_state_dict({**weights, table: torch.cat([weights[table], more])})
+    start = step_reward.fresh(shape.width, spec.head, None, spec.seed)  # pyright: ignore[reportArgumentType]
+    return Reading(network, Head(start))
+
+
+def balanced(lessons: Sequence[Lesson], seed: int) -> list[Lesson]:
+    """As many of each class, drawn from the larger one; in an order that mixes them."""
+    classes = [[x for x in lessons if x.better is better] for better in (False, True)]
+    count, out = min(map(len, classes)), list[Lesson]()
+    for number, of in enumerate(classes):
+        order = torch.randperm(len(of), generator=dice(seed, number, "classes"))
+        out += [of[i] for i in order[:count].tolist()]
+    order = torch.randperm(len(out), generator=dice(seed, 2, "classes"))
+    return [out[i] for i in order.tolist()]
+
+
+def padded(lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
+    """Their texts [B, T], and the places of their last tokens."""
+    longest = max(len(x.text) for x in lessons)
+    rows = [(*x.text, *[0] * (longest - len(x.text))) for x in lessons]
+    return torch.tensor(rows), torch.tensor([len(x.text) - 1 for x in lessons])
+
+
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+_Row = Annotated[tuple[_TokenIds, Annotated[int, Field(ge=0)], float, float], Field(strict=False)]
+"""JSON has lists where a tuple is meant."""
+
+
+class _Kept(Record):
+    """What lies in a file of lessons. lessons: of each the text, its problem, and what both steps are worth."""
+
+    asked: dict[str, Any]
+    lessons: list[_Row]
+
+
+def _kept(
+    spec: TextRouterSpec,
+    out: Path,
+    known_as: Mapping[str, Any],
+    target: Checkpoint,
+    draft: Checkpoint,
+    reward: StepReward | None,
+    unseen: bool,
+) -> list[Lesson]:
+    """As `gather` makes them, kept in out. Raises RequestError where others lie there."""
+    file = out / ("held.json" if unseen else "lessons.json")
+    names = ("target", "draft", "reward", "kinds", "each", "temperature", "seed")
+    asked = {name: known_as[name] for name in names}
+    if file.exists():
+        kept = check(_Kept, read_json(file), f"file {str(file)!r} (delete it to gather anew)")
+        if kept.asked != json.loads(json.dumps(asked)):
+            raise RequestError(
+                f"out is {str(out)!r}: what lies there was gathered for another training"
+            )
+        return [
+            Lesson(tuple(text), problem, value, own) for text, problem, value, own in kept.lessons
+        ]
+    lessons = gather(spec, target, draft, reward, unseen)
+    rows = [[x.text, x.problem, x.value, x.own] for x in lessons]
+    text = json.dumps({"asked": asked, "lessons": rows})
+    files.replace(file, lambda at: Path(at).write_text(text))
+    return lessons
+
+
+def gather(
+    spec: TextRouterSpec,
+    target: Checkpoint,
+    draft: Checkpoint,
+    reward: StepReward | None,
+    unseen: bool,
+) -> list[Lesson]:
+    """What both models write of `each` problems a kind, a quarter as many held-out ones."""
+    count = max(1, spec.each // 4) if unseen else spec.each
+    # numbered by all kinds, whose count has no divisor in common with 8: so every kind is set aside as often
+    order = tuple(problems.KINDS)
+    asked = [
+        (i * len(order) + order.index(kind), problems.make(kind, spec.seed + 1, i, unseen))
+        for i in range(count)
+        for kind in spec.kinds
+    ]
+    shapers = build_shapers(Sampling(temperature=spec.temperature), eos=target.lm.vocab.eos)
+    big, small = (
+        Speculative(Shaped(p.lm, *shapers), Nothing(), Match(), Fixed(0)) for p in (target, draft)
+    )
+    lessons, marks = list[Lesson](), marks_of(target.lm.vocab)
+    with counted(f"{'held-out ' * unseen}problems", every=LIVE) as watch:
+        for first in range(0, len(asked), LIVE):
+            tasks = list[Any]()
+            for number, problem in asked[first : first + LIVE]:
+                ids = target.text.chat([{"role": "user", "content": problem.question}])
+                worth = checker(problem, target.text, target.lm.vocab.eos)
+                watching = _Watching(ids, marks, number, lessons, reward, worth)
+                request = Request(ids, max_tokens=LONGEST, seed=spec.seed + number)
+                tasks.append(answer_one(Arbitrage(big, small, watching), request))
+            run(tasks)
+            watch(min(first + LIVE, len(asked)), len(asked))
+    return lessons
+
+
+def checker(
+    problem: Problem, text: Text, ends: frozenset[int]
+) -> Callable[[Sequence[int], Sequence[int]], float]:
+    """Of a step behind what was written: 1 where all up to its end may begin a right solution, or is one where the text ends
+    there; else 0."""
+
+    def worth(before: Sequence[int], step: Sequence[int]) -> float:
+        written = text.decode([*before, *step])
+        if step[-1] in ends:
+            return float(problems.solved(problem, written))
+        return float(problems.right_until(problem, written) >= len(written))
+
+    return worth
+
+
+@torch.no_grad()
+def judge(net: Reading, lessons: Sequence[Lesson]) -> dict[str, Any]:
+    """steps: how many; better: the share in which the target's is; auc: how often, of such a step and another one, the router
+    tells which is which; of_value: the same for the value of the draft model's step; of_place: the same for how long the text
+    is (None where all are alike); spearman: how far the router's order of steps is that of what the target's is worth more, and
+    of_value's."""
+    better_N = torch.tensor([x.better for x in lessons])
+    parts = [lessons[i : i + 64] for i in range(0, len(lessons), 64)]
+    logit_N = torch.cat([net.logits(*padded(part)) for part in parts])
+    value_N = torch.tensor([x.value for x in lessons])
+    gain_N = torch.tensor([x.own for x in lessons]) - value_N
+
+    return {
+        "steps": len(lessons),
+        "better": round(float(better_N.float().mean()), 4),
+        "auc": auc(logit_N, better_N),
+        "of_value": auc(-value_N, better_N),
+        "of_place": auc(torch.tensor([float(len(x.text)) for x in lessons]), better_N),
+        "spearman": spearman(logit_N, gain_N),
+        "spearman_of_value": spearman(-value_N, gain_N),
+    }

@@ -1,0 +1,100 @@
+"""Text that a target reads rather than writes: exchanges as its chat template writes them, and running text."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from polydec.lab.train.data import collected, held_out, read_rows, split
+from polydec.lab.train.selfplay import SOURCES, Sample
+from polydec.models.formats import text_rows
+from polydec.models.text.tokenizer import Text
+
+LONGEST = 512
+"""Tokens of a text that are read, at most: attention makes longer ones dearer."""
+
+Part = Callable[[Mapping[str, Any]], str]
+EXCHANGES: Mapping[str, tuple[str, Part, Part]] = {
+    "mathematics": ("gsm8k/train.jsonl.gz", lambda r: r["question"], lambda r: r["answer"]),
+    "code": ("mbpp/prompt_val_train.jsonl", lambda r: r["text"], lambda r: r["code"]),
+    "summary": (
+        "summ_scitldr/train_dev.jsonl.gz",
+        lambda r: "Summarize: " + " ".join(r["source"]),
+        lambda r: r["target"][0],
+    ),
+    "commands": (
+        "text_tldr/pages_en.jsonl.gz",
+        lambda r: f"Explain the command {r['id'].split('/')[-1]}.",
+        lambda r: r["text"],
+    ),
+    "question": (
+        "qa_xquad/en.jsonl.gz",
+        lambda r: f"{r['context']}\n\n{r['question']}",
+        lambda r: r["answers"][0]["text"],
+    ),
+    "translation": (
+        "translation_tatoeba/en_fr.jsonl.gz",
+        lambda r: f"Translate to French: {r['en']}",
+        lambda r: r["fr"],
+    ),
+}
+"""Of each kind the file, what a user asks, and what is answered."""
+
+
+def exchanges(root: Path, kind: str, text: Text, rng: random.Random) -> Iterator[tuple[int, ...]]:
+    """Exchanges of a kind in a random order, none where the file is absent. What a user asks has a `bucket` below 7, and so has
+    every prompt that selfplay.py makes of the same row."""
+    file, ask, answer = EXCHANGES[kind]
+    asks = [ask, *(prompt for other, prompt in SOURCES.values() if other == file)]
+    there = list(read_rows(root / file)) if (root / file).exists() else []
+    for row in rng.sample(there, len(there)):
+        if not any(held_out(each(row)) for each in asks):
+            yield text.chat([{"role": "user", "content": ask(row)}]) + text.encode(
+                answer(row), special=False
+            )
+
+
+def own_exchanges(root: Path, text: Text, rng: random.Random) -> Iterator[tuple[int, ...]]:
+    """The same of one's own data: questions that are not held out, each with its answer."""
+    there = [item.exchange for item in text_rows.read(root)]
+    open_ = [pair for pair in there if pair is not None and not held_out(pair[0])]
+    for ask, answer in rng.sample(open_, len(open_)):
+        yield text.chat([{"role": "user", "content": ask}]) + text.encode(answer, special=False)
+
+
+def running(root: Path, kind: str, text: Text, tokens: int, seed: int) -> Iterator[tuple[int, ...]]:
+    """Pieces of documents of a kind (see data.py), each a document's beginning or what follows. Of one's own text without the
+    paragraphs that are held out as prompts."""
+    own = not collected(root)
+    for document in split(root, kind, 6 * tokens, 0, seed).train:
+        if own:
+            document = "\n\n".join(p for p, ask in text_rows.parts(document) if not held_out(ask))
+        ids = text.encode(document[: 8 * LONGEST])
+        for at in range(0, len(ids) - 1, LONGEST):
+            yield tuple(ids[at : at + LONGEST])
+
+
+def samples(root: Path, text: Text, tokens: int, seed: int = 0) -> list[Sample]:
+    """Texts of about so many tokens together, of all kinds in turn. They are samples of which the target is supposed to have
+    written all but the first token: its laws are learned at all of them."""
+    rng, out, count = random.Random(seed), list[Sample](), 0
+    sources = list[Iterator[tuple[int, ...]]]()
+    if text.has_chat and collected(root):
+        sources += [exchanges(root, kind, text, rng) for kind in EXCHANGES]
+    elif text.has_chat:
+        sources += [own_exchanges(root, text, rng)]
+    sources += [running(root, kind, text, tokens // 2, seed) for kind in ("prose", "code")]
+    for ids in (
+        ids[:LONGEST]
+        for turn in zip_longest(*sources)
+        for ids in turn
+        if ids is not None and len(ids) > 1
+    ):
+        out.append(Sample(ids[:1], ids[1:], kind="read"))
+        count += len(ids)
+        if count >= tokens:
+            break
+    return out

@@ -1,0 +1,100 @@
+"""A byte-level BPE tokenizer for small models, with a plain chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
+
+CHAT = (
+    "{{ '"
+    + BEGIN
+    + "' }}{% for m in messages %}{{ ('"
+    + ASSISTANT
+    + "' if m['role'] == 'assistant' else '"
+    + USER
+    + "') + m['content'] + '"
+    + END
+    + "' }}{% endfor %}{% if add_generation_prompt %}{{ '"
+    + ASSISTANT
+    + "' }}{% endif %}"
+)
+
+
+def train_tokenizer(texts: Iterable[str], size: int = 4096, marks: Sequence[str] = ()) -> Tokenizer:
+    """size: tokens in all, the 256 bytes and the special ones included (260 to 65,536); marks: special ones beside the usual.
+    Encoding with special tokens puts BEGIN before a text; decoding gives the text back, byte for byte."""
+    special = (*SPECIAL, *marks)
+    if not 256 + len(special) <= size <= 65536:
+        raise RequestError(f"vocab is {size}: it must lie in {256 + len(special)} to 65536")
+    tokenizer = Tokenizer(models.BPE())
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=[AddedToken(t, special=True, normalized=False) for t in special],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))]
+    )
+    return tokenizer
+
+
+def mark_id(tokenizer: Tokenizer, mark: str) -> int:
+    """The id of one of our marks. Raises RequestError where the tokenizer does not have it."""
+    token = tokenizer.token_to_id(mark)
+    if token is None:
+        raise RequestError(
+            f"tokenizer has no token {mark}: one that was trained here, or beside a model of the zoo, has it"
+        )
+    return token
+
+
+def with_marks(tokenizer: Tokenizer, marks: Sequence[str]) -> Tokenizer:
+    """The tokenizer, which has these special tokens behind its others from now on."""
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(t, special=True, normalized=False)
+            for t in marks
+            if tokenizer.token_to_id(t) is None
+        ]
+    )
+    return tokenizer
+
+
+def tokenizer_files(
+    tokenizer: Tokenizer, context: int, marks: Sequence[str] = (), ends: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What a Hugging Face directory holds besides the weights: file name to content. marks: tokens that no answer holds;
+    ends: those of them at which one ends."""
+    close = [tokenizer.token_to_id(t) for t in (END, *ends)]
+    never = [tokenizer.token_to_id(t) for t in marks if t not in ends]
+    ids: dict[str, Any] = {
+        "bos_token_id": tokenizer.token_to_id(BEGIN),
+        "eos_token_id": close if ends else close[0],
+    }
+    ids |= {"suppress_tokens": never} if never else {}
+    return {
+        "tokenizer.json": tokenizer.to_str(),
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": BEGIN,
+            "eos_token": END,
+            "model_max_length": context,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": CHAT,
+        },
+        "generation_config.json": {**ids, "do_sample": False},
+    }

@@ -1,0 +1,62 @@
+"""Hierarchical transformer (HAT): a word's bytes become one vector, a backbone reads these, a decoder spells the next word up
+to its end mark.
+
+Source: Neitemeier et al., Hierarchical autoregressive transformers: combining byte- and word-level processing for robust,
+adaptable language models, 2025. A word is what stands between two of its splits: white space with the letters and signs behind
+it. Where a word ends is known when white space follows, so no split moves when a text goes on, and the last word of a prompt is
+never closed: its bytes prime the decoder. The encoder reads the end mark too, and a word is closed at `longest` bytes without
+one; that, and all sizes but their ratio of 1 to 4, are ours. The network is that of word-pooled models with one vector a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers
+
+from polydec.lab.train.data import BEGIN, END, SPECIAL
+from polydec.lab.train.specs.words import CONTEXT, WordsSpec
+from polydec.lab.train.tokens import mark_id, train_tokenizer
+from polydec.lab.train.word_kinds import word_pooled
+from polydec.lab.train.word_kinds.protocols import Kind, as_it_is
+from polydec.lab.train.word_kinds.word_pooled import WordPooled
+from polydec.models.formats.word_config import WordConfig
+
+WORD = "<|word|>"
+"""Ends a word; nothing is written for it."""
+
+SPLIT = r"(?<=\S)(?=\s)"
+"""Where it stands in a text."""
+
+
+def tokenizer(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
+    """Bytes, with an end mark wherever white space follows something else."""
+    out = train_tokenizer([], 256 + len(SPECIAL) + 1, (WORD,))
+    out.add_special_tokens([AddedToken(WORD, special=True, normalized=True)])
+    out.normalizer = normalizers.Replace(Regex(SPLIT), WORD)
+    return out
+
+
+def ends(tokens: Tokenizer) -> frozenset[int]:
+    """The end mark, and the end of a text."""
+    return frozenset((mark_id(tokens, WORD), mark_id(tokens, END)))
+
+
+def make(spec: WordsSpec, tokens: Tokenizer) -> WordPooled:
+    config = WordConfig(
+        tokens.get_vocab_size(),
+        mark_id(tokens, BEGIN),
+        tuple(sorted(ends(tokens))),
+        spec.width,
+        spec.layers,
+        max(1, spec.width // 4 // 32) * 32,
+        1,
+        spec.longest,
+        encoder=2,
+        decoder=2,
+        context=CONTEXT,
+    )
+    return WordPooled(config, spec.seed)
+
+
+KIND = Kind(make, as_it_is, word_pooled.save, word_pooled.beside, tokenizer, ends)

@@ -1,0 +1,16 @@
+"""The kinds of `polydec train words` by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from polydec.lab.train.word_kinds import hat, lexinvariant, plain_bytes, tokens, word_pooled
+from polydec.lab.train.word_kinds.protocols import Kind
+
+KINDS: Mapping[str, Kind] = {
+    "bytes": plain_bytes.KIND,
+    "lexinvariant": lexinvariant.KIND,
+    "word-pooled": word_pooled.KIND,
+    "hat": hat.KIND,
+    "tokens": tokens.KIND,
+}

@@ -1,0 +1,97 @@
+"""Lexinvariant: every text has its own random table of embeddings, so what a byte means is learned from its use in the text.
+
+Source: Huang et al., Lexinvariant language models, 2023. The marks BEGIN and END keep rows of their own; the
+network's size is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polydec.lab.train.data import SPECIAL
+from polydec.lab.train.network import Llama
+from polydec.lab.train.specs.words import WordsSpec
+from polydec.lab.train.tokens import mark_id
+from polydec.lab.train.word_kinds import plain_bytes
+from polydec.lab.train.word_kinds.positions import by_position
+from polydec.lab.train.word_kinds.protocols import Kind
+
+
+class Lexinvariant(nn.Module):
+    """A Llama that reads and writes by tables which are drawn anew: rows of N(0, 1 / width), tied; `fixed`: tokens whose rows
+    are learned."""
+
+    def __init__(self, network: Llama, fixed: Sequence[int], seed: int) -> None:
+        super().__init__()
+        self.network, self.fixed, self.seed = network, sorted(fixed), seed
+
+    def tables(self, count: int, seed: int) -> Tensor:
+        """So many tables [count, V, width], always the same for a seed."""
+        own_VH = self.network.model.embed_tokens.weight
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(count, *own_VH.shape, generator=generator) * own_VH.shape[1] ** -0.5
+        keep_V1 = torch.zeros(len(own_VH), 1, dtype=torch.bool)
+        keep_V1[self.fixed] = True
+        return torch.where(keep_V1, own_VH, drawn)
+
+    def by_tables(self, token_BT: Tensor, table_BVH: Tensor) -> Tensor:
+        """Logits [B, T, V], each row's by its own table."""
+        trunk, T = self.network.model, token_BT.shape[1]
+        at_BTH = token_BT[..., None].expand(-1, -1, table_BVH.shape[-1])
+        x, cos_TD, sin_TD = table_BVH.gather(1, at_BTH), trunk.cos[:T], trunk.sin[:T]
+        for layer in trunk.layers:
+            x = layer(x, cos_TD, sin_TD)
+        return torch.einsum("bth,bvh->btv", trunk.norm(x), table_BVH)
+
+    def forward(self, token_BT: Tensor) -> Tensor:
+        """Logits by the table that the directory has."""
+        return self.by_tables(token_BT, self.tables(1, self.seed).expand(len(token_BT), -1, -1))
+
+
+def learn(network: Lexinvariant, token_BT: Tensor, step: int) -> Tensor:
+    """Logits by tables that are drawn for this step, one a row."""
+    seed = (network.seed + 1) * 1_000_003 + step
+    return network.by_tables(token_BT, network.tables(len(token_BT), seed))
+
+
+def make(spec: WordsSpec, tokenizer: Tokenizer) -> Lexinvariant:
+    fixed = [mark_id(tokenizer, mark) for mark in SPECIAL]
+    return Lexinvariant(plain_bytes.make(spec, tokenizer), fixed, spec.seed)
+
+
+def save(out: Path, network: Lexinvariant, tokenizer: Tokenizer, spec: WordsSpec) -> None:
+    """A Llama directory with the table of the seed: its law is that of one draw, which every method decodes."""
+    made = plain_bytes.make(spec, tokenizer)
+    made.load_state_dict(network.network.state_dict())
+    with torch.no_grad():
+        made.model.embed_tokens.weight.copy_(network.tables(1, network.seed)[0])
+    plain_bytes.save(out, made, tokenizer, spec)
+
+
+@torch.no_grad()
+def beside(network: Lexinvariant, texts: Sequence[Sequence[int]], length: int) -> Mapping[str, Any]:
+    """Bits a byte by position, and whether renaming bytes changes nothing: the largest difference of a log-probability."""
+    rows = [ids[:64] for ids in texts if len(ids) >= 64][:4]
+    out: dict[str, Any] = {**by_position(network, texts, length)}
+    if rows:
+        token_BT, table_BVH = torch.tensor(rows), network.tables(len(rows), 7)
+        size = table_BVH.shape[1]
+        free = [i for i in range(size) if i not in network.fixed]
+        order = torch.arange(size)
+        mixed = torch.randperm(len(free), generator=torch.Generator().manual_seed(7))
+        order[free] = torch.tensor(free)[mixed]
+        back = order.argsort()
+        plain = F.log_softmax(network.by_tables(token_BT, table_BVH), -1)
+        renamed = F.log_softmax(network.by_tables(order[token_BT], table_BVH[:, back]), -1)
+        out["renamed_apart"] = float((renamed[..., order] - plain).abs().max())
+    return out
+
+
+KIND = Kind(make, learn, save, beside)

@@ -1,0 +1,166 @@
+"""Word-pooled: a word's bytes become a few vectors, a backbone reads these, and a small decoder spells the next word.
+
+Source: Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023. Words end
+with the byte that parts them (a space, a line break) or at `longest` bytes, so what ends a word is a byte of the text, and the
+law is one of bytes without an end-of-word mark; that, and all sizes, are ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polydec.base.files import replace
+from polydec.lab.train.data import BEGIN, END
+from polydec.lab.train.network import Layer, Norm, Shape
+from polydec.lab.train.specs.words import CONTEXT, WordsSpec
+from polydec.lab.train.tokens import mark_id
+from polydec.lab.train.word_kinds.protocols import PARTS, Kind, as_it_is, files_of
+from polydec.models.formats.word_config import WordConfig
+
+NONE = -1
+"""Stands behind the bytes of a word that is shorter than the longest."""
+
+
+class WordPooled(nn.Module):
+    """See the file. Names of parameters are those of its directory (models/nets/words.py)."""
+
+    def __init__(self, c: WordConfig, seed: int) -> None:
+        super().__init__()
+        self.c = c
+        self.small, self.large = sizes(c)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.embed_tokens = nn.Embedding(c.vocab, c.small)
+            self.slots = nn.Parameter(torch.randn(c.slots, c.small) * 0.02)
+            self.start = nn.Parameter(torch.randn(c.slots, c.width) * 0.02)
+            self.encoder, self.decoder = (
+                nn.ModuleList(Layer(self.small) for _ in range(n)) for n in (c.encoder, c.decoder)
+            )
+            self.layers = nn.ModuleList(Layer(self.large) for _ in range(c.layers))
+            self.up = nn.Linear(c.small, c.width, bias=False)
+            self.down = nn.Linear(c.width, c.small, bias=False)
+            self.norm, self.last = Norm(c.width, c.eps), Norm(c.small, c.eps)
+            for name, p in self.named_parameters():
+                if p.ndim == 2 and "proj" in name:
+                    nn.init.normal_(p, std=p.shape[1] ** -0.5)
+            nn.init.normal_(self.embed_tokens.weight, std=0.02)
+
+    def forward(self, token_BT: Tensor) -> Tensor:
+        """Logits of what follows each token, the first of which is BEGIN."""
+        c, B = self.c, len(token_BT)
+        word_BT, offset_BT = self.places(token_BT)
+        W, L, n = int(word_BT.max()) + 1, c.longest, c.slots
+        row_B1 = torch.arange(B)[:, None]
+        byte_BWL = torch.full((B, W, L), NONE)
+        byte_BWL[row_B1, word_BT[:, :-1], offset_BT[:, :-1]] = token_BT[:, 1:]
+        # rows have unequally many words: what is inside of words runs for those that are there
+        there_BW = torch.arange(W) <= word_BT[:, -1:]
+        byte_QL = byte_BWL[there_BW]
+        pooled_BWNE = self.slots.new_zeros(B, W, n, c.small)
+        pooled_BWNE[there_BW] = self.pooled(byte_QL).to(pooled_BWNE.dtype)
+        state_QNE = self.down(self.read(pooled_BWNE))[there_BW]
+        x_QSE = torch.cat([state_QNE, self.embedded(byte_QL)], 1)[:, :-1]
+        cos_SD, sin_SD = turns(self.small, x_QSE.shape[1])
+        for layer in self.decoder:
+            x_QSE = layer(x_QSE, cos_SD, sin_SD)
+        number_BW = (there_BW.flatten().cumsum(0) - 1).view(B, W)
+        out_BTE = x_QSE[number_BW.gather(1, word_BT), n - 1 + offset_BT]
+        return F.linear(self.last(out_BTE), self.embed_tokens.weight)
+
+    def places(self, token_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Of what follows each token the word that it belongs to, and where in it."""
+        word, offset = torch.zeros_like(token_BT), torch.zeros_like(token_BT)
+        ends_BT = torch.isin(token_BT, torch.tensor(self.c.ends))
+        for t in range(1, token_BT.shape[1]):
+            over = ends_BT[:, t] | (offset[:, t - 1] + 1 >= self.c.longest)
+            word[:, t] = word[:, t - 1] + over
+            offset[:, t] = torch.where(over, 0, offset[:, t - 1] + 1)
+        return word, offset
+
+    def embedded(self, byte_QL: Tensor) -> Tensor:
+        return self.embed_tokens(byte_QL.clamp(min=0))
+
+    def pooled(self, byte_QL: Tensor) -> Tensor:
+        """The vectors of each word [Q, n, E]: of its own bytes alone."""
+        n, known_QL = self.c.slots, byte_QL >= 0
+        own_QNE = self.slots.expand(len(byte_QL), -1, -1)
+        x_QSE = torch.cat([own_QNE, self.embedded(byte_QL)], 1)
+        see_QS = F.pad(known_QL, (n, 0), value=True)
+        cos_SD, sin_SD = turns(self.small, x_QSE.shape[1])
+        for layer in self.encoder:
+            x_QSE = layer(x_QSE, cos_SD, sin_SD, see_QS[:, None, None])
+        return x_QSE[:, :n]
+
+    def read(self, pooled_BWNE: Tensor) -> Tensor:
+        """What the backbone leaves of all that stands before each word [B, W, n, H]."""
+        B, W, n, _ = pooled_BWNE.shape
+        read_BPH = self.up(pooled_BWNE[:, :-1]).flatten(1, 2)
+        x_BPH = torch.cat([self.start.expand(B, -1, -1), read_BPH], 1)
+        cos_PD, sin_PD = turns(self.large, x_BPH.shape[1])
+        for layer in self.layers:
+            x_BPH = layer(x_BPH, cos_PD, sin_PD)
+        return self.norm(x_BPH).unflatten(1, (W, n))
+
+
+def sizes(c: WordConfig) -> tuple[Shape, Shape]:
+    """Of a layer inside a word, and of one of the backbone."""
+    return (
+        Shape(c.vocab, c.small, 1, c.small // 32, c.small // 32, 3 * c.small, c.context),
+        Shape(c.vocab, c.width, 1, c.width // 32, c.width // 32, 3 * c.width, c.context),
+    )
+
+
+def turns(s: Shape, length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the positions 0 to length - 1."""
+    inverse = s.theta ** (-torch.arange(0, s.head, 2).double() / s.head)
+    angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
+    return angle.cos().float(), angle.sin().float()
+
+
+def make(spec: WordsSpec, tokenizer: Tokenizer) -> WordPooled:
+    ends = tuple(tokenizer.encode(x, add_special_tokens=False).ids[0] for x in PARTS)
+    begin, end = (mark_id(tokenizer, mark) for mark in (BEGIN, END))
+    config = WordConfig(
+        tokenizer.get_vocab_size(),
+        begin,
+        (*ends, end),
+        spec.width,
+        spec.layers,
+        spec.width // 2 // 32 * 32,
+        spec.slots,
+        spec.longest,
+        context=CONTEXT,
+    )
+    return WordPooled(config, spec.seed)
+
+
+def save(out: Path, network: WordPooled, tokenizer: Tokenizer, spec: WordsSpec) -> None:
+    """A directory whose law the engine has in models/nets/words.py."""
+    config = network.c.to_json(eos=mark_id(tokenizer, END))
+    out.mkdir(parents=True, exist_ok=True)
+    weights = {k: v.detach().contiguous() for k, v in network.state_dict().items()}
+    replace(out / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"}))
+    for name, value in {**files_of(tokenizer), "config.json": config}.items():
+        text = value if isinstance(value, str) else json.dumps(value, indent=2) + "\n"
+        replace(out / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8"))
+
+
+@torch.no_grad()
+def beside(network: WordPooled, texts: Sequence[Sequence[int]], length: int) -> Mapping[str, Any]:
+    """How many positions the backbone runs a byte."""
+    rows = [ids[: length + 1] for ids in texts if len(ids) > 64][:32]
+    words = sum(int(network.places(torch.tensor([ids]))[0].max()) for ids in rows)
+    count = sum(len(ids) - 1 for ids in rows)
+    return {"backbone_positions_a_byte": network.c.slots * words / max(1, count)}
+
+
+KIND = Kind(make, as_it_is, save, beside)

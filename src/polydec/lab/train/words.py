@@ -1,0 +1,123 @@
+"""`polydec train words`: one harness for models over bytes and words, with held-out bits a byte of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polydec.base.errors import RequestError
+from polydec.lab.train.data import BEGIN, END, SPECIAL, Packed, Split, pack, split, training_data
+from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.evaluate import bits_per_byte
+from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.network import Layer
+from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.specs.words import WordsSpec
+from polydec.lab.train.tokens import mark_id, train_tokenizer
+from polydec.lab.train.word_kinds.judged import with_slips, words_right
+from polydec.lab.train.word_kinds.known import KINDS
+
+SLIPS = 0.1
+"""Share of letters of held-out text that are replaced, to see what noise costs."""
+
+
+def train_words(spec: WordsSpec) -> dict[str, Any]:
+    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong spec,
+    and where there is no text to train on."""
+    return carry_out("words", spec, _course)
+
+
+def _course(spec: WordsSpec) -> Course:
+    kind, parts, plain = KINDS[spec.kind], read_texts(spec), train_tokenizer([], 256 + len(SPECIAL))
+    tokenizer = kind.tokenizer(spec, [text for p in parts.values() for text in p.train])
+    begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
+
+    def ids(texts: tuple[str, ...]) -> list[list[int]]:
+        return [e.ids for e in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    streams = [Packed(pack(ids(p.train), end), begin, spec.seed) for p in parts.values()]
+    if short := [name for name, s in zip(parts, streams) if len(s.stream) < spec.length]:
+        raise RequestError(
+            f"data has fewer than {spec.length} tokens of {short[0]} to train on: a row needs as many"
+        )
+    unseen = {name: [[begin, *x, end] for x in ids(p.unseen)] for name, p in parts.items()}
+    sizes = {name: sum(len(t.encode()) for t in p.unseen) for name, p in parts.items()}
+    ends = kind.ends(tokenizer)
+
+    def slipped(texts: tuple[str, ...]) -> list[list[int]]:
+        """Letters of the text are replaced, whatever it is read as."""
+        marks = mark_id(plain, BEGIN), mark_id(plain, END)
+        bare = plain.encode_batch_fast(list(texts), add_special_tokens=False)
+        among = plain.encode(ascii_letters, add_special_tokens=False).ids
+        bent = with_slips([[marks[0], *e.ids, marks[1]] for e in bare], among, SLIPS, 0)
+        return [[begin, *x, end] for x in ids(tuple(plain.decode(b[1:-1], False) for b in bent))]
+
+    network, bf16 = kind.make(spec, tokenizer), arithmetic(Path(spec.out) / STATE)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        rows = range(step * spec.rows, (step + 1) * spec.rows)
+        picked = [streams[i % len(streams)].row(i // len(streams), spec.length) for i in rows]
+        token_BT = torch.from_numpy(np.stack(picked))
+        with precision(bf16):
+            logits = kind.learn(network, token_BT[:, :-1], step).float().flatten(0, 1)
+            return F.cross_entropy(logits, token_BT[:, 1:].flatten()), token_BT.numel()
+
+    def measure() -> Mapping[str, Any]:
+        # in windows as long as a row: beyond it positions are ones that no kind has learned
+        texts = [ids for every in unseen.values() for ids in every]
+        with torch.no_grad():
+            return {
+                "kind": spec.kind,
+                "parameters": sum(p.numel() for p in network.parameters()),
+                "held_out_bytes": sizes,
+                "bits_per_byte": {
+                    name: bits_per_byte(network, every, sizes[name], context=spec.length)
+                    for name, every in unseen.items()
+                    if sizes[name]
+                },
+                "bits_per_byte_with_slips": {
+                    name: bits_per_byte(
+                        network, slipped(parts[name].unseen), sizes[name], context=spec.length
+                    )
+                    for name in unseen
+                    if sizes[name]
+                },
+                **({"words_right": words_right(network, texts, ends, spec.length)} if ends else {}),
+                **kind.beside(network, texts, spec.length),
+            }
+
+    return Course(
+        network,
+        loss,
+        Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)),
+        identity(spec, bf16=bf16),
+        lambda out, result: kind.save(out, network, tokenizer, spec),
+        measure,
+        deep=matrices(network),
+    )
+
+
+def matrices(network: nn.Module) -> list[nn.Parameter]:
+    """Of all layers, wherever they stand."""
+    layers = [m for m in network.modules() if isinstance(m, Layer)]
+    return [p for layer in layers for p in layer.parameters() if p.ndim == 2]
+
+
+def read_texts(spec: WordsSpec) -> dict[str, Split]:
+    """The texts of each kind of which there is one to train on. Raises RequestError where there is none."""
+    root, most = training_data(spec.data), int(spec.train_mb * 1e6)
+    parts = {k: split(root, k, most, int(spec.held_kb * 1e3), spec.seed) for k in spec.texts}
+    texts = {k: part for k, part in parts.items() if part.train}
+    if not texts:
+        raise RequestError(
+            f"data is {str(root)[:100]!r}: it has no running text to train on (of ten texts seven are "
+            "learned from and three held out, by their SHA-1): give more"
+        )
+    return texts

@@ -1,0 +1,207 @@
+"""One of some texts."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+
+import torch
+from torch import Tensor
+
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
+from polydec.core.types import Vocab
+from polydec.laws.constraints import pieces
+
+MOST, LONGEST = 10_000, 200_000
+"""Texts of a constraint, and characters of all of them together."""
+KEPT = 64
+"""Beginnings whose followers are remembered."""
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """The answer is one of `texts`, spelled in whatever tokens.
+
+    Every spelling is allowed, as by a grammar. A text's probability is that of all its spellings; the mask then takes away
+    what is another text and nothing else. The tokenizer's own spelling also depends on what stands before the answer, which
+    a constraint does not see.
+    """
+
+    texts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.texts, str) or not 1 <= len(self.texts) <= MOST:
+            raise RequestError(f"choice is {shown(self.texts)}: it must be 1 to {MOST} texts")
+        for i, text in enumerate(self.texts):
+            if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise RequestError(
+                    f"choice[{i}] is {shown(text)}: it must be a text of at least one character"
+                )
+            whole_text(text, f"choice[{i}]")
+        if sum(map(len, self.texts)) > LONGEST:
+            raise RequestError(
+                f"choice has {sum(map(len, self.texts))} characters: all texts together may have {LONGEST}"
+            )
+
+    def language(self, vocab: Vocab, ends: frozenset[int]) -> Choices:
+        spelled = pieces.of(vocab, ends)
+        strings = [text.encode() for text in self.texts]
+        ids, longest = pieces.by_bytes(spelled)
+        rest = {string: _spelled(string, ids, longest) for string in strings}
+        for i, string in enumerate(strings):
+            spelling = rest[string]
+            if spelling is not None and not spelling[0]:
+                raise RequestError(
+                    f"choice[{i}] is {shown(self.texts[i])}: no tokens of this model spell it"
+                )
+        order = tuple(sorted(rest))
+        return Choices(order, tuple(rest[string] for string in order), spelled, ends)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What all texts share that may still be meant: the first `depth` bytes of those from `low` to before `high`, in order."""
+
+    low: int
+    high: int
+    depth: int
+
+
+DEAD = Begun(0, 0, 0)
+"""Behind what is none of the texts, and behind the end of one: nothing is allowed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """The language of an AnyOf. strings: the texts in the order of their bytes, each once; rest: of each, at every place,
+    whether tokens spell what follows there, None: everywhere. Texts that begin alike lie beside one another, so a beginning is
+    a range of them, and nothing is kept for a byte."""
+
+    strings: tuple[bytes, ...]
+    rest: tuple[bytearray | None, ...]
+    pieces: tuple[bytes | None, ...]
+    ends: frozenset[int]
+    finite = True
+    _known: dict[Begun, tuple[int, ...]] = field(
+        default_factory=dict[Begun, tuple[int, ...]], init=False, repr=False
+    )
+
+    def start(self) -> Begun:
+        return Begun(0, len(self.strings), 0)
+
+    def step(self, state: Begun, token: int) -> Begun:
+        piece = self.pieces[token]
+        if piece is None:
+            return DEAD
+        for byte in piece:
+            state = self._narrowed(state, byte)
+        return state if self._open(state) else DEAD
+
+    def allows(self, state: Begun, token: int) -> bool:
+        if token in self.ends:
+            return self._whole(state)
+        return self.step(state, token) != DEAD
+
+    def mask(self, state: Begun) -> Tensor:
+        out_V = torch.zeros(len(self.pieces), dtype=torch.bool)
+        out_V[list(self.followers(state))] = True
+        if self._whole(state):
+            out_V[[x for x in self.ends if 0 <= x < len(out_V)]] = True
+        return out_V
+
+    def forced(self, state: Begun) -> bytes:
+        if state.low == state.high:
+            return b""
+        first, last = self.strings[state.low], self.strings[state.high - 1]
+        if first is last:
+            return first[state.depth :]
+        pairs = zip(first[state.depth :], last[state.depth :], strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        return first[state.depth : state.depth + shared]
+
+    def followers(self, state: Begun) -> tuple[int, ...]:
+        """The tokens that may be written behind a text. Ends are not among them."""
+        if state not in self._known:
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            self._known[state] = tuple(
+                x for ids, there in self._walk(state) if self._open(there) for x in ids
+            )
+        return self._known[state]
+
+    @cached_property
+    def _tokens(self) -> tuple[dict[bytes, tuple[int, ...]], list[bytes]]:
+        """The ids of each piece, and all pieces in order. Looked up once: it takes as long as all pieces to be found again."""
+        return pieces.by_bytes(self.pieces)[0], pieces.ordered(self.pieces)
+
+    def _walk(self, state: Begun) -> Iterator[tuple[tuple[int, ...], Begun]]:
+        """The tokens that go on from a beginning, and where they lead; also to where nothing goes on. Short ones come first."""
+        ids, order = self._tokens
+        paths = deque([(b"", state)])
+        while paths:
+            path, at = paths.popleft()
+            if path in ids:
+                yield ids[path], at
+            for byte, there in self._below(at):
+                longer = path + byte
+                first = bisect_left(order, longer)
+                if first < len(order) and order[first].startswith(longer):
+                    paths.append((longer, there))
+
+    def _below(self, state: Begun) -> Iterator[tuple[bytes, Begun]]:
+        """The bytes that go on from a beginning, and where each leads."""
+        low = state.low + self._whole(state)
+        while low < state.high:
+            at = state.depth
+            byte = self.strings[low][at : at + 1]
+            there = self._narrowed(Begun(low, state.high, at), byte[0])
+            yield byte, there
+            low = there.high
+
+    def _narrowed(self, state: Begun, byte: int) -> Begun:
+        """Behind one byte more."""
+        at, wanted = state.depth, bytes((byte,))
+        if state.low == state.high:
+            return DEAD
+        if state.high - state.low == 1:
+            goes_on = self.strings[state.low].startswith(wanted, at)
+            return Begun(state.low, state.high, at + 1) if goes_on else DEAD
+
+        def there(string: bytes) -> bytes:
+            return string[at : at + 1]
+
+        low = bisect_left(self.strings, wanted, state.low, state.high, key=there)
+        high = bisect_right(self.strings, wanted, low, state.high, key=there)
+        return Begun(low, high, at + 1) if low < high else DEAD
+
+    def _whole(self, state: Begun) -> bool:
+        """Whether a text ends here: it is the first of those that begin with it."""
+        return state.low < state.high and len(self.strings[state.low]) == state.depth
+
+    def _open(self, state: Begun) -> bool:
+        """Whether tokens spell the rest of a text from here."""
+        rest = (self.rest[i] for i in range(state.low, state.high))
+        return any(spelling is None or spelling[state.depth] for spelling in rest)
+
+
+def _spelled(string: bytes, ids: Mapping[bytes, tuple[int, ...]], longest: int) -> bytearray | None:
+    """At every place of a string whether tokens spell the rest of it; None: everywhere, as where each byte is a token. ids: the
+    tokens by what they write; longest: bytes of one."""
+    if all(bytes((byte,)) in ids for byte in set(string)):
+        return None
+    out = bytearray(len(string) + 1)
+    out[-1] = 1
+    for begin in range(len(string) - 1, -1, -1):
+        last = out.find(1, begin + 1, begin + 1 + longest)
+        if last < 0:  # no token is long enough, and none will be in front of here
+            break
+        while last >= 0 and string[begin:last] not in ids:
+            last = out.find(1, last + 1, begin + 1 + longest)
+        out[begin] = last >= 0
+    return out

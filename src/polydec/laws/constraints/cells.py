@@ -1,0 +1,335 @@
+"""Values of one kind that fit some keywords, as data: what two of them have in common, and whether that is nothing.
+
+A schema stands for a list of cells (see `exact`). What lies inside an array or an object is not looked at here: it is a
+`Conjunction`, schemas by their numbers, each with whether the value must fit it or must not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from math import ceil, floor
+from typing import Any
+
+from polydec.laws.constraints.formats import FORMATS, LONGEST
+
+Conjunction = tuple[tuple[bool, int], ...]
+ANYTHING: Conjunction = ()
+NOTHING: Conjunction = ((False, 0),)
+"""Number 0 is the schema that everything fits."""
+
+
+def both(a: Conjunction, b: Conjunction) -> Conjunction:
+    """What fits both."""
+    out = dict.fromkeys((*a, *b))
+    if NOTHING[0] in out or any((not sign, number) in out for sign, number in out):
+        return NOTHING
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class PlainCell:
+    """null, true and false, by their spelling."""
+
+    values: frozenset[str] = frozenset({"null", "true", "false"})
+
+    def meet(self, other: PlainCell) -> PlainCell | None:
+        values = self.values & other.values
+        return PlainCell(values) if values else None
+
+
+@dataclass(frozen=True)
+class NumberCell:
+    """kind: number, integer, or fraction (no integer); only: some numbers, None: any; low, high: bounds, which are left out
+    themselves where they are open; multiples: what each is a multiple of; others: what none is a multiple of; at: the place in
+    the schema by which it is hard to say."""
+
+    kind: str = "number"
+    only: frozenset[Any] | None = None
+    low: float | None = None
+    low_open: bool = False
+    high: float | None = None
+    high_open: bool = False
+    multiples: tuple[float, ...] = ()
+    others: tuple[float, ...] = ()
+    at: str = ""
+
+    def fits(self, value: Any) -> bool:
+        whole = float(value).is_integer() if isinstance(value, float) else True
+        return (whole is not (self.kind == "fraction") if self.kind != "number" else True) and (
+            (self.only is None or value in self.only)
+            and (self.low is None or (value > self.low if self.low_open else value >= self.low))
+            and (self.high is None or (value < self.high if self.high_open else value <= self.high))
+            and all(_multiple(value, x) for x in self.multiples)
+            and not any(_multiple(value, x) for x in self.others)
+        )
+
+    def meet(self, other: NumberCell) -> NumberCell | None:
+        kinds = {self.kind, other.kind} - {"number"}
+        if len(kinds) == 2:
+            return None
+        low = max(_lows(self), _lows(other))
+        high = min(_highs(self), _highs(other))
+        only = _shared(self.only, other.only)
+        out = NumberCell(
+            next(iter(kinds), "number"),
+            only,
+            None if low[0] == -_INFINITE else low[0],
+            low[1] == 1,
+            None if high[0] == _INFINITE else high[0],
+            high[1] == -1,
+            tuple(dict.fromkeys((*self.multiples, *other.multiples))),
+            tuple(dict.fromkeys((*self.others, *other.others))),
+            self.at or other.at,
+        )
+        return out.settled()
+
+    def settled(self) -> NumberCell | None:
+        """None where it holds nothing, as far as is seen here."""
+        only = self.only
+        if self.low is not None and self.high is not None:
+            if self.low > self.high:
+                return None
+            if self.low == self.high:
+                only = frozenset({self.low}) if only is None else only
+            if self.kind == "integer":
+                first = floor(self.low) + 1 if self.low_open else ceil(self.low)
+                last = ceil(self.high) - 1 if self.high_open else floor(self.high)
+                if first > last:
+                    return None
+                if only is None and last - first < SMALL:
+                    only = frozenset(range(first, last + 1))
+        if only is None:
+            return self
+        fitting = frozenset(x for x in only if replace(self, only=None).fits(x))
+        return NumberCell(only=fitting) if fitting else None
+
+
+SMALL = 64
+"""So many integers are named one by one."""
+_INFINITE = float("inf")
+
+
+def _lows(cell: NumberCell) -> tuple[float, int]:
+    return (-_INFINITE if cell.low is None else cell.low, 1 if cell.low_open else 0)
+
+
+def _highs(cell: NumberCell) -> tuple[float, int]:
+    return (_INFINITE if cell.high is None else cell.high, -1 if cell.high_open else 0)
+
+
+def _multiple(value: Any, of: Any) -> bool:
+    """Whether one number is a multiple of another, as JSON schema's usual reader counts it."""
+    if isinstance(of, float):
+        quotient = value / of
+        return quotient == int(quotient) if abs(quotient) != _INFINITE else False
+    return value % of == 0
+
+
+def _shared(a: frozenset[Any] | None, b: frozenset[Any] | None) -> frozenset[Any] | None:
+    return b if a is None else a if b is None else a & b
+
+
+@dataclass(frozen=True)
+class StringCell:
+    """only: some strings, None: any; less: those that are left out; low, high: lengths; patterns, formats: those that each
+    fits; other_patterns, other_formats: those that none fits; at: the place in the schema by which it is hard to say."""
+
+    only: frozenset[str] | None = None
+    less: frozenset[str] = frozenset()
+    low: int = 0
+    high: int | None = None
+    patterns: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    other_patterns: tuple[str, ...] = ()
+    other_formats: tuple[str, ...] = ()
+    at: str = ""
+
+    def fits(self, text: str) -> bool:
+        return (
+            (self.only is None or text in self.only)
+            and text not in self.less
+            and self.low <= len(text)
+            and (self.high is None or len(text) <= self.high)
+            and all(found(x, text) for x in self.patterns)
+            and not any(found(x, text) for x in self.other_patterns)
+            and all(formatted(x, text) for x in self.formats)
+            and not any(formatted(x, text) for x in self.other_formats)
+        )
+
+    def meet(self, other: StringCell) -> StringCell | None:
+        out = StringCell(
+            _shared(self.only, other.only),
+            self.less | other.less,
+            max(self.low, other.low),
+            _least(self.high, other.high),
+            tuple(dict.fromkeys((*self.patterns, *other.patterns))),
+            tuple(dict.fromkeys((*self.formats, *other.formats))),
+            tuple(dict.fromkeys((*self.other_patterns, *other.other_patterns))),
+            tuple(dict.fromkeys((*self.other_formats, *other.other_formats))),
+            self.at or other.at,
+        )
+        return out.settled()
+
+    def settled(self) -> StringCell | None:
+        """None where it holds nothing, as far as is seen here."""
+        if self.high is not None and self.low > self.high:
+            return None
+        if set(self.patterns) & set(self.other_patterns):
+            return None
+        if set(self.formats) & set(self.other_formats):
+            return None
+        only = frozenset({""}) if self.only is None and self.high == 0 else self.only
+        if only is None:
+            return self
+        fitting = frozenset(x for x in only if replace(self, only=None).fits(x))
+        return StringCell(fitting) if fitting else None
+
+    @property
+    def free(self) -> bool:
+        """Whether it holds all strings."""
+        return replace(self, at="") == StringCell()
+
+
+def found(pattern: str, text: str) -> bool:
+    """Whether an expression is found in a text."""
+    return re.search(pattern, text) is not None
+
+
+def formatted(name: str, text: str) -> bool:
+    """Whether a text has a format."""
+    return re.fullmatch(FORMATS[name], text) is not None and len(text) <= LONGEST.get(
+        name, len(text)
+    )
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)
+
+
+@dataclass(frozen=True)
+class Held:
+    """From `low` to `high` items, counted from the place `start`, fit `item`; keyword, at: of the schema that asks for it."""
+
+    item: Conjunction
+    start: int
+    low: int
+    high: int | None
+    keyword: str
+    at: str
+
+
+@dataclass(frozen=True)
+class ArrayCell:
+    """prefix: the first items; rest: those behind them; low, high: how many; held: what some of them are; distinct: whether
+    they differ, None: no matter; at: of the schema that asks for that."""
+
+    prefix: tuple[Conjunction, ...] = ()
+    rest: Conjunction = ANYTHING
+    low: int = 0
+    high: int | None = None
+    held: tuple[Held, ...] = ()
+    distinct: bool | None = None
+    at: str = ""
+
+    def item(self, place: int) -> Conjunction:
+        return self.prefix[place] if place < len(self.prefix) else self.rest
+
+    def meet(self, other: ArrayCell) -> ArrayCell | None:
+        if {self.distinct, other.distinct} == {True, False}:
+            return None
+        places = max(len(self.prefix), len(other.prefix))
+        out = ArrayCell(
+            tuple(both(self.item(i), other.item(i)) for i in range(places)),
+            both(self.rest, other.rest),
+            max(self.low, other.low),
+            _least(self.high, other.high),
+            tuple(dict.fromkeys((*self.held, *other.held))),
+            other.distinct if self.distinct is None else self.distinct,
+            self.at or other.at,
+        )
+        return None if out.high is not None and out.low > out.high else out
+
+
+@dataclass(frozen=True)
+class Extra:
+    """There is a property whose name is none of `names`, fits none of `patterns` and fits `name`, with a value that fits
+    `value`; keyword, at: of the schema that asks for it."""
+
+    names: frozenset[str]
+    patterns: tuple[str, ...]
+    name: Conjunction
+    value: Conjunction
+    keyword: str
+    at: str
+
+    def may_be(self, name: str) -> bool:
+        """Whether it may have this name, as far as `names` and `patterns` tell."""
+        return name not in self.names and not any(found(x, name) for x in self.patterns)
+
+
+@dataclass(frozen=True)
+class ObjectCell:
+    """named: values by name, in order; required: names; patterns: values by expressions over other names; rest: values of all
+    others; low, high: how many there are; allowed: names; extra: what some property is; at: of the schema that counts them."""
+
+    named: tuple[tuple[str, Conjunction], ...] = ()
+    required: tuple[str, ...] = ()
+    patterns: tuple[tuple[str, Conjunction], ...] = ()
+    rest: Conjunction = ANYTHING
+    low: int = 0
+    high: int | None = None
+    allowed: Conjunction = ANYTHING
+    extra: tuple[Extra, ...] = ()
+    at: str = ""
+
+    def value(self, name: str) -> Conjunction:
+        """What the value of a name fits."""
+        known = dict(self.named)
+        if name in known:
+            return known[name]
+        fitting = [value for pattern, value in self.patterns if found(pattern, name)]
+        if not fitting:
+            return self.rest
+        out = ANYTHING
+        for value in fitting:
+            out = both(out, value)
+        return out
+
+    def meet(self, other: ObjectCell) -> ObjectCell | None:
+        names = dict.fromkeys(name for name, _ in (*self.named, *other.named))
+        patterns = dict.fromkeys(pattern for pattern, _ in (*self.patterns, *other.patterns))
+        mine, others = dict(self.patterns), dict(other.patterns)
+        out = ObjectCell(
+            tuple((name, both(self.value(name), other.value(name))) for name in names),
+            tuple(dict.fromkeys((*self.required, *other.required))),
+            tuple((x, both(mine.get(x, self.rest), others.get(x, other.rest))) for x in patterns),
+            both(self.rest, other.rest),
+            max(self.low, other.low),
+            _least(self.high, other.high),
+            both(self.allowed, other.allowed),
+            tuple(dict.fromkeys((*self.extra, *other.extra))),
+            self.at or other.at,
+        )
+        most = out.high if out.high is not None else len(out.required)
+        return (
+            None if max(out.low if out.high is not None else 0, len(out.required)) > most else out
+        )
+
+
+Cell = PlainCell | NumberCell | StringCell | ArrayCell | ObjectCell
+KINDS: tuple[Cell, ...] = (PlainCell(), NumberCell(), StringCell(), ArrayCell(), ObjectCell())
+"""All values."""
+
+
+def meeting(a: Collection[Any], b: Collection[Any]) -> list[Any]:
+    """What the cells of two lists have in common."""
+    out = dict[Any, None]()
+    for x in a:
+        for y in b:
+            if type(x) is type(y):
+                cell = x.meet(y)
+                if cell is not None:
+                    out[cell] = None
+    return list(out)

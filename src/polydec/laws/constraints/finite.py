@@ -1,0 +1,75 @@
+"""Whether a JSON schema has a finite value, and which references stand in it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.laws.constraints.anchors import Anchors
+
+DEEPEST = 200
+"""Values inside one another."""
+
+
+def finite(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema has a finite value, as far as references and what is required tell. What else stands in it counts as
+    having one, so no schema is refused wrongly."""
+    follow = Anchors(schema).follow
+    targets = {ref: follow(ref) for ref in references(schema)}
+    waits, fruitful = defaultdict[str, list[str]](list), set[str]()
+    for ref, there in targets.items():
+        for needed in references(there):
+            waits[needed].append(ref)
+    looking = list(targets)
+    while looking:  # at each, and again where a reference in it turned out to have one
+        ref = looking.pop()
+        if ref not in fruitful and (targets[ref] is None or _ends(targets[ref], fruitful)):
+            fruitful.add(ref)
+            looking += waits[ref]
+    return _ends(schema, fruitful)
+
+
+def _ends(schema: Any, fruitful: set[str]) -> bool:
+    """Whether there is a finite value, where these references have one and the others have none."""
+    if not isinstance(schema, Mapping):
+        return True
+    for key in ("anyOf", "oneOf"):
+        options = _entries(schema.get(key))
+        if options and not any(_ends(x, fruitful) for x in options):
+            return False
+    needed, known = _entries(schema.get("allOf")), schema.get("properties")
+    if schema.get("type") == "object" and isinstance(known, Mapping):
+        needed = [
+            *needed,
+            *(
+                known[x]
+                for x in _entries(schema.get("required"))
+                if isinstance(x, str) and x in known
+            ),
+        ]
+    if (
+        schema.get("type") == "array"
+        and isinstance(schema.get("minItems"), int)
+        and schema["minItems"] > 0
+    ):
+        needed = [*needed, schema.get("items")]
+    ref = schema.get("$ref")
+    return (not isinstance(ref, str) or ref in fruitful) and all(_ends(x, fruitful) for x in needed)
+
+
+def references(value: Any, depth: int = 0) -> set[str]:
+    """All that is referred to, anywhere. Raises RequestError for a schema that is nested too deeply."""
+    if depth > DEEPEST:
+        raise RequestError(f"json_schema is nested more than {DEEPEST} deep")
+    if isinstance(value, list):
+        return set[str]().union(*(references(x, depth + 1) for x in value))
+    if not isinstance(value, Mapping):
+        return set()
+    own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set[str]()
+    return own.union(*(references(x, depth + 1) for x in value.values()))
+
+
+def _entries(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

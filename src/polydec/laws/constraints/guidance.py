@@ -1,0 +1,265 @@
+"""Grammars through llguidance: a lexer of derivatives and an Earley parser over bytes, and masks over a trie of the tokens.
+
+It is an extra (`pip install 'polydec[grammar]'`). What a grammar allows is what its author wrote: every spelling of it in
+tokens, none of them preferred.
+
+Constraints come from outside, and some bring down whoever compiles them: by a stack that runs over, by hours of work, by
+gigabytes. So each is compiled in a worker first (`trial`, with limits on memory, time and stack), and in this process only
+if that went well: the same text, by the same library, with several times the stack. What became of it is remembered, errors as
+well. The worker starts with the first constraint (some tenths of a second, and again after each that ended it); then a new
+constraint takes about twice what its compilation takes. Compiling and masks let other threads run.
+
+Masks are made in this process: what a step may cost is bounded by the library's own limits (items and states), of which
+`State` says where they are reached.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.base.apart import Busy, Ended, Limits, Worker
+from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError, RequestError
+from polydec.core.types import Vocab
+from polydec.laws.constraints import compiler, pieces
+from polydec.laws.constraints.compiler import library
+
+MEMORY, SECONDS, STACK = 768 << 20, 5.0, 2 << 20
+"""Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;
+bytes of its stack, a quarter of what a thread has here."""
+
+KEPT, HELD = 64, 16 << 20
+"""Constraints that are remembered, and bytes of those that were compiled, all together: dozens of usual schemas."""
+
+_WORKER = Worker(
+    Path(__file__).with_name("trial.py"), Limits(MEMORY, SECONDS, STACK), "a constraint"
+)
+
+
+class State:
+    """Behind a text. matcher: None where nothing is allowed; its mask is computed when it is first asked for.
+
+    Several threads ask the first state of a remembered grammar at once (one plans a request while another decodes), and the
+    library refuses a second caller while a first is inside. So they wait for each other here.
+    """
+
+    __slots__ = ("_alone", "_mask_V", "_matcher")
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+        self._mask_V: Tensor | None = None
+        self._alone = Lock()
+
+    @property
+    def dead(self) -> bool:
+        return self._matcher is None
+
+    def complete(self) -> bool:
+        """Whether the text may end here."""
+        if self.dead:
+            return False
+        with self._alone:
+            return self._matcher.is_accepting()
+
+    def allows(self, token: int) -> bool:
+        if self.dead:
+            return False
+        with self._alone:
+            return bool(self._matcher.validate_tokens([token]))
+
+    def after(self, token: int) -> State:
+        """Behind one more token; `DEAD` where it may not follow."""
+        if self.dead:
+            return DEAD
+        with self._alone:
+            if not self._matcher.validate_tokens([token]):
+                return DEAD
+            matcher = self._matcher.deep_copy()
+        matcher.consume_token(token)
+        return State(matcher)
+
+    def forced(self) -> bytes:
+        """The bytes that must follow; none where the text may end."""
+        if self.dead:
+            return b""
+        with self._alone:
+            return b"" if self._matcher.is_accepting() else self._matcher.compute_ff_bytes()
+
+    def mask(self, ends: tuple[int, ...], size: int) -> Tensor:
+        if self.dead:  # one state for all grammars: it keeps no mask
+            return torch.zeros(size, dtype=torch.bool)
+        with self._alone:
+            if self._mask_V is None:
+                self._mask_V = self._masked(ends, size)
+            return self._mask_V
+
+    def _masked(self, ends: tuple[int, ...], size: int) -> Tensor:
+        complete = self._matcher.is_accepting()
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        error = self._matcher.get_error()
+        if error and not error.startswith("NoExtension"):
+            raise RequestError(
+                sentence(
+                    f"constraint became too complex to follow, so make it simpler: {compiler.first_line(error)}"
+                )
+            )
+        # the library ends a text that cannot go on, complete or not
+        mask_V = torch.from_numpy(np.unpackbits(bits, count=size, bitorder="little")).bool()
+        mask_V[list(ends)] = complete
+        return mask_V
+
+
+DEAD = State(None)
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """The language of a compiled grammar. root: the state before the first token; pieces: the bytes of every id; lark: what was
+    compiled, where that is of use."""
+
+    root: State
+    pieces: tuple[bytes | None, ...]
+    ends: tuple[int, ...]
+    lark: str = ""
+    finite = False
+
+    def start(self) -> State:
+        return self.root
+
+    def step(self, state: State, token: int) -> State:
+        if self.pieces[token] is None:
+            return DEAD  # an end: nothing is behind it
+        return state.after(token)
+
+    def allows(self, state: State, token: int) -> bool:
+        if self.pieces[token] is None:
+            return token in self.ends and state.complete()
+        return state.allows(token)
+
+    def mask(self, state: State) -> Tensor:
+        return state.mask(self.ends, len(self.pieces))
+
+    def forced(self, state: State) -> bytes:
+        return state.forced()
+
+
+def language(kind: str, text: str, called: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
+    """The language of a constraint: a "regex", a "json_schema" or a "grammar" in llguidance's form of Lark. called: how errors
+    name it. Raises RequestError where it is malformed, goes beyond the limits above, or holds no text that tokens can spell, or
+    the library is missing."""
+    library()  # so that it is said at once where it is missing
+    spelled = pieces.of(vocab, ends)
+    last = tuple(sorted(x for x in ends if 0 <= x < vocab.size))
+    known = _vocabulary(spelled, last)
+    compiled = _COMPILED.get(
+        (kind, _digest(text), called, known.number), lambda: _compiled(kind, text, called, known)
+    )
+    if compiled.wrong:
+        raise RequestError(sentence(compiled.wrong))
+    return Grammar(compiled.root, spelled, last, compiled.lark)
+
+
+def grammar(lark: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
+    """The language of a grammar in llguidance's form of Lark; raises as `language` does."""
+    return language("grammar", lark, "grammar", vocab, ends)
+
+
+@dataclass(frozen=True, eq=False)
+class _Vocabulary:
+    """number: by which the worker knows it; sent: the line that tells it; tokens: of this process."""
+
+    number: int
+    sent: bytes
+    tokens: Any
+
+
+_NUMBERS = count()
+
+
+@lru_cache(maxsize=8)
+def _vocabulary(spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> _Vocabulary:
+    number = next(_NUMBERS)
+    told = [None if p is None else p.decode("latin-1") for p in spelled]
+    sent = json.dumps({"number": number, "pieces": told, "ends": ends}).encode() + b"\n"
+    return _Vocabulary(number, sent, compiler.tokenizer(spelled, ends))
+
+
+@dataclass(frozen=True, eq=False)
+class _Compiled:
+    """root: the state before the first token; lark: what it is compiled of; held: bytes that it takes; wrong: why there is
+    none."""
+
+    root: State = DEAD
+    lark: str = ""
+    held: int = 0
+    wrong: str = ""
+
+
+def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Compiled:
+    """In the worker, and then here. Raises RequestError for what may go well another time."""
+    asked = {"number": vocabulary.number, "kind": kind, "text": text, "called": called}
+    request = json.dumps(asked).encode() + b"\n"
+    try:
+        answer = _WORKER.ask(request)
+        for _ in range(2):  # it may have ended in between, for another's request
+            if "unknown" in answer:
+                _WORKER.ask(vocabulary.sent)
+                answer = _WORKER.ask(request)
+    except Busy as error:
+        raise Busy(sentence(f"constraint cannot be compiled yet: {error}")) from None
+    except Ended as error:
+        if error.again:
+            raise RequestError(sentence(f"{called}: {error}")) from None
+        return _Compiled(wrong=f"{called}: {error}, so make it simpler")
+    except PolydecError as error:
+        raise RequestError(sentence(f"constraint cannot be compiled: {error}")) from None
+    if "unknown" in answer:
+        raise RequestError("constraint cannot be compiled: its process ends again and again")
+    if "error" in answer:
+        return _Compiled(wrong=answer["error"])
+    try:
+        matcher = compiler.matcher(vocabulary.tokens, answer["lark"])
+    except compiler.Malformed as error:  # the worker has just taken it
+        raise RequestError(sentence(f"{called}: {compiler.first_line(str(error))}")) from None
+    return _Compiled(State(matcher), answer["lark"], answer["held"] + len(answer["lark"]))
+
+
+def _digest(text: str) -> bytes:
+    """What a text is remembered by: it may be megabytes, and be refused."""
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+class _Memory:
+    """The constraints that were compiled last, as many as take no more than HELD bytes together."""
+
+    def __init__(self) -> None:
+        self._lock, self._known = Lock(), OrderedDict[Any, _Compiled]()
+
+    def get(self, key: Any, make: Callable[[], _Compiled]) -> _Compiled:
+        with self._lock:
+            compiled = self._known.get(key)
+            if compiled is not None:
+                self._known.move_to_end(key)
+                return compiled
+        compiled = make()  # without the lock: others need not wait
+        with self._lock:
+            self._known[key] = compiled
+            while len(self._known) > KEPT or sum(x.held for x in self._known.values()) > HELD:
+                self._known.popitem(last=False)
+        return compiled
+
+
+_COMPILED = _Memory()

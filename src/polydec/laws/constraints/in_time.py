@@ -1,0 +1,150 @@
+"""Answers that come to a legal end before their tokens run out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import PolydecError, RequestError
+from polydec.laws.constraints.protocols import Language
+from polydec.laws.constraints.ways import Ways
+
+ROOM = 24
+"""Tokens that are left beside a way out when it is taken, at least, and a quarter of all that there may be at most. In between
+as many as the whole text needs: one token may lengthen the way out by another such text in a list, and such tokens are not
+looked for one by one."""
+AGAIN = 8
+"""Where no way out was short enough, it is looked for again after so many tokens."""
+LONGEST = 600
+"""Tokens of a way out at most."""
+
+
+class Place:
+    """Behind some tokens. inner: the state of the language itself; used: how many tokens there are; look: at how many a way out
+    is looked for; out: the way out that is being taken, None: none is. It is looked for when somebody first asks."""
+
+    __slots__ = ("inner", "look", "out", "used")
+
+    def __init__(
+        self, inner: Any, used: int, look: int, out: tuple[int, ...] | None = None
+    ) -> None:
+        self.inner, self.used, self.look, self.out = inner, used, look, out
+
+
+DEAD = Place(None, 0, 0, ())
+
+
+@dataclass(frozen=True, eq=False)
+class InTime:
+    """The texts of `inner` that end within `most` tokens, the end included, as far as a way out is found: some tokens that lead
+    from a text to a legal end. While there is time, everything is allowed that `inner` allows; when there is hardly more
+    left than the way out takes, its tokens are the only ones.
+
+    It is looked for ever more often the nearer the end is, and by a rule of thumb (`Ways`): it need not be the shortest, and
+    where none is found that fits, nothing is forced, and the answer may be cut as it would have been.
+    ways: of the vocabulary; ends: the ids that end an answer, as `inner` has them.
+
+    Reduces to: `inner` where there is time enough.
+    Source: own; the mask that it bends, as in Willard and Louf, "Efficient guided generation for large language models", 2023.
+    """
+
+    inner: Language[Any]
+    most: int
+    ways: Ways
+    ends: tuple[int, ...]
+    known: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """What ends strings: see `Ways.out`."""
+
+    @property
+    def finite(self) -> bool:
+        return self.inner.finite
+
+    def start(self) -> Place:
+        return self.begin(0)
+
+    def begin(self, used: int) -> Place:
+        """The state at a text before which so many tokens of the answer stand."""
+        return Place(self.inner.start(), used, used)
+
+    def step(self, state: Place, token: int) -> Place:
+        self._look(state)
+        if state.out is None:
+            return Place(self.inner.step(state.inner, token), state.used + 1, state.look)
+        if state.out[:1] != (token,):
+            return DEAD
+        return Place(self.inner.step(state.inner, token), state.used + 1, state.look, state.out[1:])
+
+    def allows(self, state: Place, token: int) -> bool:
+        self._look(state)
+        return (
+            self.inner.allows(state.inner, token)
+            if state.out is None
+            else state.out[:1] == (token,)
+        )
+
+    def mask(self, state: Place) -> Tensor:
+        self._look(state)
+        if state.out is None:
+            return self.inner.mask(state.inner)
+        mask_V = torch.zeros(len(self.ways.pieces), dtype=torch.bool)
+        mask_V[list(state.out[:1])] = True
+        return mask_V
+
+    def forced(self, state: Place) -> bytes:
+        self._look(state)
+        if state.out is None:
+            return self.inner.forced(state.inner)
+        return b"".join(self.ways.pieces[x] or b"" for x in state.out)
+
+    def steered(self, tokens: Sequence[int], before: int = 0) -> int:
+        """How many of these tokens of an answer were the only ones allowed, so that it ended in time; before: how many of them
+        stand before the text."""
+        state, count = self.begin(before), 0
+        for token in tokens[before:]:
+            self._look(state)
+            count += state.out is not None
+            state = self.step(state, token)
+        return count
+
+    def way(self, inner: Any, left: int) -> tuple[int, ...] | None:
+        """A way out of at most so many tokens."""
+        try:
+            return self.ways.out(self.inner, inner, self.ends, min(left, LONGEST), self.known)
+        except PolydecError:  # a grammar may become too complex there, where the answer need not go
+            return None
+
+    @cached_property
+    def whole(self) -> tuple[int, ...]:
+        """A whole text, as short as it was found; none where none was."""
+        return self.way(self.inner.start(), self.most) or ()
+
+    def _look(self, state: Place) -> None:
+        """Find out whether it is time to go."""
+        if state.out is not None or state.used < state.look:
+            return
+        left, room = self.most - state.used, min(max(ROOM, len(self.whole)), self.most // 4)
+        way = self.way(state.inner, left)
+        if way is None:
+            state.look = state.used + AGAIN
+        elif left - len(way) <= room:
+            state.out = way
+        else:  # half of what may still be written freely, so that it may grow as fast
+            state.look = state.used + max(1, (left - len(way) - room) // 2)
+
+
+def in_time(
+    inner: Language[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]
+) -> InTime:
+    """The language, ended within so many tokens. Raises RequestError where no way out of its very beginning is so short."""
+    language = InTime(inner, most, Ways.of(pieces), tuple(ends))
+    if not language.whole:
+        raise RequestError(
+            f"max_tokens is {most}: no text of the constraint was found that ends within so many tokens, so give "
+            "more, or leave finish out"
+        )
+    return language

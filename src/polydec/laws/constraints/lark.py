@@ -1,0 +1,36 @@
+"""A context-free grammar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
+from polydec.core.types import Vocab
+from polydec.laws.constraints import guidance
+
+LONGEST = 1_000_000
+"""Characters of a grammar."""
+
+
+@dataclass(frozen=True)
+class Lark:
+    """The whole answer is derived from the rule `start` of a grammar in Lark's form (as llguidance reads it: terminals in
+    capitals or quotes, /regular expressions/, %json {a schema}, %ignore).
+
+    A rule that only ever leads to itself has no text. Where `start` is such a rule the grammar is refused, and so is one that
+    names tokens (`<|end|>`, `<[10]>`): a constraint is about text.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not 1 <= len(self.text) <= LONGEST:  # pyright: ignore
+            raise RequestError(
+                f"grammar is {shown(self.text)}: it must be a text of 1 to {LONGEST} characters"
+            )
+        whole_text(self.text, "grammar")
+
+    def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
+        return guidance.grammar(self.text, vocab, ends)

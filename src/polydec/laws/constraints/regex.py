@@ -1,0 +1,32 @@
+"""A regular expression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
+from polydec.core.types import Vocab
+from polydec.laws.constraints import guidance
+
+LONGEST = 100_000
+"""Characters of an expression."""
+
+
+@dataclass(frozen=True)
+class Regex:
+    """The whole answer matches `pattern`, in the syntax of Rust's regex crate without look-around and back references."""
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not 1 <= len(self.pattern) <= LONGEST:  # pyright: ignore
+            raise RequestError(
+                f"regex is {shown(self.pattern)}: it must be a text of 1 to {LONGEST} characters"
+            )
+        whole_text(self.pattern, "regex")
+
+    def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
+        called = f"regex is {shown(self.pattern)}"
+        return guidance.language("regex", self.pattern, called, vocab, ends)

@@ -1,0 +1,153 @@
+"""A span of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
+from polydec.core.types import Vocab
+from polydec.laws.constraints import pieces
+
+Places = NDArray[np.int32]
+
+LONGEST = 1_000_000
+"""Characters of a text."""
+
+
+@dataclass(frozen=True)
+class SpanOf:
+    """The answer is a span of `text`: some of its tokens, at least one, as they stand there one after another.
+
+    Spans may begin and end inside words, and not inside characters. A span's first token may also be written without the space
+    in front of it, where there is such a token: an answer begins a text of its own, a span stands inside one.
+
+    Source: Castel et al., "How optimal is greedy decoding for extractive question answering?" (2021).
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not 1 <= len(self.text) <= LONGEST:  # pyright: ignore
+            raise RequestError(
+                f"span is of {shown(self.text)}: it must be a text of 1 to {LONGEST} characters"
+            )
+        whole_text(self.text, "span_of")
+
+    def language(self, vocab: Vocab, ends: frozenset[int]) -> Spans:
+        spelled = pieces.of(vocab, ends)
+        assert vocab.words is not None, "pieces.of has looked"
+        spans = Spans.of(vocab.words.encode(self.text, special=False), spelled, ends)
+        if not spans.mask(spans.start()).any():
+            raise RequestError(
+                f"span is of {shown(self.text)}: no token of this model writes any of it"
+            )
+        return spans
+
+
+WHOLE: Places = np.array([-1], np.int32)
+"""The state before the first token."""
+PARTS = -1
+"""In the place of a token: it stands in no span."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """The language of the spans of some tokens. A state is the places behind the last token written, wherever it may stand.
+
+    tokens_N: PARTS is what spans lie before and after; bare: of a token the one without its leading space; within_N: whether a
+    place lies inside a character, where no span begins or ends, the place behind all included.
+    """
+
+    tokens_N: Places
+    bare: dict[int, int]
+    size: int
+    ends: frozenset[int]
+    within_N: NDArray[np.bool_]
+    finite = True
+
+    @staticmethod
+    def of(
+        tokens: Sequence[int],
+        spelled: Sequence[bytes | None] | None,
+        ends: frozenset[int],
+        size: int = 0,
+    ) -> Spans:
+        """The spans of these tokens. spelled: the bytes of every id, None: not known (then `size` ids are meant, and no span
+        begins without its space). Ends and tokens that write nothing stand in no span."""
+        tokens_N, known = np.array(tokens, np.int32), set(tokens)
+        within_N, silent, bare = (
+            np.zeros(len(tokens_N) + 1, np.bool_),
+            known & ends,
+            dict[int, int](),
+        )
+        if spelled is not None:
+            ids, _ = pieces.by_bytes(tuple(spelled))
+            silent |= {x for x in known if spelled[x] is None}
+            within_N[:-1] = np.isin(tokens_N, [x for x in known if _continues(spelled[x])])
+            for x in known:
+                piece = spelled[x] or b""
+                if piece[:1] == b" " and piece[1:] in ids:
+                    bare[x] = ids[piece[1:]][0]
+        tokens_N[np.isin(tokens_N, list(silent))] = PARTS
+        return Spans(tokens_N, bare, size if spelled is None else len(spelled), ends, within_N)
+
+    @cached_property
+    def _first(self) -> list[int]:
+        """The tokens with which a span may begin."""
+        begin = set(np.unique(self.tokens_N[~self.within_N[:-1]]).tolist()) - {PARTS}
+        return sorted(begin | {self.bare[x] for x in begin if x in self.bare})
+
+    def followers(self, state: Places) -> list[int]:
+        """The tokens that may be written behind a text, ends left out."""
+        if state is WHOLE:
+            return self._first
+        tokens = np.unique(self.tokens_N[self._inside(state)])
+        return tokens[tokens != PARTS].tolist()
+
+    def start(self) -> Places:
+        return WHOLE
+
+    def step(self, state: Places, token: int) -> Places:
+        if state is WHOLE:
+            written = [token, *(x for x, bare in self.bare.items() if bare == token)]
+            there_N = np.isin(self.tokens_N, written) & ~self.within_N[:-1]
+            return (np.flatnonzero(there_N) + 1).astype(np.int32)
+        inside = self._inside(state)
+        return inside[self.tokens_N[inside] == token] + 1
+
+    def allows(self, state: Places, token: int) -> bool:
+        if token in self.ends:
+            return self._complete(state)
+        return len(self.step(state, token)) > 0
+
+    def mask(self, state: Places) -> Tensor:
+        out_V = torch.zeros(self.size, dtype=torch.bool)
+        out_V[self.followers(state)] = True
+        if self._complete(state):
+            out_V[[x for x in self.ends if 0 <= x < self.size]] = True
+        return out_V
+
+    def _inside(self, state: Places) -> Places:
+        """The places that have a token behind them."""
+        return state[state < len(self.tokens_N)]
+
+    def _complete(self, state: Places) -> bool:
+        """Whether a span ends here."""
+        return state is not WHOLE and not bool(self.within_N[state].all())
+
+    def forced(self, state: Places) -> bytes:
+        return b""
+
+
+def _continues(piece: bytes | None) -> bool:
+    """Whether a token begins inside a character."""
+    return bool(piece) and 0x80 <= piece[0] < 0xC0

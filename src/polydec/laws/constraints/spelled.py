@@ -1,0 +1,604 @@
+"""Cells as a schema of the keywords that the grammar library has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+from typing import Any
+
+from polydec.laws.constraints.bounded import edge_let_in
+from polydec.laws.constraints.cases import Contradiction, Inexact, SchemaReader
+from polydec.laws.constraints.cells import (
+    ANYTHING,
+    KINDS,
+    NOTHING,
+    SMALL,
+    ArrayCell,
+    Cell,
+    Conjunction,
+    Extra,
+    Held,
+    NumberCell,
+    ObjectCell,
+    PlainCell,
+    StringCell,
+    both,
+)
+from polydec.laws.constraints.formats import LONGEST, format_pattern
+
+MOST_LISTS, MOST_CHOICES = 400, 400
+"""Lists that are named one by one; ways to choose some of the names of an object."""
+MOST_PARTS = 4000
+"""Parts of what is written."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """Arrays that are named one by one, as JSON values."""
+
+    values: tuple[Any, ...]
+
+
+class SchemaWriter:
+    """What a reader has read, in other words."""
+
+    def __init__(self, reader: SchemaReader) -> None:
+        self._reader = reader
+        self._final = dict[Conjunction, list[Any]]()
+        self._alive = set[Conjunction]()
+        self._names = dict[Conjunction, str]()
+        self._written = dict[str, Any]()
+
+    def written(self) -> dict[str, Any]:
+        """The whole schema. Raises Inexact, or Contradiction."""
+        root = self._reader.root
+        waiting = [root]
+        while waiting:
+            what = waiting.pop()
+            if what in self._final or what == NOTHING:
+                continue
+            if len(self._final) > MOST_PARTS:
+                raise Inexact("#", f"it comes apart into more than {MOST_PARTS} parts")
+            cells = self._final[what] = list(self._resolved(self._reader.cells(what)))
+            waiting += [child for cell in cells for child, _ in _children(cell)]
+        self._find_alive()
+        if root not in self._alive:
+            raise Contradiction("holds no value: what it says is contradictory")
+        out = self._spelled(root, top=True)
+        return {**out, **({"$defs": self._written} if self._written else {})}
+
+    def _find_alive(self) -> None:
+        """Which parts have a finite value."""
+        looking = True
+        while looking:
+            looking = False
+            for what, cells in self._final.items():
+                if what not in self._alive and any(self._lives(cell) for cell in cells):
+                    self._alive.add(what)
+                    looking = True
+
+    def _lives(self, cell: Any) -> bool:
+        return all(child in self._alive for child, needed in _children(cell) if needed)
+
+    # ---- in words ----
+
+    def _part(self, what: Conjunction) -> Any:
+        if what == ANYTHING:
+            return True
+        if what not in self._alive:
+            return False
+        cells = self._final[what]
+        if all(isinstance(x, (PlainCell, NumberCell, StringCell)) for x in cells):
+            return self._spelled(what)
+        if what not in self._names:
+            name = self._names[what] = f"part{len(self._names)}"
+            self._written[name] = None
+            self._written[name] = self._spelled(what)
+        return {"$ref": f"#/$defs/{self._names[what]}"}
+
+    def _spelled(self, what: Conjunction, top: bool = False) -> dict[str, Any]:
+        cells = [x for x in self._final[what] if self._lives(x)]
+        if all(kind in cells for kind in KINDS):
+            return {}
+        values, options = list[Any](), list[dict[str, Any]]()
+        for cell in cells:
+            if isinstance(cell, PlainCell):
+                values += [_PLAIN[x] for x in ("null", "true", "false") if x in cell.values]
+            elif isinstance(cell, _Lists):
+                values += cell.values
+            elif isinstance(cell, (NumberCell, StringCell)) and cell.only is not None:
+                values += sorted(cell.only)
+            elif isinstance(cell, StringCell):
+                options.append(_string(cell))
+            elif isinstance(cell, ArrayCell):
+                options.append(self._array(cell))
+            elif isinstance(cell, ObjectCell):
+                options.append(self._object(cell))
+        options += _numbers([x for x in cells if isinstance(x, NumberCell) and x.only is None])
+        if values:
+            options.append({"enum": values})
+        return options[0] if len(options) == 1 else {"anyOf": options}
+
+    def _array(self, cell: ArrayCell) -> dict[str, Any]:
+        out: dict[str, Any] = {"type": "array"}
+        if cell.prefix:
+            out["prefixItems"] = [self._part(x) for x in cell.prefix]
+        if cell.rest != ANYTHING:
+            out["items"] = self._part(cell.rest)
+        if cell.low:
+            out["minItems"] = cell.low
+        if cell.high is not None:
+            out["maxItems"] = cell.high
+        return out
+
+    def _object(self, cell: ObjectCell) -> dict[str, Any]:
+        out: dict[str, Any] = {"type": "object"}
+        if cell.named:
+            out["properties"] = {name: self._part(value) for name, value in cell.named}
+        if cell.required:
+            out["required"] = list(cell.required)
+        if cell.patterns:
+            out["patternProperties"] = {x: self._part(value) for x, value in cell.patterns}
+        out["additionalProperties"] = self._part(cell.rest)
+        if cell.low:
+            out["minProperties"] = cell.low
+        if cell.high is not None:
+            out["maxProperties"] = cell.high
+        return out
+
+    # ---- what the library has no keyword for ----
+
+    def _resolved(self, cells: Sequence[Cell]) -> Iterator[Any]:
+        count = 0
+        for cell in _joined(cells):
+            found: Iterable[Any] = (cell,)
+            if isinstance(cell, ArrayCell):
+                found = self._arrays(cell)
+            elif isinstance(cell, ObjectCell):
+                found = self._objects(cell)
+            for out in found:
+                count += 1
+                if count > MOST_PARTS:
+                    raise Inexact("#", f"it comes apart into more than {MOST_PARTS} parts")
+                yield out
+
+    def _void(self, what: Conjunction) -> bool:
+        return self._reader.void(what)
+
+    def _arrays(self, cell: ArrayCell) -> Iterator[Any]:
+        cell = self._shortened(cell)
+        for held in cell.held:
+            rest = tuple(x for x in cell.held if x is not held)
+            for some in self._holding(replace(cell, held=rest), held):
+                yield from self._arrays(some)
+            return
+        if cell.distinct is None or (
+            cell.distinct and ((cell.high is not None and cell.high <= 1) or self._differ(cell))
+        ):
+            yield replace(cell, distinct=None, at="")
+            return
+        lists = self._lists(cell)
+        if lists is None:
+            raise Inexact(
+                cell.at,
+                "uniqueItems is kept where the items come from a short list of values (enum), or there is at most one "
+                f"(maxItems), with at most {MOST_LISTS} lists of them",
+            )
+        if lists:
+            yield _Lists(tuple(lists))
+
+    def _shortened(self, cell: ArrayCell) -> ArrayCell:
+        """It ends before the first item that nothing fits."""
+        last = len(cell.prefix) + 1 if cell.high is None else min(cell.high, len(cell.prefix) + 1)
+        for i in range(last):
+            if self._void(cell.item(i)):
+                return replace(cell, prefix=cell.prefix[:i], rest=ANYTHING, high=i)
+        return cell
+
+    def _differ(self, cell: ArrayCell) -> bool:
+        """Whether no two items can be equal."""
+        if cell.high is None or cell.high > len(cell.prefix):
+            return False
+        pairs = combinations(cell.prefix[: cell.high], 2)
+        return all(self._void(both(a, b)) for a, b in pairs)
+
+    def _lists(self, cell: ArrayCell) -> list[Any] | None:
+        """The arrays whose items differ, or do not; None: too many, or no list of values."""
+        places = list[list[Any]]()
+        last = cell.high
+        if last is None:
+            values = self._values(cell.rest)
+            if values is None or not cell.distinct:
+                return None
+            last = len(cell.prefix) + len(values)
+        for i in range(min(last, MOST_LISTS)):
+            values = self._values(cell.item(i))
+            if values is None:
+                return None
+            places.append(values)
+        out, waiting = list[Any](), [list[Any]()]
+        while waiting:
+            begun = waiting.pop(0)
+            keys = [_key(x) for x in begun]
+            if len(begun) >= cell.low and (len(set(keys)) == len(keys)) is cell.distinct:
+                out.append(begun)
+            if len(out) > MOST_LISTS or len(waiting) > MOST_LISTS * 4:
+                return None
+            if len(begun) < len(places):
+                waiting += [
+                    [*begun, x]
+                    for x in places[len(begun)]
+                    if not cell.distinct or _key(x) not in keys
+                ]
+        return out
+
+    def _values(self, what: Conjunction) -> list[Any] | None:
+        """The values of a part, where they are few and have no parts."""
+        out = list[Any]()
+        for cell in self._reader.cells(what):
+            if isinstance(cell, PlainCell):
+                out += [_PLAIN[x] for x in sorted(cell.values)]
+            elif isinstance(cell, (NumberCell, StringCell)) and cell.only is not None:
+                out += sorted(cell.only)
+            else:
+                return None
+        return list({_key(x): x for x in out}.values()) if len(out) <= SMALL else None
+
+    def _holding(self, cell: ArrayCell, held: Held) -> Iterator[ArrayCell]:
+        """The arrays of which so many items are so."""
+        if held.item == ANYTHING:
+            more = ArrayCell(
+                low=held.start + held.low if held.low else 0,
+                high=None if held.high is None else held.start + held.high,
+            )
+            met = cell.meet(more)
+            yield from () if met is None else (met,)
+            return
+        if held.high is not None and held.low > held.high:
+            return
+        if held.high == 0:
+            yield from self._none_is(cell, held)
+            return
+        if held.low == 0 and held.high is None:
+            yield cell
+            return
+        if self._void(held.item):
+            yield from () if held.low else (cell,)
+            return
+        behind = [*cell.prefix[held.start :], cell.rest]
+        if all(self._surely(x, held.item) for x in behind):
+            most = None if held.high is None else held.start + held.high
+            met = cell.meet(ArrayCell(low=held.start + held.low if held.low else 0, high=most))
+            yield from () if met is None else (met,)
+            return
+        surely = sum(
+            self._surely(cell.item(i), held.item) for i in range(held.start, min(cell.low, 1000))
+        )
+        if held.high is None and surely >= held.low:
+            yield cell
+            return
+        last = cell.high
+        if last is None and self._void(both(cell.rest, held.item)):
+            last = len(cell.prefix)  # only these can be
+        if last is None or not isinstance(last, int):
+            raise Inexact(
+                held.at,
+                f"{held.keyword} is kept where there are few items (maxItems), or where each must be so: that only some of "
+                "them are cannot be said",
+            )
+        yield from self._chosen(cell, held, last)
+
+    def _surely(self, what: Conjunction, item: Conjunction) -> bool:
+        """Whether all that fits one fits the other as well."""
+        return all(self._void(both(what, ((not sign, number),))) for sign, number in item)
+
+    def _none_is(self, cell: ArrayCell, held: Held) -> Iterator[ArrayCell]:
+        if len(held.item) != 1:
+            raise Inexact(held.at, f"{held.keyword} is too intricate here: make it simpler")
+        ((sign, number),) = held.item
+        met = cell.meet(ArrayCell((ANYTHING,) * held.start, ((not sign, number),)))
+        yield from () if met is None else (met,)
+
+    def _chosen(self, cell: ArrayCell, held: Held, last: int) -> Iterator[ArrayCell]:
+        """By the places of those that are so."""
+        if len(held.item) != 1:
+            raise Inexact(held.at, f"{held.keyword} is too intricate here: make it simpler")
+        ((sign, number),) = held.item
+        count = 0
+        places = range(held.start, last)
+        most = held.low if held.high is None else min(held.high, len(places))
+        for many in range(held.low, most + 1):
+            for chosen in combinations(places, many):
+                count += 1
+                if count > MOST_CHOICES:
+                    raise Inexact(held.at, f"{held.keyword} leaves too many choices of items here")
+                other = ANYTHING if held.high is None else ((not sign, number),)
+                prefix = tuple(
+                    held.item if i in chosen else other if i >= held.start else ANYTHING
+                    for i in range(last if other else max(chosen, default=-1) + 1)
+                )
+                met = cell.meet(ArrayCell(prefix, other, low=max(chosen, default=-1) + 1))
+                if met is not None:
+                    yield met
+
+    # ---- objects ----
+
+    def _objects(self, cell: ObjectCell) -> Iterator[ObjectCell]:
+        named = [*cell.named]
+        known = dict(named)
+        named += [(x, cell.value(x)) for x in cell.required if x not in known]
+        cell = self._allowed(replace(cell, named=tuple(named)))
+        for extra in cell.extra:
+            left = replace(cell, extra=tuple(x for x in cell.extra if x is not extra))
+            for some in self._having(left, extra):
+                yield from self._objects(some)
+            return
+        if any(self._void(cell.value(x)) for x in cell.required):
+            return
+        yield from self._counted(cell)
+
+    def _allowed(self, cell: ObjectCell) -> ObjectCell:
+        """With names that may be, as values of names and of expressions."""
+        texts = [x for x in self._reader.cells(cell.allowed) if isinstance(x, StringCell)]
+        if any(x.free for x in texts):
+            return replace(cell, allowed=ANYTHING)
+        free = [x for x in texts if x.only is None]
+        listed = dict.fromkeys(
+            name for x in texts for name in sorted((x.only or frozenset()) | x.less)
+        )
+        known = dict(cell.named)
+        names = [*known, *(x for x in listed if x not in known)]
+        named = tuple(
+            (x, cell.value(x) if any(y.fits(x) for y in texts) else NOTHING) for x in names
+        )
+        if not free:
+            listed_only = replace(cell, named=named, patterns=(), rest=NOTHING)
+            return replace(listed_only, allowed=ANYTHING)
+        one = "|".join(f"(?:{_one_pattern(x, cell.at)})" for x in free)
+        if cell.patterns:
+            if set(dict(cell.patterns)) == {_one_pattern(x, cell.at) for x in free}:
+                return replace(cell, named=named, rest=NOTHING, allowed=ANYTHING)
+            raise Inexact(
+                cell.at,
+                "propertyNames beside patternProperties is kept where both say the same expressions: leave one of them out",
+            )
+        return replace(
+            cell, named=named, patterns=((one, cell.rest),), rest=NOTHING, allowed=ANYTHING
+        )
+
+    def _having(self, cell: ObjectCell, extra: Extra) -> Iterator[ObjectCell]:
+        """The objects that have some such property."""
+        texts = [x for x in self._reader.cells(extra.name) if isinstance(x, StringCell)]
+        listed = [x.only for x in texts if x.only is not None]
+        names = dict.fromkeys(name for name, _ in cell.named)
+        if extra.name == extra.value == ANYTHING and not extra.patterns and not self._closed(cell):
+            yield from self._more(cell, extra)
+            return
+        if len(listed) == len(texts):
+            names |= dict.fromkeys(name for some in listed for name in sorted(some))
+        elif not self._closed(cell):
+            raise Inexact(
+                extra.at,
+                f"{extra.keyword} is turned round here (by not, if, oneOf): that some property breaks it can be said where all "
+                "names are known (additionalProperties false)",
+            )
+        for name in names:
+            if extra.may_be(name) and any(x.fits(name) for x in texts):
+                met = cell.meet(ObjectCell(((name, extra.value),), (name,)))
+                if met is not None and not self._void(met.value(name)):
+                    yield met
+
+    def _more(self, cell: ObjectCell, extra: Extra) -> Iterator[ObjectCell]:
+        """The objects with more properties than they have of some names."""
+        names = [x for x in sorted(extra.names) if not self._void(cell.value(x))]
+        maybe = [x for x in names if x not in cell.required]
+        if len(maybe) > 6:
+            raise Inexact(
+                extra.at,
+                f"{extra.keyword} is turned round here (by not, if, oneOf): this is kept to with at most 6 names that are not "
+                "required",
+            )
+        sure = len(names) - len(maybe)
+        for count in range(len(maybe) + 1):
+            for chosen in combinations(maybe, count):
+                absent = tuple((x, NOTHING) for x in maybe if x not in chosen)
+                more = ObjectCell(absent, chosen, low=sure + count + 1, at=extra.at)
+                met = cell.meet(more)
+                if met is not None:
+                    yield met
+
+    def _closed(self, cell: ObjectCell) -> bool:
+        return self._void(cell.rest) and all(self._void(x) for _, x in cell.patterns)
+
+    def _counted(self, cell: ObjectCell) -> Iterator[ObjectCell]:
+        """With as many properties as may be."""
+        if not cell.low and cell.high is None:
+            yield replace(cell, at="")
+            return
+        known = [name for name, value in cell.named if name not in cell.required]
+        maybe = [name for name in known if not self._void(cell.value(name))]
+        sure, closed = len(cell.required), self._closed(cell)
+        low = max(0, cell.low - sure)
+        high = None if cell.high is None else cell.high - sure
+        if high is not None and high < 0:
+            return
+        if closed:
+            high = None if high is None or high >= len(maybe) else high
+            yield from self._choosing(cell, maybe, low, high)
+            return
+        if len(maybe) > 6:
+            raise Inexact(
+                cell.at,
+                "minProperties and maxProperties are kept beside at most 6 names that are not required, or where all names are "
+                "known (additionalProperties false)",
+            )
+        for count in range(len(maybe) + 1):
+            for chosen in combinations(maybe, count):
+                if high is not None and count > high:
+                    continue
+                others = max(0, low - count)
+                if others > 1:
+                    raise Inexact(
+                        cell.at,
+                        f"minProperties is {cell.low}, and other names may be written twice: list all names but one "
+                        "(properties)",
+                    )
+                named = tuple(
+                    (x, value if x in cell.required or x in chosen or x not in maybe else NOTHING)
+                    for x, value in cell.named
+                )
+                yield replace(
+                    cell,
+                    named=named,
+                    required=(*cell.required, *chosen),
+                    low=sure + count + others if others else 0,
+                    high=None if high is None else sure + high,
+                    at="",
+                )
+
+    def _choosing(
+        self, cell: ObjectCell, maybe: Sequence[str], low: int, high: int | None
+    ) -> Iterator[ObjectCell]:
+        """From `low` to `high` of some names, where there are no others."""
+        if low > len(maybe):
+            return
+        allowed = [tuple(maybe)] if high is None else list(islice(combinations(maybe, high), 999))
+        count = 0
+        for names in allowed:
+            for chosen in combinations(names, low):
+                count += 1
+                if count > MOST_CHOICES:
+                    raise Inexact(
+                        cell.at,
+                        f"minProperties and maxProperties leave more than {MOST_CHOICES} choices of names: make it simpler",
+                    )
+                named = tuple(
+                    (x, value if x in cell.required or x in names else NOTHING)
+                    for x, value in cell.named
+                )
+                required = (*cell.required, *chosen)
+                yield replace(cell, named=named, required=required, low=0, high=None, at="")
+
+
+_PLAIN = {"null": None, "true": True, "false": False}
+
+
+def _key(value: Any) -> Any:
+    return (isinstance(value, bool), value)
+
+
+def _children(cell: Any) -> Iterator[tuple[Conjunction, bool]]:
+    """The parts of a cell, each with whether a value must have it."""
+    if isinstance(cell, ArrayCell):
+        yield from ((x, i < cell.low) for i, x in enumerate(cell.prefix))
+        yield cell.rest, cell.low > len(cell.prefix)
+    elif isinstance(cell, ObjectCell):
+        yield from ((value, name in cell.required) for name, value in cell.named)
+        yield from ((value, False) for _, value in cell.patterns)
+        yield cell.rest, False
+
+
+def _joined(cells: Sequence[Cell]) -> list[Cell]:
+    """Integers and fractions that are bounded alike are numbers."""
+    out = list(dict.fromkeys(cells))
+    for cell in [x for x in out if isinstance(x, NumberCell) and x.kind == "fraction"]:
+        for other in [x for x in out if isinstance(x, NumberCell) and x.kind != "fraction"]:
+            if replace(other, kind="fraction", at=cell.at) == cell and cell in out:
+                out[out.index(cell)] = replace(other, kind="number")
+                if other.kind == "integer":
+                    out.remove(other)
+    return out
+
+
+def _numbers(cells: Sequence[NumberCell]) -> list[dict[str, Any]]:
+    out = list[dict[str, Any]]()
+    for cell in cells:
+        if cell.kind == "fraction":
+            raise Inexact(
+                cell.at,
+                "integer is turned round here (by not, if, oneOf): numbers that are none cannot be described",
+            )
+        if cell.others:
+            raise Inexact(
+                cell.at,
+                "multipleOf is turned round here (by not, if, oneOf): numbers that are none cannot be described",
+            )
+        some: dict[str, Any] = {"type": cell.kind}
+        if cell.low is not None:
+            some["exclusiveMinimum" if cell.low_open else "minimum"] = cell.low
+        if cell.high is not None:
+            some["exclusiveMaximum" if cell.high_open else "maximum"] = cell.high
+        edges = {k: x for k, x in some.items() if k != "type"}
+        if cell.kind == "number" and (why := edge_let_in(edges)):
+            raise Inexact(cell.at, why)
+        more = [{"multipleOf": x} for x in cell.multiples[1:]]
+        if cell.multiples:
+            some["multipleOf"] = cell.multiples[0]
+        out.append({**some, "allOf": more} if more else some)
+    return out
+
+
+def _string(cell: StringCell) -> dict[str, Any]:
+    for key, others in (("pattern", cell.other_patterns), ("format", cell.other_formats)):
+        if others:
+            raise Inexact(
+                cell.at,
+                f"{key} is turned round here (by not, if, oneOf): texts that do not match it cannot be described",
+            )
+    patterns = [*cell.patterns, *map(format_pattern, cell.formats)]
+    if cell.less:
+        patterns.append(other_than(sorted(cell.less)))
+    out: dict[str, Any] = {"type": "string"}
+    high = min(
+        [
+            *([] if cell.high is None else [cell.high]),
+            *(LONGEST[x] for x in cell.formats if x in LONGEST),
+        ],
+        default=None,
+    )
+    if cell.low:
+        out["minLength"] = cell.low
+    if high is not None:
+        out["maxLength"] = high
+    if patterns:
+        out["pattern"] = patterns[0]
+    more = [{"type": "string", "pattern": x} for x in patterns[1:]]
+    return {"allOf": [out, *more]} if more else out
+
+
+def _one_pattern(cell: StringCell, at: str) -> str:
+    """Names as one expression."""
+    counted = bool(cell.low) or cell.high is not None
+    patterns = [*cell.patterns, *map(format_pattern, cell.formats)]
+    if cell.other_patterns or cell.other_formats or counted + len(patterns) > 1:
+        raise Inexact(
+            at,
+            "propertyNames is kept where it says one thing: one pattern, one format, a length, or a list of names (enum)",
+        )
+    if counted:
+        return f"^(?s:.{{{cell.low},{'' if cell.high is None else cell.high}}})$"
+    return patterns[0] if patterns else "^(?s:.*)$"
+
+
+def other_than(texts: Sequence[str]) -> str:
+    """An expression of all texts but some."""
+    return f"^(?s:{_branches(sorted(set(texts)), 0)})$"
+
+
+def _branches(texts: Sequence[str], at: int) -> str:
+    """All that may follow a beginning of `at` characters that some texts share, so that none of them is spelled."""
+    here = any(len(x) == at for x in texts)
+    by_sign = dict[str, list[str]]()
+    for text in texts:
+        if len(text) > at:
+            by_sign.setdefault(text[at], []).append(text)
+    signs = "".join(map(_sign, by_sign))
+    ways = ["" if not here else None, f"[^{signs}].*" if signs else ".+"]
+    ways += [f"{_sign(x)}(?:{_branches(some, at + 1)})" for x, some in by_sign.items()]
+    return "|".join(x for x in ways if x is not None)
+
+
+def _sign(sign: str) -> str:
+    plain = sign.isalnum() or ord(sign) > 127
+    return sign if plain else f"\\x{ord(sign):02x}"

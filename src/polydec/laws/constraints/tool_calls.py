@@ -1,0 +1,95 @@
+"""Calls of functions, written as the model was taught to, with arguments that obey the functions' schemas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from polydec.base.edge import sentence
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import shown
+from polydec.core.types import Vocab
+from polydec.laws.constraints import guidance
+from polydec.laws.constraints.json_lark import values
+from polydec.laws.constraints.json_schema import JsonSchema
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a model writes a call: `{"name": …, KEY: {…}}`, in tags or by itself."""
+
+    tags: bool = True
+    key: str = "arguments"
+
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+SPACED = MappingProxyType(
+    {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+)
+"""White space of arguments: a space behind each comma and colon, as templates write earlier calls."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """What may be called, and which arguments it takes."""
+
+    name: str
+    arguments: JsonSchema
+
+
+@dataclass(frozen=True)
+class ToolCalls:
+    """The answer is a call of one of the functions, or several calls where `many`.
+
+    text: it may say something as well, or call nothing. In tags all is text up to an opening tag, and behind a closing one;
+    by itself a call is the whole answer, and an answer that begins with `{` or `[` is one. said: instead of a call it may be
+    a value of this schema; only in tags, which tell the two apart.
+    """
+
+    functions: tuple[Function, ...]
+    form: Form = Form()
+    many: bool = True
+    text: bool = False
+    said: JsonSchema | None = None
+
+    def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
+        bodies = [f'f{at} "}}"' for at in range(len(self.functions))]
+        rules = [self._start, f"body: {' | '.join(bodies)}"]
+        for at, function in enumerate(self.functions):
+            head = f'{{"name": {_json(function.name)}, "{self.form.key}": '
+            try:
+                schema = function.arguments.followed(vocab, ends)
+            except PolydecError as error:
+                raise RequestError(sentence(f"function {shown(function.name)}: {error}")) from None
+            rules.append(f"f{at}: {_json(head)} a{at}\na{at}: {values(schema, SPACED)}")
+        if self.said is not None:
+            rules.append(f"said: {values(self.said.followed(vocab, ends))}")
+        return guidance.language("grammar", "\n".join([*rules, self._text]), "tools", vocab, ends)
+
+    @property
+    def _start(self) -> str:
+        """The rules of an answer, where `body` is a call's object."""
+        aside = " | said" if self.said is not None else ""
+        if not self.form.tags:
+            calls = 'body | "[" body (", " body)* "]"' if self.many else "body"
+            return f"start: {calls}{' | REST?' if self.text else ''}"
+        call = f"call: {_json(OPEN)} inside\ninside: {_json(chr(10))} body {_json(chr(10) + CLOSE)}"
+        if self.text:
+            return (
+                f"start: {'(lead inside)* REST?' if self.many else 'lead inside | REST?'}\n{call}"
+            )
+        return f"start: {'call (SPACE call)*' if self.many else 'call'}{aside}\n{call}"
+
+    @property
+    def _text(self) -> str:
+        """What is said: up to the first opening tag, or to the end where there is none."""
+        anything = "/(.|\\n)+/"
+        never = f"/(.|\\n)*{OPEN}(.|\\n)*/" if self.form.tags else "/[ \\t\\r\\n]*[{\\[](.|\\n)*/"
+        return f"lead[lazy]: /(.|\\n)*{OPEN}/\nREST: {anything} & ~{never}\nSPACE: /\\n?/"
+
+
+def _json(text: str) -> str:
+    """A text in quotes, in JSON and in a grammar alike."""
+    return json.dumps(text, ensure_ascii=False)

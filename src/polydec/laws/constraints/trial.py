@@ -1,0 +1,277 @@
+"""A constraint compiled in a process of its own first: the script of a `polydec.base.apart.Worker` (see `guidance`).
+
+It answers by the grammar that came through, which the server then compiles from the same text with the same library, or by
+what is wrong. What is worked out of a schema before (what may stay open, what can be said without a keyword) is worked out
+here as well: a schema holds expressions and references that can keep that busy for hours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.laws.constraints import compiler
+from polydec.laws.constraints.anchors import Anchors
+from polydec.laws.constraints.bounded import bounded
+from polydec.laws.constraints.cases import Contradiction, Inexact
+from polydec.laws.constraints.closed import closed
+from polydec.laws.constraints.compiler import Malformed
+from polydec.laws.constraints.endless import endless, refused
+from polydec.laws.constraints.exact import exact
+from polydec.laws.constraints.finite import finite, references
+from polydec.laws.constraints.formats import with_patterns
+from polydec.laws.constraints.json_lark import lark
+
+LOOKED = 1.0
+"""Seconds of looking for the place in a schema that is wrong."""
+
+Compile = Callable[[str], None]
+"""Compile a grammar. Raises Malformed, or Empty where it holds no text that the tokens can spell."""
+
+
+class Empty(RequestError):
+    """No token can begin a text."""
+
+    def __init__(self) -> None:
+        super().__init__("constraint holds no text that this model's tokens can spell")
+
+
+_VOCABULARIES = dict[int, tuple[Any, tuple[int, ...]]]()
+"""The tokens that were sent, and those that end a text, by the number that the sender gave them."""
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Of a vocabulary that is to be kept, {"number", "pieces", "ends"}: nothing. Of a constraint, {"number", "kind", "text",
+    "called"}: what is compiled in its place, {"lark", "held": bytes}; or why it is not, {"error"}; or {"unknown": true},
+    where the vocabulary must be sent first."""
+    if "pieces" in request:
+        spelled = tuple(None if p is None else p.encode("latin-1") for p in request["pieces"])
+        ends = tuple(request["ends"])
+        _VOCABULARIES[request["number"]] = compiler.tokenizer(spelled, ends), ends
+        return {}
+    if request["number"] not in _VOCABULARIES:
+        return {"unknown": True}
+    called, trial = request["called"], _Trial(*_VOCABULARIES[request["number"]])
+    try:
+        grammar = _KINDS[request["kind"]](request["text"], called, trial.compile)
+    except ValueError as error:
+        return {"error": str(error)}
+    except (MemoryError, RecursionError):
+        return {"error": f"{called}: it is nested too deeply, or takes more memory than it may"}
+    except BaseException as error:  # what narrows a schema expects one; and the library can panic
+        return {"error": f"{called} cannot be read ({type(error).__name__}: {str(error)[:200]})"}
+    return {"lark": grammar, "held": trial.held}
+
+
+@dataclass
+class _Trial:
+    """tokens: the library's table of them; ends: those that end a text; held: bytes that the last grammar takes."""
+
+    tokens: Any
+    ends: tuple[int, ...]
+    held: int = 0
+
+    def compile(self, lark: str) -> None:
+        before = _used()
+        matcher = compiler.matcher(self.tokens, lark)
+        allowed = matcher.is_accepting() or self._goes_on(matcher.compute_bitmask())
+        self.held = max(0, _used() - before)
+        error = matcher.get_error()
+        if error and not error.startswith("NoExtension"):
+            raise Malformed(error)
+        if not allowed:
+            raise Empty
+
+    def _goes_on(self, mask: bytes) -> bool:
+        """Whether a mask allows any token but an end (which the library allows where nothing else is)."""
+        bits = bytearray(mask)
+        for x in self.ends:
+            bits[x >> 3] &= ~(1 << (x & 7))
+        return any(bits)
+
+
+class _Allocated(ctypes.Structure):
+    """What the C library says of its memory."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("fsmblks", "usmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def _used() -> int:
+    """Bytes that are in use here; 0 where the C library does not tell."""
+    with suppress(AttributeError, OSError):
+        told = ctypes.CDLL(None).mallinfo2
+        told.restype = _Allocated
+        memory = told()
+        return int(memory.uordblks + memory.hblkhd)
+    return 0
+
+
+def _regex(pattern: str, called: str, compiles: Compile) -> str:
+    grammar = f"start: /{compiler.library().regex_to_lark(pattern, '')}/"
+    try:
+        compiles(grammar)
+    except Malformed as error:
+        raise RequestError(f"{called}: {said(str(error))}") from None
+    return grammar
+
+
+def said(problem: str) -> str:
+    """The library's complaint about an expression, with the place of what it marks by an underline."""
+    mark = re.search(r"^( +)\^", problem, re.MULTILINE)
+    why = re.search(r"^\s*error: (.*)$", problem, re.MULTILINE)
+    if mark is None or why is None:
+        return compiler.first_line(problem)
+    return f"{why[1]} at character {max(0, len(mark[1]) - 4)}"  # the expression is indented by four spaces
+
+
+def _lark(text: str, called: str, compiles: Compile) -> str:
+    why = refused(text)
+    if why:
+        raise RequestError(f"{called}: {why}")
+    try:
+        compiles(text)
+    except Malformed as error:
+        raise RequestError(f"{called}: {_placed(str(error))}") from None
+    if "start" in endless(text):
+        raise RequestError(
+            f"{called}: rule start derives no text that ends, as it always needs itself again"
+        )
+    return text
+
+
+def _placed(problem: str) -> str:
+    """The library's complaint, with the line of the grammar as it was given."""
+    line = re.match(r"(?:at )?(\d+)\((\d+)\): ", problem)
+    what = compiler.first_line(problem[line.end() :] if line else problem)
+    drawn = len(compiler.PLAIN.splitlines())
+    return f"line {max(1, int(line[1]) - drawn)}, column {line[2]}: {what}" if line else what
+
+
+def _json_schema(text: str, called: str, compiles: Compile) -> str:
+    parsed = json.loads(text)
+    references(parsed)  # raises where it is nested too deeply
+    schema = bounded(parsed)
+    if not finite(schema):
+        raise RequestError(f"{called} holds no finite value: it always needs itself again")
+    if not _counts_names(schema):
+        try:
+            return _grammar(schema, with_patterns, compiles)
+        except Malformed as error:
+            problem = str(error)
+    else:
+        problem = (
+            "minProperties is not kept"  # the library would count a name that is written twice
+        )
+    try:
+        return _grammar(schema, lambda x: with_patterns(exact(x)), compiles)
+    except Inexact as error:
+        raise RequestError(f"{called} at {error.at}: {error}") from None
+    except Contradiction as error:
+        raise RequestError(f"{called} {error}") from None
+    except Malformed as error:
+        raise RequestError(f"{called}: {compiler.first_line(_reason(str(error)))}") from None
+    except (TypeError, KeyError, AttributeError, re.error):  # a keyword that is none
+        where, problem = _place(schema, problem, compiles)
+        raise RequestError(f"{called} at {where}: {compiler.first_line(problem)}") from None
+
+
+def _counts_names(schema: Any) -> bool:
+    """Whether a schema asks for several properties by their number, anywhere."""
+    if isinstance(schema, list):
+        return any(map(_counts_names, schema))
+    if not isinstance(schema, Mapping):
+        return False
+    low = schema.get("minProperties")
+    if isinstance(low, (int, float)) and low > 1:
+        return True
+    return any(_counts_names(x) for key, x in schema.items() if key not in ("const", "enum"))
+
+
+def _grammar(
+    schema: Mapping[str, Any], said: Callable[[Any], Mapping[str, Any]], compiles: Compile
+) -> str:
+    """Without the properties that nobody speaks of; with them, where nothing is left. said: in which words."""
+    own = schema.get("x-guidance")
+    guided = {} if own is None else {"x-guidance": own}
+    try:
+        grammar = lark({**said(closed(schema, Anchors(schema).follow)), **guided})
+        compiles(grammar)
+    except Inexact:
+        raise
+    except RequestError:
+        grammar = lark({**said(schema), **guided})
+        compiles(grammar)
+    return grammar
+
+
+_EACH = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LIST = ("anyOf", "oneOf", "allOf", "prefixItems")
+_ONE = (
+    "items",
+    "additionalProperties",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "propertyNames",
+    "unevaluatedProperties",
+)
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The schemas that stand in a schema, and where."""
+    for key, value in schema.items():
+        if key in _EACH and isinstance(value, Mapping):
+            yield from ((f"{key}/{name}", x) for name, x in value.items() if isinstance(x, Mapping))
+        elif key in _LIST and isinstance(value, list):
+            yield from ((f"{key}/{i}", x) for i, x in enumerate(value) if isinstance(x, Mapping))
+        elif key in _ONE and isinstance(value, Mapping):
+            yield key, value
+
+
+def _place(schema: Mapping[str, Any], problem: str, compiles: Compile) -> tuple[str, str]:
+    """The innermost part of a schema that is refused by itself for the same reason, as a JSON pointer, as far as it is found
+    soon; and the reason."""
+    root = {k: schema[k] for k in ("$defs", "definitions", "$schema", "$id") if k in schema}
+    reason, where, looking, end = _reason(problem), "#", True, time.process_time() + LOOKED
+    while looking:
+        looking = False
+        for path, part in _parts(schema):
+            if time.process_time() > end:
+                break
+            try:
+                compiles(lark({**root, **part}))
+            except Malformed as error:
+                if _reason(str(error)) == reason:
+                    schema, where, looking = part, f"{where}/{path}", True
+                    break
+            except RequestError:
+                continue
+    return where, reason
+
+
+def _reason(problem: str) -> str:
+    return (
+        problem.partition("failed to compile JSON schema: ")[2].partition("\n   1 | ")[0] or problem
+    )
+
+
+_KINDS: Mapping[str, Callable[[str, str, Compile], str]] = {
+    "regex": _regex,
+    "grammar": _lark,
+    "json_schema": _json_schema,
+}

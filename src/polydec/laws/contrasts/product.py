@@ -1,0 +1,45 @@
+"""A product: what both laws find likely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.law import NEG_INF
+from polydec.laws.contrasts._rows import floored
+
+
+@dataclass(frozen=True)
+class Product:
+    """(1 - share) log p + share log q, p being the first law and q the other; of tokens that p rules out nothing is taken.
+
+    share: 0 to 1, how much the other law counts.
+
+    Exact: the law is the definition; a pure function of two rows.
+    Reduces to: the first law at share 0, the other one at 1 (where the first rules nothing out). Raises RequestError outside
+    the range.
+    Source: logarithmic opinion pools, Hinton's product of experts (1999); over bytes, the shallow fusion of Hsu et al., "Let's
+    fuse step by step: a generative fusion decoding algorithm with LLMs for ASR and OCR" (2024), normalised at every byte.
+    """
+
+    share: float = 0.5
+    laws: ClassVar[int] = 1
+    gated: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share <= 1.0:
+            raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
+
+    def opens(self, logp_V: Tensor) -> bool:
+        return True
+
+    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+        if not self.share:
+            return first_V
+        both_V = (1.0 - self.share) * floored(first_V) + self.share * floored(others[0])
+        return torch.where(first_V > NEG_INF, both_V, NEG_INF)

@@ -1,0 +1,66 @@
+"""Allowed tokens: these and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.options import AtLeast, Length, Note, check
+from polydec.core.law import NEG_INF
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import ids, index, or_end
+from polydec.laws.shapers._rule import Rule, Setting
+
+Tokens = Annotated[
+    tuple[int, ...], AtLeast(0), Length(1), Note("none allows all"), "no other tokens than these"
+]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Ban every token but `tokens` (at least one; EOS is banned unless it is one of them). Where an earlier shaper has
+    left none of them, those of `eos` follow that are among `tokens`; where none is, the row stays as it was: nothing can be
+    written then, and the text's guard says so.
+
+    Reduces to: the identity where all tokens are allowed. Raises RequestError for no token or a negative id.
+    Source: vLLM, SamplingParams.allowed_token_ids.
+    """
+
+    tokens: tuple[int, ...]
+    eos: tuple[int, ...] = ()
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check("allowed_token_ids", self.tokens, Tokens)
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        at, out_V = index(ids(self.tokens), logw_V), torch.full_like(logw_V, NEG_INF)
+        out_V[at] = logw_V[at]
+        return or_end(out_V, logw_V, [x for x in self.eos if x in self.tokens])
+
+    def forbids(self, state: None, token: int) -> bool:
+        return token not in self.tokens
+
+
+def make(setting: Setting, *, allowed_token_ids: Tokens | None = None) -> Allowed | None:
+    return None if allowed_token_ids is None else Allowed(allowed_token_ids, setting.eos)
+
+
+RULE = Rule(
+    "allowed_token_ids",
+    make,
+    {"transformers": 90, "vllm": 10, "llamacpp": 30},
+    always=True,
+    token_ids=("allowed_token_ids",),
+)

@@ -1,0 +1,93 @@
+"""Exploratory annealed decoding: a temperature that starts high and falls along the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.options import Above, AtLeast, Note, Within, check
+from polydec.core.types import Reads
+from polydec.laws.shapers._rule import Rule, Setting
+
+Start = Annotated[
+    float,
+    Within(0, 1000),
+    Note("0 changes nothing, 1.2 is published"),
+    "annealing: the temperature with which an answer begins",
+]
+End = Annotated[
+    float, Within(0.00001, 1000), "annealing: the temperature below which it never falls"
+]
+Scale = Annotated[
+    float, Above(0), Note("it falls by e - 1 in that time"), "annealing: tokens that the fall takes"
+]
+Warmup = Annotated[int, AtLeast(0), "annealing: first tokens, which have temperature 1"]
+
+
+@dataclass(frozen=True)
+class Annealed:
+    """w / tau(t) at token t of the answer (0 is the first): tau is 1 for t < warmup, then
+    max(1 + start - exp(t / scale), end). It falls through 1 at t = scale ln(start) and reaches `end` at
+    scale ln(1 + start - end). A temperature beside it divides once more.
+
+    start_at: start, above 0, to 1,000; end_at: end, 0.00001 to 1,000; scale: tokens, above 0 (the published code has 20 times
+    its d_0 of 25);
+    warmup: 0 and more.
+
+    Reduces to: a constant temperature `end` at warmup 0 where end >= start; the identity where both are 1. Raises RequestError
+    outside the ranges.
+    Source: "Let it calm: exploratory annealed decoding for verifiable reinforcement learning", 2025.
+    """
+
+    start_at: float = 1.2
+    end_at: float = 0.1
+    scale: float = 500.0
+    warmup: int = 10
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check("anneal_start", self.start_at, Start)
+        check("anneal_end", self.end_at, End)
+        check("anneal_scale", self.scale, Scale)
+        check("anneal_warmup", self.warmup, Warmup)
+
+    def start(self, prompt: Sequence[int]) -> int:
+        return 0
+
+    def step(self, state: int, token: int) -> int:
+        return state + 1
+
+    def shape(self, state: int, logw_V: Tensor) -> Tensor:
+        return (logw_V - logw_V.max()) / self.temperature(
+            state
+        )  # beside another temperature it must not overflow
+
+    def temperature(self, t: int) -> float:
+        """At token t of the answer."""
+        if t < self.warmup:
+            return 1.0
+        return max(1.0 + self.start_at - math.exp(min(t / self.scale, 40.0)), self.end_at)
+
+
+def make(
+    setting: Setting,
+    *,
+    anneal_start: Start = 0.0,
+    anneal_end: End = 0.1,
+    anneal_scale: Scale = 500.0,
+    anneal_warmup: Warmup = 10,
+) -> Annealed | None:
+    return Annealed(anneal_start, anneal_end, anneal_scale, anneal_warmup) if anneal_start else None
+
+
+RULE = Rule(
+    "anneal",
+    make,
+    {"transformers": 101, "vllm": 101, "llamacpp": 181},
+    counts=("anneal_start", "anneal_end", "anneal_scale", "anneal_warmup"),
+)

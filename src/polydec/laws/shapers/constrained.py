@@ -1,0 +1,58 @@
+"""Constrained: no text but those of a language."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import NEG_INF
+from polydec.core.types import Reads
+from polydec.laws.constraints.protocols import Language
+from polydec.laws.shapers._rows import or_end
+from polydec.laws.shapers._rule import Rule, Setting
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """Ban every token with which the answer is no beginning of a text of `language`, and ends before it is whole.
+
+    The answer begins behind the prompt: what the prompt holds is no part of it. Where an earlier shaper has left no allowed
+    token, those of `eos` follow that are allowed; where none is, the row stays as it was: nothing can be written then, and the
+    text's guard says so.
+
+    What is left is made to add up to 1 at every token. That is not the model's law of the texts that are allowed: see
+    docs/constraints.md.
+
+    Reduces to: the identity where all texts are allowed.
+    Source: Willard and Louf, "Efficient guided generation for large language models", 2023.
+    """
+
+    language: Language[Any]
+    eos: tuple[int, ...] = ()
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def start(self, prompt: Sequence[int]) -> Any:
+        return self.language.start()
+
+    def step(self, state: Any, token: int) -> Any:
+        return self.language.step(state, token)
+
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        mask_V = self.language.mask(state).to(logw_V.device)
+        out_V = torch.where(mask_V, logw_V, NEG_INF)
+        return or_end(out_V, logw_V, [x for x in self.eos if self.language.allows(state, x)])
+
+    def forbids(self, state: Any, token: int) -> bool:
+        return not self.language.allows(state, token)
+
+
+def make(setting: Setting) -> Constrained | None:
+    return None if setting.language is None else Constrained(setting.language, setting.eos)
+
+
+RULE = Rule("constraint", make, {"transformers": 95, "vllm": 5, "llamacpp": 5}, always=True)

@@ -1,0 +1,153 @@
+"""CyclicReflex: words of reflection get likelier and less likely in turns while a model thinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import AtLeast, Note, Within, check
+from polydec.core.types import Reads, Words
+from polydec.laws.shapers._rows import ids, index
+from polydec.laws.shapers._rule import Rule, Setting
+
+WORDS = ("wait", "Wait", "but", "But", "Alternatively")
+END = "</think>"
+
+Amplitude = Annotated[
+    float,
+    Within(-100, 100),
+    Note("0 changes nothing, 5 is published"),
+    "CyclicReflex: what is added at most to the logits of words of reflection",
+]
+Period = Annotated[int, AtLeast(1), "CyclicReflex: tokens of a period"]
+Shift = Annotated[float, Within(0, 1), "CyclicReflex: where in the period an answer begins"]
+Until = Annotated[
+    int, AtLeast(0), "CyclicReflex: tokens of the answer behind which nothing is added"
+]
+Tokens = Annotated[
+    tuple[int, ...] | None,
+    AtLeast(0),
+    Note("none: wait, but and alternatively, as the tokenizer spells them"),
+    "CyclicReflex: the words of reflection",
+]
+Ends = Annotated[
+    tuple[int, ...] | None,
+    AtLeast(0),
+    Note("none: </think>, where the tokenizer has it"),
+    "CyclicReflex: tokens behind which the model no longer thinks",
+]
+
+State = tuple[int, bool]  # tokens of the answer, and whether the thinking is over
+
+
+@dataclass(frozen=True)
+class CyclicReflex:
+    """w + delta(u) for `tokens` while none of `ends` stands in the answer, u = frac(n / period + shift) at token n of it
+    (0 is the first). delta is a triangle wave: 0 at 0, amplitude at 1/4, 0 at 1/2, -amplitude at 3/4.
+
+    amplitude: -100 to 100; period: tokens, at least 1; shift: 0 to 1; until: from this token on nothing is added.
+    Reduces to: the identity at amplitude 0. Raises RequestError outside the ranges.
+    Source: "CyclicReflex: improving reasoning models via cyclical reflection token scheduling", 2025.
+    """
+
+    amplitude: float
+    tokens: tuple[int, ...]
+    period: int = 1200
+    shift: float = 0.0
+    until: int = 8192
+    ends: tuple[int, ...] = ()
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check("reflex_amplitude", self.amplitude, Amplitude)
+        check("reflex_period", self.period, Period)
+        check("reflex_shift", self.shift, Shift)
+        check("reflex_until", self.until, Until)
+
+    def start(self, prompt: Sequence[int]) -> State:
+        return 0, False
+
+    def step(self, state: State, token: int) -> State:
+        return state[0] + 1, state[1] or token in self.ends
+
+    def shape(self, state: State, logw_V: Tensor) -> Tensor:
+        n, over = state
+        if over or n >= self.until:
+            return logw_V
+        at, out_V = index(ids(self.tokens), logw_V), logw_V.clone()
+        out_V[at] = logw_V[at] + self.bias(n)
+        return out_V
+
+    def bias(self, n: int) -> float:
+        """What is added at token n of the answer."""
+        u = (n / self.period + self.shift) % 1.0
+        return 4.0 * self.amplitude * (u if u <= 0.25 else 0.5 - u if u <= 0.75 else u - 1.0)
+
+
+def spelled(words: Words | None, wanted: Sequence[str]) -> tuple[int, ...]:
+    """Ids of the words that are one token, bare or behind a space; none without a tokenizer. What counts is how a token reads,
+    not what was encoded: where a tokenizer puts a space before every text, the token of a bare word has one, and the bare word
+    itself is found behind a line's end."""
+    ids = dict[int, None]()
+    if words is None:
+        return ()
+    for word in wanted:
+        reads = (word.encode(), f" {word}".encode())
+        for text in (word, f" {word}", f"\n{word}"):
+            try:
+                last = words.encode(text, special=False)[-1:]
+            except PolydecError:  # this tokenizer cannot spell it
+                continue
+            ids |= {x: None for x in last if words.pieces[x] in reads}
+    return tuple(ids)
+
+
+def ending(words: Words | None) -> tuple[int, ...]:
+    """The id of </think>, where that is one token."""
+    try:
+        tokens = () if words is None else words.encode(END, special=False)
+    except PolydecError:
+        return ()
+    return tuple(tokens) if len(tokens) == 1 else ()
+
+
+def has_words(shaper: CyclicReflex, setting: Setting) -> None:
+    """Raise RequestError where no word of reflection is known."""
+    if not shaper.tokens:
+        raise RequestError(
+            "reflex_token_ids is none: this tokenizer has none of wait, but and alternatively as one token, so "
+            "give the ids of the words of reflection"
+        )
+
+
+def make(
+    setting: Setting,
+    *,
+    reflex_amplitude: Amplitude = 0.0,
+    reflex_period: Period = 1200,
+    reflex_shift: Shift = 0.0,
+    reflex_until: Until = 8192,
+    reflex_token_ids: Tokens = None,
+    reflex_end_ids: Ends = None,
+) -> CyclicReflex | None:
+    if not reflex_amplitude:
+        return None
+    tokens = spelled(setting.words, WORDS) if reflex_token_ids is None else reflex_token_ids
+    ends = ending(setting.words) if reflex_end_ids is None else reflex_end_ids
+    return CyclicReflex(reflex_amplitude, tokens, reflex_period, reflex_shift, reflex_until, ends)
+
+
+RULE = Rule(
+    "reflex",
+    make,
+    {"transformers": 11, "vllm": 41, "llamacpp": 41},
+    always=True,
+    token_ids=("reflex_token_ids", "reflex_end_ids"),
+    counts=("reflex_amplitude",),
+    check=has_words,
+)

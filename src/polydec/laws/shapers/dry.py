@@ -1,0 +1,152 @@
+"""DRY (don't repeat yourself): the longer a repetition that a token would go on with, the larger its penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, Note, check
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import Ids, ids, index
+from polydec.laws.shapers._rule import Rule, Setting
+
+LARGEST = 1e30  # of a penalty: it must leave the log-weight finite
+
+State = tuple[
+    Ids, Ids
+]  # the window of the text, and per place how much of the text's end also ends there
+
+
+Multiplier = Annotated[
+    float,
+    AtLeast(0),
+    Note("0 changes nothing"),
+    "DRY: taken off the logit of a token that goes on with the shortest repetition that counts",
+]
+Base = Annotated[
+    float, AtLeast(1), "DRY: factor of the penalty for each token that the repetition is longer"
+]
+Allowed = Annotated[int, AtLeast(1), "DRY: length of the shortest repetition that counts"]
+Window = Annotated[
+    int, AtLeast(-1), Note("-1 looks at the whole text"), "DRY: last tokens looked at"
+]
+Breakers = Annotated[
+    tuple[int, ...], AtLeast(0), "DRY: a repetition does not reach across these tokens"
+]
+
+
+@dataclass(frozen=True)
+class Dry:
+    """w - multiplier * base ** (m - allowed_length) for a token that followed an earlier occurrence of the last m tokens
+    of prompt and output, m >= allowed_length being the longest such; a match reaches back to a breaker (left out) or
+    to the window's edge. An occurrence may overlap the end of the text.
+
+    multiplier >= 0 (usual 0.8), base >= 1, allowed_length >= 1, window: tokens looked at (None: all), breakers: token
+    ids. A step and a shape cost O(window).
+
+    Reduces to: the identity at multiplier 0. Raises RequestError outside the ranges.
+    Source: p-e-w, "DRY: a modern repetition penalty", text-generation-webui pull request 5677, 2024.
+    """
+
+    multiplier: float
+    base: float = 1.75
+    allowed_length: int = 2
+    window: int | None = None
+    breakers: tuple[int, ...] = ()
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check("dry_multiplier", self.multiplier, Multiplier)
+        check("dry_base", self.base, Base)
+        check("dry_allowed_length", self.allowed_length, Allowed)
+        if self.window is not None and self.window < 0:
+            raise RequestError(
+                f"dry window is {self.window}: it must be at least 0, or None for the whole text"
+            )
+        check("dry_sequence_breakers", self.breakers, Breakers)
+
+    def start(self, prompt: Sequence[int]) -> State:
+        text_n = ids(prompt)
+        text_n = text_n if self.window is None else text_n[max(0, len(text_n) - self.window) :]
+        run_n, at = np.zeros_like(text_n), np.arange(len(text_n) - 1)
+        for back in range(len(text_n)):
+            at = at[at >= back]
+            at = at[text_n[at - back] == text_n[len(text_n) - 1 - back]]
+            if not len(at) or int(text_n[len(text_n) - 1 - back]) in self.breakers:
+                break
+            run_n[at] += 1
+        return text_n, run_n
+
+    def step(self, state: State, token: int) -> State:
+        text_n, run_n = state
+        longer_n = np.zeros(len(text_n) + 1, dtype=np.int64)
+        if token not in self.breakers:
+            longer_n[1:-1] = run_n[:-1]
+            longer_n[:-1] += 1
+            longer_n[:-1][text_n != token] = 0
+        text_n = np.append(text_n, token)
+        if self.window is not None:
+            cut = max(0, len(text_n) - self.window)
+            text_n, longer_n = text_n[cut:], longer_n[cut:]
+        return text_n, longer_n
+
+    def shape(self, state: State, logw_V: Tensor) -> Tensor:
+        text_n, run_n = state
+        run_n = np.minimum(
+            run_n, np.arange(1, len(run_n) + 1)
+        )  # what a match may take of the window
+        at = np.flatnonzero(run_n >= self.allowed_length)
+        if not len(at) or not self.multiplier:
+            return logw_V
+        with np.errstate(over="ignore"):
+            penalty_n = self.multiplier * np.power(
+                self.base, (run_n[at] - self.allowed_length).astype(np.float64)
+            )
+        order = np.argsort(
+            penalty_n, kind="stable"
+        )  # of a token that followed twice the largest one counts
+        worst = dict(
+            zip(
+                text_n[at + 1][order].tolist(),
+                np.minimum(penalty_n, LARGEST)[order].tolist(),
+                strict=True,
+            )
+        )
+        token, out_V = index(ids(list(worst)), logw_V), logw_V.clone()
+        out_V[token] = logw_V[token] - torch.tensor(
+            list(worst.values()), dtype=logw_V.dtype, device=logw_V.device
+        )
+        return out_V
+
+
+def make(
+    setting: Setting,
+    *,
+    dry_multiplier: Multiplier = 0.0,
+    dry_base: Base = 1.75,
+    dry_allowed_length: Allowed = 2,
+    dry_penalty_last_n: Window = -1,
+    dry_sequence_breakers: Breakers = (),
+) -> Dry | None:
+    window = None if dry_penalty_last_n < 0 else dry_penalty_last_n
+    return (
+        Dry(dry_multiplier, dry_base, dry_allowed_length, window, dry_sequence_breakers)
+        if dry_multiplier
+        else None
+    )
+
+
+RULE = Rule(
+    "dry",
+    make,
+    {"transformers": 50, "vllm": 90, "llamacpp": 90},
+    always=True,
+    token_ids=("dry_sequence_breakers",),
+)

@@ -1,0 +1,61 @@
+"""Epsilon cutoff: tokens of a probability that is not too small."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.options import AtLeast, Below, Note, check
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import at_least
+from polydec.laws.shapers._rule import Rule, Setting
+
+Least = Annotated[
+    float,
+    AtLeast(0),
+    Below(1),
+    Note("0 keeps every token"),
+    "keep tokens of at least this probability",
+]
+
+
+@dataclass(frozen=True)
+class Epsilon:
+    """Keep a token where its probability is at least `epsilon`, 0 <= epsilon < 1 (usual: 3e-4 to 9e-4); the likeliest
+    always stays.
+
+    Reduces to: the identity at 0. Raises RequestError outside the range.
+    Source: Hewitt, Manning and Liang, "Truncation sampling as language model desmoothing", 2022.
+    """
+
+    epsilon: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check("epsilon_cutoff", self.epsilon, Least)
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.epsilon == 0.0:
+            return logw_V
+        return at_least(
+            logw_V, torch.minimum(logw_V.logsumexp(-1) + math.log(self.epsilon), logw_V.max())
+        )
+
+
+def make(setting: Setting, *, epsilon_cutoff: Least = 0.0) -> Epsilon | None:
+    return Epsilon(epsilon_cutoff) if epsilon_cutoff else None
+
+
+RULE = Rule("epsilon_cutoff", make, {"transformers": 150, "vllm": 150, "llamacpp": 150})

@@ -1,0 +1,64 @@
+"""Eta cutoff: an epsilon cutoff that sinks where the law is flat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.options import AtLeast, Below, Note, check
+from polydec.core.law import normalise
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import at_least
+from polydec.laws.shapers._rule import Rule, Setting
+
+Least = Annotated[
+    float,
+    AtLeast(0),
+    Below(1),
+    Note("0 keeps every token"),
+    "keep tokens of at least this probability, or less where the law is flat",
+]
+
+
+@dataclass(frozen=True)
+class Eta:
+    """Keep a token where its probability is at least min(epsilon, sqrt(epsilon) * exp(-entropy)), 0 <= epsilon < 1 (usual:
+    2e-4 to 2e-3); the likeliest always stays.
+
+    Reduces to: the identity at 0. Raises RequestError outside the range.
+    Source: Hewitt, Manning and Liang, "Truncation sampling as language model desmoothing", 2022.
+    """
+
+    epsilon: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check("eta_cutoff", self.epsilon, Least)
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.epsilon == 0.0:
+            return logw_V
+        logp_V, log_eps = normalise(logw_V), math.log(self.epsilon)
+        entropy = -(logp_V.exp() * logp_V).nansum()
+        return at_least(
+            logp_V, torch.minimum((log_eps / 2 - entropy).clamp(max=log_eps), logp_V.max())
+        )
+
+
+def make(setting: Setting, *, eta_cutoff: Least = 0.0) -> Eta | None:
+    return Eta(eta_cutoff) if eta_cutoff else None
+
+
+RULE = Rule("eta_cutoff", make, {"transformers": 160, "vllm": 160, "llamacpp": 160})

@@ -1,0 +1,56 @@
+"""Min-p: tokens at least a fraction as likely as the likeliest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.options import Note, Within, check
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import at_least
+from polydec.laws.shapers._rule import Rule, Setting
+
+Fraction = Annotated[
+    float,
+    Within(0, 1),
+    Note("0 keeps every token"),
+    "keep tokens at least this fraction as likely as the likeliest",
+]
+
+
+@dataclass(frozen=True)
+class MinP:
+    """Keep a token where its probability is at least `p` times that of the likeliest, 0 <= p <= 1.
+
+    Reduces to: the identity at 0; at 1 the likeliest token and its equals stay. Raises RequestError outside the range.
+    Source: Nguyen et al., "Turning up the heat: min-p sampling for creative and coherent LLM outputs", 2024.
+    """
+
+    p: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check("min_p", self.p, Fraction)
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.p == 0.0:
+            return logw_V
+        return at_least(logw_V, logw_V.max() + math.log(self.p))
+
+
+def make(setting: Setting, *, min_p: Fraction = 0.0) -> MinP | None:
+    return MinP(min_p) if min_p else None
+
+
+RULE = Rule("min_p", make, {"transformers": 130, "vllm": 110, "llamacpp": 140})

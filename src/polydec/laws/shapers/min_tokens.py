@@ -1,0 +1,72 @@
+"""Minimum length: the answer does not end before so many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast
+from polydec.core.law import NEG_INF
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import ids, index, or_end
+from polydec.laws.shapers._rule import Rule, Setting
+
+
+@dataclass(frozen=True)
+class MinTokens:
+    """Ban `ends` (EOS ids and stop ids alike) while the output has fewer than `count` tokens, count >= 0. Where an earlier
+    shaper has left nothing else, the row stays as it was: nothing can be written then, and the text's guard says so.
+
+    Reduces to: the identity at 0. Raises RequestError outside the range or for a negative id.
+    Source: vLLM, SamplingParams.min_tokens.
+    """
+
+    count: int
+    ends: tuple[int, ...]
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise RequestError(f"min_tokens is {self.count}: it must be at least 0")
+        if min(self.ends, default=0) < 0:
+            raise RequestError(f"min_tokens has the end token {min(self.ends)}: ids are at least 0")
+
+    def start(self, prompt: Sequence[int]) -> int:
+        return 0
+
+    def step(self, state: int, token: int) -> int:
+        return state + 1
+
+    def shape(self, state: int, logw_V: Tensor) -> Tensor:
+        if state >= self.count:
+            return logw_V
+        out_V = logw_V.clone()
+        out_V[index(ids(self.ends), logw_V)] = NEG_INF
+        return or_end(out_V, logw_V)
+
+    def forbids(self, state: int, token: int) -> bool:
+        return state < self.count and token in self.ends
+
+
+def make(
+    setting: Setting,
+    *,
+    min_tokens: Annotated[
+        int, AtLeast(0), "no EOS, stop id or stop text before so many tokens"
+    ] = 0,
+) -> MinTokens | None:
+    return MinTokens(min_tokens, setting.ends) if min_tokens and setting.ends else None
+
+
+RULE = Rule(
+    "min_tokens",
+    make,
+    {"transformers": 80, "vllm": 30, "llamacpp": 20},
+    always=True,
+    counts=("min_tokens",),
+)

@@ -1,0 +1,93 @@
+"""Momentum decoding: of the likeliest tokens the one that pays for the least repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.base.options import AtLeast, Note, Within, check
+from polydec.core.law import NEG_INF, probs
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import Ids, add, ids
+from polydec.laws.shapers._rule import Rule, Setting
+
+Alpha = Annotated[
+    float,
+    Within(0, 1),
+    Note("0 changes nothing, 0.2 is published"),
+    "momentum: probability that each token of a repeated run costs",
+]
+Candidates = Annotated[int, AtLeast(1), "momentum: how many of the likeliest tokens are looked at"]
+Longest = Annotated[
+    int, Within(1, 64), "momentum: longest repeated run that is told from longer ones"
+]
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Of the k likeliest tokens, log(p - alpha L); all others go. L is the resistance of a token: 0 where it does not stand in
+    the text (prompt and output), else the length, itself counted, of the longest run at the end of the text that it would
+    repeat, `longest` at most. Tokens at or below 0 go too, but for the best of them where nothing is above.
+
+    alpha: 0 to 1; k: at least 1; longest: 1 to 64. With a greedy last rule this is the published, deterministic method; drawn
+    from, it is a variant of ours.
+
+    Reduces to: top-k at alpha 0 (with greedy: greedy decoding). Raises RequestError outside the ranges.
+    Source: Lan et al., "Momentum decoding: open-ended text generation as graph exploration", 2022.
+    """
+
+    alpha: float = 0.2
+    k: int = 5
+    longest: int = 5
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check("momentum_alpha", self.alpha, Alpha)
+        check("momentum_top_k", self.k, Candidates)
+        check("momentum_longest", self.longest, Longest)
+
+    def start(self, prompt: Sequence[int]) -> Ids:
+        return ids(prompt)
+
+    def step(self, state: Ids, token: int) -> Ids:
+        return add(state, token)
+
+    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        value_K, token_K = logw_V.topk(min(self.k, len(logw_V)))
+        token_K = token_K[value_K > NEG_INF].sort().values
+        resistance = [self.resistance(state, x) for x in token_K.tolist()]
+        p_K = probs(torch.log_softmax(logw_V, -1))[token_K]
+        score_K = p_K - self.alpha * torch.tensor(resistance, dtype=p_K.dtype, device=p_K.device)
+        best = score_K.max()
+        left_K = (score_K > 0.0) | ((score_K == best) & (best <= 0.0))
+        out_V = torch.full_like(logw_V, NEG_INF)
+        out_V[token_K[left_K]] = score_K[left_K].clamp(min=1e-30).log().to(logw_V.dtype)
+        return out_V
+
+    def resistance(self, text_n: Ids, token: int) -> int:
+        """How long a run of the text the token would repeat, itself counted: 0 to `longest`."""
+        at, length = np.flatnonzero(text_n == token), 0
+        while len(at) and length < self.longest:
+            length += 1
+            at = at[at >= length]
+            at = at[text_n[at - length] == text_n[-length]] if length <= len(text_n) else at[:0]
+        return length
+
+
+def make(
+    setting: Setting,
+    *,
+    momentum_alpha: Alpha = 0.0,
+    momentum_top_k: Candidates = 5,
+    momentum_longest: Longest = 5,
+) -> Momentum | None:
+    return Momentum(momentum_alpha, momentum_top_k, momentum_longest) if momentum_alpha else None
+
+
+RULE = Rule("momentum", make, {"transformers": 105, "vllm": 105, "llamacpp": 85}, always=True)

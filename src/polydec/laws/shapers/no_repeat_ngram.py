@@ -1,0 +1,81 @@
+"""No repeated n-gram: no token that would complete an n-gram of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, Note
+from polydec.core.law import NEG_INF
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import Ids, add, ids, index, or_end
+from polydec.laws.shapers._rule import Rule, Setting
+
+
+@dataclass(frozen=True)
+class NoRepeatNgram:
+    """Ban every token that followed an earlier occurrence of the last size - 1 tokens of prompt and output, size >= 1
+    (1: no token twice). Where that would leave nothing, those of `eos` follow that are not banned; where none
+    is left, the row stays as it was: nothing can be written then, and the text's guard says so.
+
+    Reduces to: the identity while no n-gram begins again. Raises RequestError outside the range.
+    Source: Paulus, Xiong and Socher, "A deep reinforced model for abstractive summarization", 2018.
+    """
+
+    size: int
+    eos: tuple[int, ...] = ()
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise RequestError(
+                f"no_repeat_ngram_size is {self.size}: NoRepeatNgram needs at least 1 (leave it out to allow all)"
+            )
+
+    def start(self, prompt: Sequence[int]) -> Ids:
+        return ids(prompt)
+
+    def step(self, state: Ids, token: int) -> Ids:
+        return add(state, token)
+
+    def _banned(self, state: Ids) -> Ids:
+        """The tokens that would end an n-gram of the text once more."""
+        at = np.arange(self.size - 1, len(state))  # where the last token of an n-gram stands
+        for back in range(1, self.size):
+            at = at[state[at - back] == state[-back]]
+        return state[at]
+
+    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        banned = self._banned(state) if len(state) >= self.size else ids()
+        if not len(banned):
+            return logw_V
+        out_V = logw_V.clone()
+        out_V[index(banned, logw_V)] = NEG_INF
+        return or_end(out_V, logw_V, [x for x in self.eos if x not in banned])
+
+    def forbids(self, state: Ids, token: int) -> bool:
+        return len(state) >= self.size and token in self._banned(state)
+
+
+def make(
+    setting: Setting,
+    *,
+    no_repeat_ngram_size: Annotated[
+        int,
+        AtLeast(0),
+        Note("0 allows every n-gram"),
+        "no n-gram of this length twice, prompt included",
+    ] = 0,
+) -> NoRepeatNgram | None:
+    return NoRepeatNgram(no_repeat_ngram_size, setting.eos) if no_repeat_ngram_size else None
+
+
+RULE = Rule(
+    "no_repeat_ngram_size", make, {"transformers": 60, "vllm": 80, "llamacpp": 80}, always=True
+)

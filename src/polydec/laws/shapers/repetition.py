@@ -1,0 +1,63 @@
+"""Repetition penalty: tokens that stand in the text get less likely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.options import Note, Within, check
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import Ids, add, ids, index
+from polydec.laws.shapers._rule import Rule, Setting
+
+Penalty = Annotated[
+    float,
+    Within(0.001, 1000),
+    Note("1 changes nothing"),
+    "positive logits of tokens in the text are divided by it, others multiplied",
+]
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """z / penalty where z > 0, z * penalty elsewhere, for every token of prompt and output (EOS too).
+
+    penalty: 0.001 to 1,000 (further out floats would not hold); below 1 it rewards. Defined on logits: it looks at their
+    sign, so it belongs before anything that normalises; after a target that makes its own law it acts on that law's
+    log-weights.
+
+    Reduces to: the identity at 1. Raises RequestError outside the range.
+    Source: Keskar et al., "CTRL: a conditional transformer language model for controllable generation", 2019.
+    """
+
+    penalty: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check("repetition_penalty", self.penalty, Penalty)
+
+    def start(self, prompt: Sequence[int]) -> Ids:
+        return ids(prompt)
+
+    def step(self, state: Ids, token: int) -> Ids:
+        return add(state, token)
+
+    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        at, out_V = index(state, logw_V), logw_V.clone()
+        z = logw_V[at]
+        out_V[at] = torch.where(z > 0, z / self.penalty, z * self.penalty)
+        return out_V
+
+
+def make(setting: Setting, *, repetition_penalty: Penalty = 1.0) -> Repetition | None:
+    return Repetition(repetition_penalty) if repetition_penalty != 1.0 else None
+
+
+RULE = Rule(
+    "repetition_penalty", make, {"transformers": 20, "vllm": 50, "llamacpp": 50}, always=True
+)

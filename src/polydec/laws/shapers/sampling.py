@@ -1,0 +1,297 @@
+"""Sampling parameters under the names that people know, and the shapers that they mean.
+
+Nothing here names a rule: each file of this folder says its fields, their ranges and its place in every order (`RULE`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, make_dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, Signature
+from pkgutil import iter_modules
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
+
+from polydec.base import plugins
+from polydec.base.errors import RequestError
+from polydec.base.options import Option, shown
+from polydec.core.protocols import Shaper
+from polydec.core.types import Reads, Words
+from polydec.laws.constraints.protocols import Language
+from polydec.laws.shapers._guard import Guard, Mask
+from polydec.laws.shapers._rule import ENGINES, Rule, Setting
+from polydec.laws.shapers.names import unknown
+from polydec.laws.shapers.temperature import GREEDY_BELOW
+from polydec.models.sessions.geometry import Geometry
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """Every rule of this folder and of other packages (`plugins.py`) by its name, in the order of vLLM. Raises TypeError where
+    two have one name or field."""
+    known = list(rules_here().values())
+    taken = {rule.name for rule in known}
+    known += plugins.found("shapers", taken, plugins.with_rule, "RULE of that name").values()
+    names = [rule.name for rule in known] + [
+        o.name for rule in known for o in rule.fields if o.name != rule.name
+    ]
+    twice = next((x for x in names if names.count(x) > 1), None)
+    if twice is not None:
+        raise TypeError(f"two rules of sampling are called {twice}, or have a field of that name")
+    return _in_order(known)
+
+
+@cache
+def rules_here() -> Mapping[str, Rule]:
+    """Every rule of this folder; `docs/keywords.py` writes what their fields are into declared.py."""
+    package = import_module("polydec.laws.shapers")
+    files = (
+        m.name
+        for m in iter_modules(package.__path__)
+        if not m.name.startswith("_") and m.name not in ("sampling", "declared", "names")
+    )
+    return _in_order(
+        rule
+        for name in files
+        if (rule := getattr(import_module(f"polydec.laws.shapers.{name}"), "RULE", None))
+    )
+
+
+def _in_order(known: Iterable[Rule]) -> Mapping[str, Rule]:
+    return MappingProxyType(
+        {rule.name: rule for rule in sorted(known, key=lambda r: (r.place["vllm"], r.name))}
+    )
+
+
+@cache
+def fields() -> Mapping[str, Option]:
+    """The fields of `Sampling` by their names: type, range, default and help of each."""
+    return MappingProxyType({o.name: o for rule in rules().values() for o in rule.fields})
+
+
+ORDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        engine: tuple(sorted(rules(), key=lambda name: (rules()[name].place[engine], name)))
+        for engine in ENGINES
+    }
+)
+"""The order of each engine."""
+
+if TYPE_CHECKING:
+    from polydec.laws.shapers.declared import Declared as _Fields
+    from polydec.laws.shapers.declared import Keywords
+else:  # with the fields of other packages' rules
+    Keywords = dict
+    _Fields = make_dataclass(
+        "_Fields",
+        [(o.name, o.type, field(default=o.default)) for o in fields().values()],
+        frozen=True,
+        kw_only=True,
+    )
+
+
+class Sampling(_Fields):
+    """How to sample: a frozen value with one attribute for each of `fields()`; every default is neutral.
+
+    Names are vLLM's, then transformers', then llama.cpp's; `table()` lists them with their ranges. Two that are equal have
+    equal fields; dataclasses.replace changes some of them.
+
+    Raises RequestError with one sentence for a field that is unknown or out of its range, or if the rules leave no token.
+    """
+
+    __signature__ = Signature(  # what notebooks and docs show
+        [
+            Parameter(
+                o.name,
+                Parameter.KEYWORD_ONLY,
+                default=o.default,
+                annotation=Annotated[o.type, o.help],
+            )
+            for o in fields().values()
+        ]
+    )
+
+    def __init__(self, **given: Unpack[Keywords]) -> None:
+        known = fields()
+        for name in given:
+            if name not in known:
+                raise unknown(name, known)
+        for name, option in known.items():
+            object.__setattr__(
+                self, name, option.convert(given[name]) if name in given else option.default
+            )
+        if self.allowed_token_ids is not None and not set(self.allowed_token_ids) - set(
+            self.bad_token_ids
+        ):
+            raise RequestError(
+                "bad_token_ids bans every one of allowed_token_ids: at least one token must be left"
+            )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always written."""
+        return self.temperature < GREEDY_BELOW
+
+    def anywhere(self) -> Sampling:
+        """The same without the fields that name token ids or count tokens: what can be asked of another tokenizer."""
+        foreign = {name for rule in rules().values() for name in (*rule.token_ids, *rule.counts)}
+        return replace(self, **{name: fields()[name].default for name in foreign})
+
+    def check(self, size: int) -> None:
+        """Raise RequestError where an id lies outside a vocabulary of `size` tokens, or no token is left of it."""
+        for name in (name for rule in rules().values() for name in rule.token_ids):
+            high = max(getattr(self, name) or (), default=0)
+            if high >= size:
+                raise RequestError(f"{name} has token {high}: the vocabulary ends at {size - 1}")
+        if len(set(self.bad_token_ids)) == size:
+            raise RequestError(
+                f"bad_token_ids bans all {size} tokens of the vocabulary: at least one must be left"
+            )
+
+
+def _made(sampling: Sampling, setting: Setting) -> dict[str, Shaper[Any] | None]:
+    """Of each rule its shaper, or None where it is off."""
+    return {
+        rule.name: rule.make(setting, **{o.name: getattr(sampling, o.name) for o in rule.fields})
+        for rule in rules().values()
+    }
+
+
+def build_shapers(
+    sampling: Sampling,
+    *,
+    order: str | Sequence[str] = "vllm",
+    eos: Iterable[int] = (),
+    stop_ids: Iterable[int] = (),
+    seed: int = 0,
+    choice: int = 0,
+    words: Words | None = None,
+    geometry: Geometry | None = None,
+    language: Language[Any] | None = None,
+) -> tuple[Shaper[Any], ...]:
+    """The shapers of `sampling` in the order of an engine ("transformers", "vllm", "llamacpp"), or in an order written out
+    (the rules of ORDERS, each once, those that are off may be left out). Neutral rules are left out.
+
+    Greedy (temperature below 1e-5) is the limit of the temperature where it stands: what comes after it, and what cannot
+    move the argmax, is dropped, but penalties, bias and masks always act; Greedy is the last. So a typical or XTC rule
+    acts on a greedy text in llama.cpp's order only, where the temperature comes last.
+
+    `eos` and `stop_ids` are what min_tokens holds back; `seed` and `choice` give XTC its coins; `words` and `geometry` are the
+    target's, which a few rules need (CyclicReflex, Top-W); `language`: the texts that a constraint allows, None: all.
+    Only the order is the engine's: penalties look at the whole text also where llama.cpp looks at 64 tokens.
+    Raises RequestError for an order that is unknown or lacks a rule that is on, and for a rule that needs what is not there.
+    """
+    return tuple(
+        shaper
+        for _, shaper in _acting(
+            sampling,
+            order,
+            Setting(
+                tuple(sorted(eos)),
+                tuple(sorted({*eos, *stop_ids})),
+                seed,
+                choice,
+                words,
+                geometry,
+                language,
+            ),
+        )
+    )
+
+
+def acting(
+    sampling: Sampling, setting: Setting, order: str | Sequence[str] = "vllm"
+) -> tuple[list[str], list[str]]:
+    """Names of the rules that shape a law, in their order, and of those that are on and change nothing, as a greedy text has no
+    unlikely tokens to cut off. Raises RequestError as `build_shapers` does."""
+    names = [name for name, _ in _acting(sampling, order, setting)]
+    return names, [
+        name for name, s in _made(sampling, setting).items() if s is not None and name not in names
+    ]
+
+
+def _acting(
+    sampling: Sampling, order: str | Sequence[str], setting: Setting
+) -> list[tuple[str, Shaper[Any]]]:
+    """The rules that act, by name, in an order."""
+    if isinstance(order, str):
+        if order not in ORDERS:
+            near = get_close_matches(order, ORDERS, 1, 0.0)[0]
+            raise RequestError(
+                f"order is {shown(order)}: it must be one of {', '.join(ORDERS)} (nearest: {near})"
+            )
+        order = ORDERS[order]
+    bad = next((x for x in order if x not in rules()), None)
+    if bad is not None or len(set(order)) != len(order):
+        raise RequestError(
+            f"order has {shown(bad)}: its rules are {', '.join(ORDERS['vllm'])}"
+            if bad is not None
+            else f"order is {', '.join(order)}: each rule may stand in it once"
+        )
+    made = _made(sampling, setting)
+    for name, shaper in made.items():
+        if shaper is not None:
+            rules()[name].check(shaper, setting)
+    lost = next((name for name, s in made.items() if s is not None and name not in order), None)
+    if lost is not None:
+        raise RequestError(f"order lacks {lost}, which is on: add it where it belongs")
+    on = [(name, s) for name in order if (s := made[name]) is not None]
+    at = next((i for i, (_, s) in enumerate(on) if s.reads is Reads.ARGMAX), None)
+    if at is None:
+        return on
+    acts = [
+        (name, s)
+        for i, (name, s) in enumerate(on)
+        if (i < at or rules()[name].always) and not s.keeps_argmax
+    ]
+    return [*acts, on[at]]
+
+
+def sequential(sampling: Sampling) -> tuple[str, ...]:
+    """The rules that are on and have a state: what they do to a law depends on the text before it."""
+    made = _made(sampling, Setting((0,), (0,)))
+    return tuple(name for name, s in made.items() if s is not None and s.start((0,)) is not None)
+
+
+def build_guard(
+    sampling: Sampling,
+    *,
+    eos: Iterable[int] = (),
+    stop_ids: Iterable[int] = (),
+    language: Language[Any] | None = None,
+) -> Guard | None:
+    """What ends a text at which `sampling` and the constraint leave no token; None where no rule forbids any. `eos`, `stop_ids`
+    and `language` as in `build_shapers`."""
+    eos = tuple(sorted(eos))
+    made = _made(sampling, Setting(eos, tuple(sorted({*eos, *stop_ids})), language=language))
+    masks = tuple(
+        (name, cast(Mask, s)) for name, s in made.items() if s is not None and hasattr(s, "forbids")
+    )
+    return Guard(masks) if masks else None
+
+
+def table() -> str:
+    """The fields as a table in Markdown, for the docs."""
+    rows = ["| field | what it is | legal | default |", "|---|---|---|---|"]
+    return "\n".join(
+        rows
+        + [
+            f"| `{o.name}` | {o.help} | {o.legal} | {_plain(o.default)} |"
+            for o in fields().values()
+        ]
+    )
+
+
+def order_table() -> str:
+    """The order of each engine as a table in Markdown."""
+    rows = ["| engine | rules, the first one applied first |", "|---|---|"]
+    return "\n".join(
+        rows + [f"| `{engine}` | {', '.join(order)} |" for engine, order in ORDERS.items()]
+    )
+
+
+def _plain(default: Any) -> str:
+    return "none" if default in (None, ()) else f"{default:g}"

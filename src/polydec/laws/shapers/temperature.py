@@ -1,0 +1,62 @@
+"""Temperature: sharper below one, flatter above."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.options import Note, Within, check
+from polydec.core.types import Reads
+from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers.greedy import Greedy
+
+GREEDY_BELOW = 1e-5
+HIGHEST = 1_000_000
+
+Positive = Annotated[float, Within(GREEDY_BELOW, HIGHEST), Note("Greedy is the limit of 0")]
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """w / temperature, temperature in 0.00001 to a million (for 0 take Greedy): further out floats would not hold.
+
+    Reduces to: the identity at 1, Greedy in the limit of 0. Raises RequestError outside the range.
+    Source: Ackley, Hinton and Sejnowski, "A learning algorithm for Boltzmann machines", 1985.
+    """
+
+    temperature: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check("temperature", self.temperature, Positive)
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        return logw_V / self.temperature
+
+
+def make(
+    setting: Setting,
+    *,
+    temperature: Annotated[
+        float,
+        Within(0, HIGHEST),
+        Note("0 is greedy"),
+        "below 1 sharper, above flatter; greedy below 0.00001",
+    ] = 1.0,
+) -> Greedy | Temperature | None:
+    if temperature < GREEDY_BELOW:
+        return Greedy()
+    return Temperature(temperature) if temperature != 1.0 else None
+
+
+RULE = Rule("temperature", make, {"transformers": 100, "vllm": 100, "llamacpp": 180})

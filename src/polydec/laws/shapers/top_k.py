@@ -1,0 +1,58 @@
+"""Top-k: the k likeliest tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, Note
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import at_least
+from polydec.laws.shapers._rule import Rule, Setting
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Keep every token as likely as the k-th likeliest (k >= 1): all of those that tie with it, so more than k may stay.
+
+    Reduces to: the identity where k is the vocabulary's size or more, Greedy at k = 1 without ties. Raises RequestError
+    outside the range. Source: Fan, Lewis and Dauphin, "Hierarchical neural story generation", 2018.
+    """
+
+    k: int
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise RequestError(
+                f"top_k is {self.k}: TopK needs at least 1 (leave it out to keep every token)"
+            )
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.k >= logw_V.shape[-1]:
+            return logw_V
+        return at_least(logw_V, logw_V.topk(self.k, sorted=False).values.min())
+
+
+def make(
+    setting: Setting,
+    *,
+    top_k: Annotated[
+        int, AtLeast(-1), Note("0 or -1 keeps every token"), "keep so many of the likeliest tokens"
+    ] = 0,
+) -> TopK | None:
+    return TopK(top_k) if top_k > 0 else None
+
+
+RULE = Rule("top_k", make, {"transformers": 110, "vllm": 120, "llamacpp": 110})

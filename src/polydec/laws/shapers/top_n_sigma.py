@@ -1,0 +1,64 @@
+"""Top-n-sigma: tokens within n standard deviations of the largest logit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.base.options import Note
+from polydec.core.law import NEG_INF
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import at_least
+from polydec.laws.shapers._rule import Rule, Setting
+
+
+@dataclass(frozen=True)
+class TopNSigma:
+    """Keep w >= max - n * sigma, n > 0 (usual: 1 to 1.5), sigma being the standard deviation (divided by the count) of the
+    finite log-weights. Which tokens stay does not depend on a temperature before it; a truncation before it narrows sigma.
+
+    Reduces to: the identity as n grows. Raises RequestError outside the range.
+    Source: Tang et al., "Top-n-sigma: not all logits are you need", 2024.
+    """
+
+    n: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.n > 0.0:
+            raise RequestError(
+                f"top_n_sigma is {self.n}: TopNSigma needs a number above 0 (leave it out to keep every token)"
+            )
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        finite_V = logw_V if float(logw_V.min()) > NEG_INF else logw_V[logw_V > NEG_INF]
+        sigma = float(finite_V.std(correction=0))
+        if sigma == 0.0:
+            return logw_V
+        return at_least(logw_V, logw_V.max() - self.n * sigma)
+
+
+def make(
+    setting: Setting,
+    *,
+    top_n_sigma: Annotated[
+        float,
+        Note("0 or less keeps every token"),
+        "keep logits within so many standard deviations of the largest",
+    ] = 0.0,
+) -> TopNSigma | None:
+    return TopNSigma(top_n_sigma) if top_n_sigma > 0.0 else None
+
+
+RULE = Rule("top_n_sigma", make, {"transformers": 170, "vllm": 170, "llamacpp": 100})

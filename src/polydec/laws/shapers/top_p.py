@@ -1,0 +1,62 @@
+"""Top-p (nucleus): the fewest likeliest tokens that together have the mass p."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.options import Above, AtMost, Note, check
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import at_least, by_mass
+from polydec.laws.shapers._rule import Rule, Setting
+
+Mass = Annotated[
+    float,
+    Above(0),
+    AtMost(1),
+    Note("1 keeps every token"),
+    "keep the fewest likeliest tokens that have this mass together",
+]
+
+
+@dataclass(frozen=True)
+class TopP:
+    """In descending order of probability (lower ids first among equals) a token stays where those before it have less
+    than `p` together, 0 < p <= 1. Among equals at the edge only as many stay as are needed.
+
+    Reduces to: the identity at p = 1, Greedy as p goes to 0. Raises RequestError outside the range.
+    Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
+    """
+
+    p: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check("top_p", self.p, Mass)
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.p == 1.0:
+            return logw_V
+        edge, equals = by_mass(logw_V, normalise(logw_V), self.p)
+        out_V = at_least(logw_V, edge)
+        if equals is not None:
+            out_V[(logw_V == edge).nonzero()[equals:, 0]] = NEG_INF
+        return out_V
+
+
+def make(setting: Setting, *, top_p: Mass = 1.0) -> TopP | None:
+    return TopP(top_p) if top_p < 1.0 else None
+
+
+RULE = Rule("top_p", make, {"transformers": 120, "vllm": 130, "llamacpp": 130})

@@ -1,0 +1,146 @@
+"""Top-W: keep the tokens that stand for the whole law, where tokens that mean nearly the same count as near."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import AtLeast, Note, Within, check
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.types import Reads
+from polydec.laws.shapers._rule import Rule, Setting
+from polydec.models.sessions.geometry import Geometry
+
+FIRST, ROUNDS = (
+    0.999,
+    9,
+)  # mass of the pool that the first set holds; how often the set is found anew at most
+
+Mass = Annotated[
+    float,
+    Within(0, 100),
+    Note("0 keeps every token, 2.8 is published"),
+    "Top-W: what the logarithm of the kept mass is worth",
+]
+Entropy = Annotated[float, Within(0, 100), "Top-W: what the entropy of the kept tokens costs"]
+Scale = Annotated[
+    float,
+    Within(0, 100),
+    Note("0 looks at probabilities only"),
+    "Top-W: what the way from a token to the nearest kept one costs",
+]
+Pool = Annotated[int, AtLeast(1), "Top-W: how many of the likeliest tokens may stay"]
+
+
+@dataclass(frozen=True)
+class TopW:
+    """Keeps the set S that minimises g W(p, S) + entropy H(p | S) - mass log p(S), W being the mean distance of a token to the
+    nearest one in S, and a distance 1 - the cosine of two standardised embeddings. With W's potential f held fixed the best
+    set is a prefix of the tokens in descending order of g f + entropy log p, which one scan finds; then f is that of the new
+    set, until nothing changes (9 times at most).
+
+    mass: beta, 0 to 100; entropy: lambda, 0 to 100 (at or above beta one token is left); scale: g, 0 to 100; pool: how many
+    of the likeliest tokens may stay; geometry: of the target's embeddings, None where nobody gave it (`shape` needs it).
+    Equals count in the order of their ids. The likeliest token always stays.
+
+    Reduces to: a set of the likeliest tokens at scale 0; the likeliest alone where mass <= entropy. Raises RequestError outside
+    the ranges.
+    Source: "Top-W: geometry-aware decoding with Wasserstein-regularized truncation and mass penalties", 2026.
+    """
+
+    mass: float
+    entropy: float = 2.2
+    scale: float = 0.6
+    pool: int = 1200
+    geometry: Geometry | None = None
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check("top_w", self.mass, Mass)
+        check("top_w_entropy", self.entropy, Entropy)
+        check("top_w_scale", self.scale, Scale)
+        check("top_w_pool", self.pool, Pool)
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        token_M = self._pooled(logw_V)
+        logp_M = normalise(logw_V.double())[token_M]
+        kept_M = self._kept(logp_M, self._directions(token_M.tolist()))
+        out_V = torch.full_like(logw_V, NEG_INF)
+        out_V[token_M[kept_M]] = logw_V[token_M[kept_M]]
+        return out_V
+
+    def _pooled(self, logw_V: Tensor) -> Tensor:
+        """The likeliest tokens that have any weight, in descending order, equals by their ids."""
+        size = min(self.pool, len(logw_V))
+        edge = logw_V.topk(size).values[-1]
+        token_N = ((logw_V >= edge) & (logw_V > NEG_INF)).nonzero()[:, 0]
+        return token_N[logw_V[token_N].sort(descending=True, stable=True).indices][:size]
+
+    def _directions(self, tokens: Sequence[int]) -> Tensor:
+        if self.geometry is None:
+            raise RequestError(NO_TABLE)
+        return self.geometry.directions(tokens)
+
+    def _kept(self, logp_M: Tensor, where_MH: Tensor) -> Tensor:
+        """Which of the pool stay."""
+        p_M, prior_M = (
+            logp_M.exp(),
+            self.entropy * logp_M.clamp(min=-27.631),
+        )  # the logarithm of 1e-12
+        kept_M = p_M.cumsum(0) - p_M < FIRST * p_M.sum()
+        for _ in range(ROUNDS):
+            far_M = torch.zeros_like(p_M)
+            if self.scale and not kept_M.all():
+                far_M[~kept_M] = 1.0 - (where_MH[~kept_M] @ where_MH[kept_M].T).amax(1)
+            worth_M = prior_M - self.scale * far_M
+            order_M = worth_M.sort(descending=True, stable=True).indices
+            mass_M = p_M[order_M].cumsum(0)
+            score_M = (p_M * worth_M)[order_M].cumsum(0) / mass_M + (
+                self.mass - self.entropy
+            ) * mass_M.log()
+            best_M = torch.zeros_like(kept_M)
+            best_M[order_M[: int(score_M.argmax()) + 1]] = True
+            if torch.equal(best_M, kept_M):
+                break
+            kept_M = best_M
+        return kept_M
+
+
+NO_TABLE = "top_w needs the target's table of embeddings: this target has none, so leave top_w out"
+
+
+def has_table(shaper: TopW, setting: Setting) -> None:
+    """Raise RequestError where the target has no table of embeddings."""
+    try:
+        if setting.geometry is not None:
+            setting.geometry.directions((0,))
+            return
+    except (PolydecError, NotImplementedError):
+        pass
+    raise RequestError(NO_TABLE)
+
+
+def make(
+    setting: Setting,
+    *,
+    top_w: Mass = 0.0,
+    top_w_entropy: Entropy = 2.2,
+    top_w_scale: Scale = 0.6,
+    top_w_pool: Pool = 1200,
+) -> TopW | None:
+    return TopW(top_w, top_w_entropy, top_w_scale, top_w_pool, setting.geometry) if top_w else None
+
+
+RULE = Rule("top_w", make, {"transformers": 135, "vllm": 135, "llamacpp": 145}, check=has_table)

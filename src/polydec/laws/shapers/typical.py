@@ -1,0 +1,62 @@
+"""Typical sampling: tokens whose surprise is close to the expected one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.options import Above, AtMost, Note, check
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.types import Reads
+from polydec.laws.shapers._rows import by_mass
+from polydec.laws.shapers._rule import Rule, Setting
+
+Mass = Annotated[
+    float,
+    Above(0),
+    AtMost(1),
+    Note("1 keeps every token"),
+    "keep tokens of about the expected surprise until they have this mass together",
+]
+
+
+@dataclass(frozen=True)
+class Typical:
+    """In ascending order of |-ln p - entropy| keep tokens until they have the mass `mass` together, 0 < mass <= 1: the one
+    that crosses it stays, and so does whatever ties with it. The likeliest token may go.
+
+    Reduces to: the identity at 1. Raises RequestError outside the range.
+    Source: Meister et al., "Locally typical sampling", 2023.
+    """
+
+    mass: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check("typical_p", self.mass, Mass)
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.mass == 1.0:
+            return logw_V
+        logp_V = normalise(logw_V)
+        entropy = -(logp_V.exp() * logp_V).nansum()  # 0 * -inf of what has no weight counts as 0
+        near_V = -(logp_V + entropy).abs()
+        edge, _ = by_mass(near_V, logp_V, self.mass)
+        return logw_V.masked_fill(near_V < edge, NEG_INF)
+
+
+def make(setting: Setting, *, typical_p: Mass = 1.0) -> Typical | None:
+    return Typical(typical_p) if typical_p < 1.0 else None
+
+
+RULE = Rule("typical_p", make, {"transformers": 140, "vllm": 140, "llamacpp": 120})

@@ -1,0 +1,90 @@
+"""XTC (exclude top choices): now and then, all of the likely tokens but the least likely of them go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from polydec.base.options import Note, Within, check
+from polydec.core.law import NEG_INF
+from polydec.core.rng import Rng
+from polydec.core.types import Reads
+from polydec.laws.shapers._rule import Rule, Setting
+
+Chance = Annotated[
+    float,
+    Within(0, 1),
+    Note("0 changes nothing"),
+    "chance at each position that the likely tokens go, but the least likely of them",
+]
+Threshold = Annotated[
+    float,
+    Within(0, 1),
+    Note("above 0.5 nothing can go"),
+    "from this probability on XTC takes a token for likely",
+]
+
+
+@dataclass(frozen=True)
+class Xtc:
+    """With probability `probability` at each position: where two tokens or more have a probability of at least `threshold`,
+    only the least likely of those (and its equals) stays of them; all tokens below the threshold stay too.
+
+    The coin of a position is drawn at Rng.of(seed, choice).at("xtc", position), position being the number of tokens before
+    it: a shaper is a pure function, so whoever looks at a node, drafter or verifier, once or ten times, sees one law.
+    Coins of different positions are independent of each other and of the text's draws; over seeds the output therefore
+    has the law of a sampler that tosses a coin at every step. For one seed the law is the one given its coins, and that
+    is what lossless methods reproduce. Each choice of a request has coins of its own (`for_choice`).
+
+    0 <= probability <= 1, 0 <= threshold <= 1; above 0.5 nothing can go.
+    Reduces to: the identity at probability 0. Raises RequestError outside the ranges.
+    Source: p-e-w, "Exclude Top Choices (XTC)", text-generation-webui pull request 6335, 2024.
+    """
+
+    probability: float
+    threshold: float = 0.1
+    seed: int = 0
+    choice: int = 0
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check("xtc_probability", self.probability, Chance)
+        check("xtc_threshold", self.threshold, Threshold)
+
+    def start(self, prompt: Sequence[int]) -> int:
+        return len(prompt)
+
+    def step(self, state: int, token: int) -> int:
+        return state + 1
+
+    def for_choice(self, choice: int) -> Xtc:
+        """The same rule with the coins of another choice of the request; states of one serve the other."""
+        return replace(self, choice=choice)
+
+    def shape(self, state: int, logw_V: Tensor) -> Tensor:
+        if not Rng.of(self.seed, self.choice).at("xtc", state).bernoulli(self.probability):
+            return logw_V
+        log_t = math.log(self.threshold) if self.threshold else NEG_INF
+        choices = (logw_V >= logw_V.logsumexp(-1) + log_t).nonzero()[:, 0]
+        w = logw_V[choices]
+        choices, w = choices[w > NEG_INF], w[w > NEG_INF]
+        if len(choices) < 2:
+            return logw_V
+        out_V = logw_V.clone()
+        out_V[choices[w > w.min()]] = NEG_INF
+        return out_V
+
+
+def make(
+    setting: Setting, *, xtc_probability: Chance = 0.0, xtc_threshold: Threshold = 0.1
+) -> Xtc | None:
+    acts = xtc_probability and xtc_threshold <= 0.5
+    return Xtc(xtc_probability, xtc_threshold, setting.seed, setting.choice) if acts else None
+
+
+RULE = Rule("xtc", make, {"transformers": 180, "vllm": 180, "llamacpp": 170})

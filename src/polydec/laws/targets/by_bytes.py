@@ -1,0 +1,438 @@
+"""The law of the next byte that a law of tokens makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.delegating import Closed
+from polydec.core.protocols import Scores
+from polydec.core.types import Draft, Reads, Vocab, Want, Words
+from polydec.laws.targets.contrast import MadeScores
+from polydec.laws.targets.covers import BYTES, Alphabet, Covers, Tip
+from polydec.laws.targets.spelling import spelling
+from polydec.models.sessions.geometry import Geometry
+
+SILENT, ROW = Want(law=Reads.NOTHING), Want()
+WHITE = frozenset(b" \n\t\r")
+"""Bytes behind which a break begins no word."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A prompt in two: what is read as it stands, at least one token, and the symbols that are followed behind it; lead: the
+    bytes that the tokenizer writes before these."""
+
+    tokens: tuple[int, ...]
+    left: tuple[int, ...]
+    lead: bytes = b""
+
+
+@dataclass(frozen=True)
+class ByBytes:
+    """What `target` writes, byte by byte: symbol b < 256 is a byte, 256 + k the mark k, for which no bytes stand (the end of a
+    text, what a chat template sets between turns).
+
+    The chance of a byte adds up all tokens that go on with it, behind every sequence of tokens that spells the text so far or
+    a beginning of it. width: how many sequences that end with the same byte are followed: those that the tokenizer would write
+    first, then those of the fewest tokens. Which ones is decided by the bytes alone, never by weights, so that a whole draft of
+    bytes is one tree of tokens and one pass.
+
+    marks: of each mark the tokens of `target` that mean it, none where it has no such token; words: what symbols mean as text;
+    ends: the marks that end a text; lead: bytes that the tokenizer writes before every text (a space), which a text that
+    begins with nothing fixed begins with; start: tokens that are read before such a text, at least one where nothing else is
+    ever read first; names: how each mark is written in a text, for a model that has no such token; instead: a prompt, and what
+    is read in its place (one of several models may have a prompt of its own).
+
+    A prompt is read as the tokenizer spells it up to its last mark, or up to the last of the bytes `breaks` (a space, a line
+    break) that follows a word; what comes behind that is followed in all its spellings, so a prompt may end inside a word.
+
+    Exact: law, where width is no limit; else that of the target restricted to the sequences that are followed.
+    Reduces to: `target`, where every token is one byte.
+    Source: Phan et al., "Exact byte-level probabilities from tokenized language models for FIM-tasks and model ensembles"
+    (2024), who follow the tokenizer's own spelling only; the width, and choosing by bytes alone, are ours.
+    """
+
+    target: Any
+    marks: tuple[tuple[int, ...], ...]
+    words: Words
+    ends: frozenset[int] = frozenset()
+    width: int = 2
+    lead: bytes = b""
+    start: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    breaks: bytes = b" \n"
+    instead: tuple[tuple[int, ...], Head] | None = None
+
+    def pressed(self, press: Any) -> ByBytes:
+        """The law over bytes of its target over caches that are pressed. Raises RequestError where that cannot read them."""
+        return replace(self, target=self.target.pressed(press))
+
+    @property
+    def layers(self) -> int:
+        """0: layers of tokens cannot run alone for a byte."""
+        return 0
+
+    @property
+    def context(self) -> int:
+        """Tokens, not bytes: as many as the target's."""
+        return self.target.context
+
+    @property
+    def network(self) -> Any:
+        """What runs the target's passes."""
+        return self.target.network
+
+    @property
+    def live(self) -> Any:
+        """The target's sessions."""
+        return self.target.live
+
+    @property
+    def nbytes(self) -> int:
+        """Of the target's cache entries."""
+        return self.target.nbytes
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Bytes lie nowhere: whoever reads it is refused."""
+
+        def embed(tokens: Sequence[int]) -> Tensor:
+            raise _of_tokens("embeddings")
+
+        return Geometry(embed, BYTES)
+
+    @cached_property
+    def vocab(self) -> Vocab:
+        ends = frozenset(BYTES + k for k in self.ends)
+        return Vocab(BYTES + len(self.marks), ends, "bytes", self.words)
+
+    @cached_property
+    def alphabet(self) -> Alphabet:
+        words = self.target.vocab.words
+        if words is None:
+            raise RequestError(
+                "units is bytes: this model has no tokenizer, so what bytes its tokens stand for is not known"
+            )
+        return Alphabet(spelling(words, self.target.vocab.size), self.marks, self.width)
+
+    def fixed(self, prompt: Sequence[int]) -> Head:
+        """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or that no token spells."""
+        head, known = self._split(self._written(prompt)), self.alphabet.spelling.known
+        unspelled = (x for x in head.left if x < BYTES and x not in known)
+        if (bad := next(unspelled, None)) is not None:
+            raise RequestError(
+                f"prompt holds byte {bad} ({bytes([bad])!r}): no token of this model spells it"
+            )
+        return head
+
+    def _split(self, symbols: tuple[int, ...]) -> Head:
+        stop = self._boundary(symbols)
+        while stop:
+            try:
+                tokens = self._spelled(symbols[:stop])
+            except UnicodeDecodeError as why:  # what is no text is followed byte by byte
+                stop = self._boundary(symbols[: why.start])
+                continue
+            begins = symbols[stop - 1] >= BYTES and stop < len(symbols)
+            return Head(tokens, symbols[stop:], self.lead if begins else b"")
+        if self.start:
+            return Head(self.start, symbols, self.lead)
+        mark = next((at for at, x in enumerate(symbols) if x >= BYTES), len(symbols))
+        begun = bytes(symbols[:mark])
+        for n in range(len(begun), 0, -1):  # nothing is read before a first token
+            token = self.alphabet.spelling.token(begun[:n])
+            if token is not None:
+                return Head((token,), symbols[n:])
+        raise RequestError("prompt begins with bytes that no token of the model spells")
+
+    def _boundary(self, symbols: Sequence[int]) -> int:
+        """How many symbols stand before the last place that no token reaches across."""
+        for at in range(len(symbols) - 1, -1, -1):
+            if symbols[at] >= BYTES:
+                return at + 1
+            if at and symbols[at] in self.breaks and symbols[at - 1] not in WHITE:
+                return at
+        return 0
+
+    def _written(self, prompt: Sequence[int]) -> tuple[int, ...]:
+        """The symbols of a prompt; a mark that the model has not is written out."""
+        bad = next((x for x in prompt if not 0 <= x < self.vocab.size), None)
+        if bad is not None:
+            raise RequestError(
+                f"prompt has byte {bad}: ids must lie in 0 to {self.vocab.size - 1} (256 and above are marks)"
+            )
+        out = list[int]()
+        for x in prompt:
+            if x < BYTES or self.marks[x - BYTES]:
+                out.append(x)
+            elif self.names:
+                out += self.names[x - BYTES].encode()
+        return tuple(out)
+
+    def _spelled(self, symbols: Sequence[int]) -> tuple[int, ...]:
+        """The tokenizer's tokens of some symbols. Raises UnicodeDecodeError, counted from the first of them, where bytes
+        between two marks are no text."""
+        words, out, run = self.alphabet.spelling.words, list[int](), bytearray()
+
+        def spell(stop: int) -> None:
+            if not run:
+                return
+            try:
+                out.extend(words.encode(run.decode(), special=False))
+            except UnicodeDecodeError as why:
+                first = stop - len(run) + why.start
+                raise UnicodeDecodeError(
+                    "utf-8", bytes(run), first, first + 1, why.reason
+                ) from None
+            run.clear()
+
+        for at, x in enumerate(symbols):
+            if x < BYTES:
+                run.append(x)
+            else:
+                spell(at)
+                out.append(self.marks[x - BYTES][0])
+        spell(len(symbols))
+        return tuple(out)
+
+    def said(self, prompt: Sequence[int]) -> str:
+        """A prompt as text, its marks written out."""
+        parts = (bytes([x]) if x < BYTES else self.names[x - BYTES].encode() for x in prompt)
+        return b"".join(parts).decode(errors="replace")
+
+    def tokens_of(self, prompt: Sequence[int]) -> int:
+        """At most so many tokens of the target's context does a prompt take."""
+        head = self.fixed(prompt)
+        return len(head.tokens) + len(head.lead) + len(head.left)
+
+    def open(self, prompt: Sequence[int]) -> ByBytesSession:
+        if not prompt:
+            raise RequestError("prompt is empty: at least one byte is needed")
+        return ByBytesSession(self, prompt)
+
+    def begun(self, prompt: Sequence[int]) -> tuple[Head, int, bool]:
+        """What a text begins with: what is read first, how many of its symbols that stands for, and whether the text's last
+        symbol, its root, is among them."""
+        if self.instead is not None:
+            known, head = self.instead
+            if tuple(prompt[: len(known)]) == known:
+                return head, len(known), len(prompt) == len(known)
+        head = self.fixed(prompt)
+        return replace(head, left=()), len(prompt) - len(head.left), not head.left
+
+
+class ByBytesSession(Closed):
+    """The session of the inner law stands at the last token that all covers of the text have in common; the sequences in which
+    they differ, and those of a draft, are its staged tree.
+
+    text: what is committed, the root left out; base: the covers behind as much of it as has been looked at, unread: the rest.
+    whole: what is read first stands for the root as well, so that nothing is added for it. node: where tips stand in the
+    inner tree; scored: whether the inner session holds that tree. draft, covers: what was scored last, and the covers behind
+    each of its nodes; begun: those before its root. gone: the text was cut inside of what is read first, so that all of it
+    is opened anew when it is scored.
+    """
+
+    def __init__(self, law: ByBytes, prompt: Sequence[int]) -> None:
+        self._law = law
+        self._open(law.begun(prompt), prompt)
+
+    def _open(self, begun: tuple[Head, int, bool], prompt: Sequence[int]) -> None:
+        """Stand before the last symbol of a prompt."""
+        head, self._fixed, self._whole = begun
+        self._head, self._gone, self._text = head, False, list(prompt[:-1])
+        self._unread = [*head.lead, *head.left, *self._text[self._fixed :]]
+        self._inner = self._law.target.open(head.tokens)
+        anchor = Tip(head.tokens[-1])
+        self._node, self._tree = {anchor: 0}, Draft.chain(anchor.token)
+        self._scored = False
+        self._base: Covers = (self._law.alphabet.whole(anchor),)
+        self._forget()
+
+    def _forget(self) -> None:
+        """No draft has been scored."""
+        self._draft: Draft | None = None
+        self._begun: Covers = ()
+        self._covers: list[Covers] = []
+
+    async def prefill(self, want: Want) -> Scores:
+        if want.prompt and self._text:
+            return await self._rows(self._text[:1], self._text[1:])
+        await self._inner.prefill(SILENT)
+        if want.last and self._text:
+            return await self._rows(self._text, ())
+        return _scores([], self._law.alphabet)
+
+    async def _rows(self, prompt: Sequence[int], text: Sequence[int]) -> Scores:
+        """The rows behind a prompt and behind each symbol of a text, which a session of their own makes."""
+        twin = self._law.open(prompt)
+        try:
+            return await twin.score(Draft.chain(prompt[-1], text), ROW)
+        finally:
+            twin.close()
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        if draft.state is not None:
+            raise RequestError("state is given: what stands for a byte is a matter of tokens")
+        self._begin(draft.token[0])
+        alphabet, known, new = self._law.alphabet, 0, list[tuple[Tip, Tip]]()
+        if self._draft is not None and draft.extends(self._draft):
+            known, begun = len(self._draft), self._begun
+        else:
+            self._shrink([self._base])
+            begun = self._base
+            for symbol in self._unread:
+                begun, more = alphabet.behind(begun, symbol)
+                new += more
+        covers = self._covers[:known]
+        for i in range(known, len(draft)):
+            if not i and self._whole:
+                covers.append(begun)
+                continue
+            before = covers[draft.parent[i]] if i else begun
+            after, more = alphabet.behind(before, draft.token[i])
+            covers.append(after)
+            new += more
+        await self._feed(new)
+        self._draft, self._begun, self._covers = draft, begun, covers
+        return _scores(covers, alphabet)
+
+    async def _feed(self, new: Sequence[tuple[Tip, Tip]]) -> None:
+        """Let the inner law answer for these tips, each below the other."""
+        anchor, node = next(iter(self._node)), dict(self._node)
+        if anchor.known and not new:
+            return
+        token, parent = list(self._tree.token), list(self._tree.parent)
+        for tip, above in new:
+            node[tip] = len(token)
+            token.append(tip.token)
+            parent.append(node[above])
+        tree = Draft.certain(token, parent)
+        scores = await self._inner.score(tree, ROW)
+        if not anchor.known:
+            anchor.learn(scores, 0, None)
+        for tip, above in new:
+            tip.learn(scores, node[tip], above)
+        self._tree, self._node, self._scored = tree, node, True
+
+    def _shrink(self, kept: Sequence[Covers]) -> None:
+        """Only what these covers stand on is left of the inner tree; what all of them have in common is committed there."""
+        if not self._scored:
+            return
+        paths = [
+            (0, *self._tree.path_to(self._node[tip]))
+            for tip in dict.fromkeys(c.tip for covers in kept for c in covers)
+        ]
+        common = 0
+        for step in zip(*paths):
+            if len(set(step)) > 1:
+                break
+            common = step[0]
+        nodes = sorted({i for path in paths for i in path} | {0})
+        if not common and len(nodes) == len(self._tree):
+            return
+        _, stay, _ = self._tree.below(common, nodes)
+        self._tree = self._inner.keep(nodes, common)
+        place = {old: i for i, old in enumerate(stay)}
+        self._node = {tip: place[i] for tip, i in self._node.items() if i in place}
+
+    def _begin(self, root: int) -> None:
+        """Open the text anew where it was cut so far that its beginning is read otherwise."""
+        if self._gone:
+            self._inner.close()
+            prompt = (*self._text, root)
+            self._open(self._law.begun(prompt), prompt)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        if self._gone or not tokens:
+            self._text += tokens
+            self._forget()
+            return
+        path = [] if self._draft is None else self._draft.nodes_of(tokens)
+        if path:
+            self._base, self._unread = self._covers[path[-1]], list(tokens[len(path) :])
+        else:
+            self._unread += tokens[1:] if self._whole else tokens
+        self._text += tokens
+        self._whole = False
+        self._forget()
+
+    def spelled(self, node: int) -> tuple[float, int]:
+        """Of the text up to a node of the draft that was scored last: the log-probability that a text begins so, behind what
+        was read first, and the tokens of its likeliest spelling there."""
+        return self._law.alphabet.spelled(self._covers[node])
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        draft = self._draft
+        if draft is None:
+            raise RequestError(
+                "no draft has been scored since the last commit: there is nothing to keep"
+            )
+        path, stay, left = draft.below(root, nodes)
+        if root:
+            self._begun, self._whole = self._covers[draft.parent[root]], False
+        self._base, self._unread = self._begun, []
+        self._text += [draft.token[i] for i in path]
+        self._draft, self._covers = left, [self._covers[i] for i in stay]
+        self._shrink([self._begun, *self._covers])
+        return left
+
+    def rewind(self, n: int) -> None:
+        if not 0 <= n <= len(self._text):
+            raise RequestError(
+                f"n is {n}: it must lie in 0 to {len(self._text)}, the committed bytes"
+            )
+        text = self._text[: len(self._text) - n]
+        if len(text) < self._fixed:
+            self._text, self._gone = text, True
+            self._forget()
+            return
+        self._inner.close()
+        self._open((self._head, self._fixed, False), (*text, 0))  # a root, whichever it is
+
+    def _refusal(self, what: str) -> RequestError:
+        return _of_tokens(what)
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        return scores
+
+    def fork(self, choice: int | None = None) -> ByBytesSession:
+        twin = ByBytesSession.__new__(ByBytesSession)
+        twin._law, twin._head, twin._fixed, twin._gone = (
+            self._law,
+            self._head,
+            self._fixed,
+            self._gone,
+        )
+        twin._inner = self._inner.fork(choice)
+        twin._node, twin._tree, twin._scored = dict(self._node), self._tree, self._scored
+        twin._base, twin._unread, twin._whole = self._base, list(self._unread), self._whole
+        twin._text = list(self._text)
+        twin._draft, twin._begun, twin._covers = self._draft, self._begun, list(self._covers)
+        return twin
+
+
+def _of_tokens(what: str) -> RequestError:
+    return RequestError(f"units is bytes: {what} are those of tokens, and a byte has none")
+
+
+class Bare:
+    """What scores of bytes have beside their rows: nothing. base: these scores themselves."""
+
+    hidden_NH = None
+    base: Any
+
+    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+        raise _of_tokens("exits")
+
+
+def _scores(covers: Sequence[Covers], alphabet: Alphabet) -> MadeScores:
+    """Rows that are made when somebody looks."""
+    bare: Any = Bare()
+    bare.base = MadeScores(lambda i: alphabet.weights(covers[i]), bare)
+    return bare.base

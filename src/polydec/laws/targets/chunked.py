@@ -1,0 +1,120 @@
+"""A law behind a prompt whose passages are read chunk by chunk: some as tokens, the others as a vector
+each (REFRAG)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from polydec.core.protocols import Target
+from polydec.laws.targets.softened import Softened
+from polydec.models.learned.passages import Marks, found
+from polydec.models.sessions.soft import entering
+
+
+class Encoder(Protocol):
+    """What makes vectors of chunks (models/learned/kinds/chunk_encoder.py)."""
+
+    @property
+    def marks(self) -> Marks: ...
+    @property
+    def sizes(self) -> Any: ...
+    def state(self, chunk: Sequence[int]) -> Tensor: ...
+    def vector(self, state_W: Tensor) -> Tensor: ...
+    def scores(self, states: Sequence[Tensor]) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What chooses. chunks: tokens of each, in order; rest: the tokens outside of passages."""
+
+    encoder: Encoder
+    chunks: Sequence[tuple[int, ...]]
+    states: Sequence[Tensor]
+    rest: tuple[int, ...]
+
+
+def by_policy(seen: Seen) -> Tensor:
+    """The trained one's scores."""
+    return seen.encoder.scores(seen.states)
+
+
+def by_chance(seen: Seen) -> Tensor:
+    """Any order, the same for the same prompt."""
+    told = blake2b(repr((seen.chunks, seen.rest)).encode(), digest_size=4).digest()
+    dice = torch.Generator().manual_seed(int.from_bytes(told))
+    return torch.rand(len(seen.chunks), generator=dice)
+
+
+def by_likeness(seen: Seen) -> Tensor:
+    """The cosine between a chunk's state and the nearest one of the text around the passages, which
+    is cut and encoded alike."""
+    k = seen.encoder.sizes.size
+    asked = [seen.encoder.state(seen.rest[i : i + k]) for i in range(0, len(seen.rest), k)]
+    both = cosine_similarity(torch.stack(list(seen.states))[:, None], torch.stack(asked)[None], -1)
+    return both.amax(1)
+
+
+def by_words(seen: Seen) -> Tensor:
+    """A retrieval score: tokens of the text around that stand in a chunk, each counted by how few
+    chunks hold it."""
+    holding = Counter(x for chunk in seen.chunks for x in set(chunk))
+    asked = set(seen.rest)
+    return torch.tensor(
+        [sum(1.0 / holding[x] for x in set(chunk) & asked) for chunk in seen.chunks]
+    )
+
+
+SELECTORS: Mapping[str, Callable[[Seen], Tensor]] = {
+    "policy": by_policy,
+    "chance": by_chance,
+    "likeness": by_likeness,
+    "words": by_words,
+}
+"""What scores chunks: those with the highest scores are read as tokens, the first of equal ones."""
+
+
+def chunked(
+    target: Target,
+    prompt: Sequence[int],
+    encoder: Encoder,
+    share: float,
+    scores: Callable[[Seen], Tensor],
+) -> Softened:
+    """`target`, to which the passages of a prompt are shown as chunks of k tokens (none goes beyond
+    its passage, so the last of one may be shorter): floor(share L) of all L as tokens, the others as
+    a vector each, all where they stand. Whoever knows words is given the prompt.
+
+    share: 0 to 1. Exact: the law of `target` behind these vectors. Reduces to: `target` at share 1,
+    and where no passage stands in the prompt.
+    """
+    parts, rest, k = list[tuple[range, bool]](), list[int](), encoder.sizes.size
+    for span, passage in found(prompt, encoder.marks):
+        parts += [(span[i : i + k], passage) for i in range(0, len(span), k)]
+        rest += () if passage else [prompt[at] for at in span]
+    chunks = [tuple(prompt[at] for at in span) for span, passage in parts if passage]
+    states = [encoder.state(chunk) for chunk in chunks]
+    closed = set(range(len(chunks)))
+    if count := int(share * len(chunks) + 1e-9):
+        order = scores(Seen(encoder, chunks, states, tuple(rest))).argsort(
+            descending=True, stable=True
+        )
+        closed -= set(order[:count].tolist())
+    instead, rows, number = list[int](), list[int](), 0
+    for span, passage in parts:
+        if passage and number in closed:
+            state_H = encoder.vector(states[number])
+            rows += [len(instead)] * len(span)
+            instead += entering(state_H[None], target.vocab.size, len(state_H), "a passage")
+        else:
+            rows += range(len(instead), len(instead) + len(span))
+            instead += [prompt[at] for at in span]
+        number += passage
+    return Softened(target, tuple(prompt), tuple(instead), tuple(rows[:-1]))

@@ -1,0 +1,40 @@
+"""A hidden chain of thought: one vector that another model makes of the prompt, in the place of
+steps that it would write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.core.protocols import Session, Target
+from polydec.core.types import Draft, Reads, Want
+from polydec.laws.targets.continued import STATE
+from polydec.laws.targets.thinking import state_behind
+from polydec.models.learned.kinds.thought import Thought
+from polydec.models.sessions.soft import entering
+
+
+@dataclass(frozen=True, eq=False)
+class Compressed:
+    """The model `thinker` reads the prompt, and a mark behind it; of its state there, behind the
+    final norm, `thought` makes one vector (hidden chain of thought, 2024). Nothing of the chain is
+    written. size: of the decoding model's vocabulary; count: 1, or 0 where no vector is made."""
+
+    thinker: Target
+    thought: Thought
+    size: int
+    count: int = 1
+
+    async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
+        vectors = await self._vectors(prompt) if self.count else ()
+        session.commit((prompt[-1], *vectors))
+
+    async def _vectors(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        mark = self.thought.mark
+        session = self.thinker.open((*prompt, mark))
+        try:
+            await session.prefill(Want(law=Reads.NOTHING))
+            state_H = state_behind(await session.score(Draft.chain(mark), STATE), session)
+        finally:
+            session.close()
+        made_H = self.thought.made(state_H)
+        return entering(made_H[None], self.size, len(made_H), "a thought")

@@ -1,0 +1,127 @@
+"""Each token leaves the network at the first depth that is sure of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, inf
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.delegating import Delegating
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.laws.targets.switch import SwitchScores
+
+
+@dataclass(frozen=True)
+class Confident:
+    """The law behind the first of `exits` layers, norm and head whose two likeliest tokens lie at least lambda apart in
+    probability (before shaping). A later token that goes deeper first takes along the states of those that left earlier, so
+    that the keys and values it reads are those of the whole model and a row depends on its text alone.
+
+    exits: ascending depths, the last being all layers; threshold: lambda, 0 (always the first exit) and more (above 1: never
+    early); decay: None: lambda is constant, else 0 and more: at generated token t it is 0.9 lambda + 0.1 exp(-decay t / 128).
+
+    Prompt rows (prefill with want.prompt) are the whole model's: all layers see a prompt.
+
+    Exact: approximate. Rows that leave early are not the whole model's.
+    Reduces to: `target` at threshold above 1.2 (above 1 where decay is None).
+    Source: Schuster et al., "Confident adaptive language modeling" (2022); there, missing keys and values are made from the
+    exit's state instead.
+    """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"states": "its rows leave at several depths"}
+    target: Target
+    exits: tuple[int, ...]
+    threshold: float = 0.9
+    decay: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.exits or list(self.exits) != sorted(set(self.exits)) or self.exits[0] < 1:
+            raise RequestError(
+                f"exits is {self.exits}: it must hold ascending depths of 1 and more"
+            )
+        if not self.threshold >= 0.0:
+            raise RequestError(f"threshold is {self.threshold}: it must be at least 0")
+        if self.decay is not None and not 0.0 <= self.decay < inf:
+            raise RequestError(f"decay is {self.decay}: it must be none, or 0 and more")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def layers(self) -> int:
+        return 0
+
+    def open(self, prompt: Sequence[int]) -> ConfidentSession:
+        return ConfidentSession(self, self.target.open(prompt))
+
+    def bar(self, t: int) -> float:
+        """Lambda at generated token t (0 is the first)."""
+        return (
+            self.threshold
+            if self.decay is None
+            else 0.9 * self.threshold + 0.1 * exp(-self.decay * t / 128)
+        )
+
+
+class ConfidentSession(Delegating):
+    """done: tokens committed since the prompt."""
+
+    def __init__(self, how: Confident, inner: Session, done: int = 0) -> None:
+        self._how, self._inner, self._done = how, inner, done
+        self._scored: Draft | None = None
+
+    async def score(self, draft: Draft, want: Want) -> SwitchScores:
+        if want.exits:
+            raise RequestError(
+                f"exits is {want.exits}: where tokens leave early, no depth can be looked at alone"
+            )
+        chosen: dict[int, Scores] = {}
+        *early, last = self._how.exits
+        for depth in early:
+            scores = await self._inner.part(range(depth)).score(
+                draft, replace(want, base=Reads.ROW)
+            )
+            for i in range(len(draft)):
+                if i not in chosen and _margin(scores.base, i) >= self._how.bar(
+                    self._done + draft.depth[i]
+                ):
+                    chosen[i] = scores
+            if len(chosen) == len(draft):
+                break
+        else:
+            scores = await self._inner.part(range(last)).score(draft, want)
+        self._scored = draft
+        return SwitchScores.by_node([chosen.get(i, scores) for i in range(len(draft))])
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._inner.commit(tokens)
+        self._done += len(tokens)
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        left = self._inner.keep(nodes, root)
+        self._done += self._scored.depth[root] if self._scored is not None else 0
+        self._scored = left
+        return left
+
+    def rewind(self, n: int) -> None:
+        self._inner.rewind(n)
+        self._done = max(0, self._done - n)
+
+    def fork(self, choice: int | None = None) -> ConfidentSession:
+        twin = ConfidentSession(self._how, self._inner.fork(choice), self._done)
+        twin._scored = self._scored
+        return twin
+
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
+        raise RequestError("layers of a model that exits early cannot be chosen again")
+
+
+def _margin(scores: Scores, i: int) -> float:
+    logp = scores.topk(i, 2)[1]
+    return exp(logp[0]) - (exp(logp[1]) if len(logp) > 1 else 0.0)

@@ -1,0 +1,153 @@
+"""Ways in which tokens can spell some bytes, each with the tokens that may come behind it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import NEG_INF
+from polydec.core.protocols import Scores
+from polydec.laws.targets.spelling import Spelling
+
+BYTES = 256
+"""Symbols below this are bytes; those from here on stand for tokens that no bytes spell."""
+
+
+class Tip:
+    """A sequence of tokens, by its last one. odd: how many of its neighbours the tokenizer would not have written so; size: how
+    many tokens it has behind what the session was opened with. What the law says behind it is known once a pass has answered,
+    and is the same whoever asked: sessions share tips."""
+
+    __slots__ = ("_node", "_row_V", "_scores", "logp", "odd", "size", "token")
+
+    def __init__(self, token: int, odd: int = 0, size: int = 0) -> None:
+        self.token, self.odd, self.size, self.logp = token, odd, size, 0.0
+        self._scores: Scores | None = None
+        self._row_V: Tensor | None = None
+        self._node = -1
+
+    @property
+    def known(self) -> bool:
+        return self._scores is not None or self._row_V is not None
+
+    def learn(self, scores: Scores, node: int, above: Tip | None) -> None:
+        """What a pass says behind it, at a node of these scores. above: the sequence without its last token, which knows
+        already; None: it is what the session was opened with."""
+        self._scores, self._node = scores, node
+        if above is not None:
+            self.logp = above.logp + float(above.row_V[self.token])
+
+    @property
+    def row_V(self) -> Tensor:
+        """Log-probabilities of the token behind it."""
+        if self._row_V is None:
+            assert self._scores is not None, "a tip is read before a pass has answered"
+            self._row_V, self._scores = self._scores.row(self._node), None
+        return self._row_V
+
+
+@dataclass(frozen=True, eq=False)
+class Cover:
+    """Bytes spelled by the tokens of `tip` and, where depth is above 0, the first `depth` bytes of a token that is not written
+    yet: one of the run [lo, hi) of the spelling's order."""
+
+    tip: Tip
+    lo: int
+    hi: int
+    depth: int = 0
+
+
+Covers = tuple[Cover, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Alphabet:
+    """The symbols of a text: bytes, and marks that no bytes spell. marks: of each the tokens that mean it, none where the model
+    has no such token; width: how many sequences of tokens are followed that end with the same byte."""
+
+    spelling: Spelling
+    marks: tuple[tuple[int, ...], ...]
+    width: int
+
+    @property
+    def size(self) -> int:
+        return BYTES + len(self.marks)
+
+    @cached_property
+    def _marked(self) -> tuple[Tensor, Tensor]:
+        """The tokens of all marks, and the symbol of each."""
+        pairs = [(x, BYTES + k) for k, tokens in enumerate(self.marks) for x in tokens]
+        return torch.tensor([x for x, _ in pairs], dtype=torch.long), torch.tensor(
+            [k for _, k in pairs], dtype=torch.long
+        )
+
+    def whole(self, tip: Tip) -> Cover:
+        """Nothing but the tokens of a tip."""
+        return Cover(tip, 0, len(self.spelling))
+
+    def behind(self, covers: Covers, symbol: int) -> tuple[Covers, list[tuple[Tip, Tip]]]:
+        """The covers behind one more symbol, and the tips among them that are new, each with the one above it. Of the sequences
+        that end with the symbol `width` are followed: those that are odd in the fewest places, then those of the fewest tokens.
+        That is a matter of the bytes alone, so nobody has to wait for a pass to know it."""
+        spelling, going, new = self.spelling, list[Cover](), list[tuple[Tip, Tip]]()
+
+        def add(token: int, above: Tip, odd: bool) -> None:
+            new.append((Tip(token, above.odd + odd, above.size + 1), above))
+
+        if symbol >= BYTES:
+            for c in covers:
+                for token in self.marks[symbol - BYTES] if not c.depth else ():
+                    add(token, c.tip, False)
+        else:
+            for c in covers:
+                entry = spelling.run(c.lo, c.hi, c.depth).ends.get(symbol)
+                if entry is None:
+                    continue
+                lo, ended, hi = entry
+                for token in spelling.id[lo:ended]:
+                    add(token, c.tip, not spelling.usual(c.tip.token, token))
+                if hi > ended:
+                    going.append(Cover(c.tip, ended, hi, c.depth + 1))
+        new.sort(key=lambda pair: (pair[0].odd, pair[0].size, pair[0].token))
+        del new[self.width :]
+        return (*going, *(self.whole(tip) for tip, _ in new)), new
+
+    def spelled(self, covers: Covers) -> tuple[float, int]:
+        """The log-probability that a text begins with the bytes of these covers, behind what the session was opened with, and
+        how many tokens their likeliest spelling has there, one that has not ended counted. -inf and 0: nothing spells them."""
+        logp = list[float]()
+        for c in covers:
+            going = 0.0
+            if c.depth:
+                chance_R = c.tip.row_V[self.spelling.order[c.lo : c.hi]].double()
+                going = float(chance_R.logsumexp(0))
+            logp.append(c.tip.logp + going)
+        top = max(logp, default=NEG_INF)
+        if top == NEG_INF:
+            return NEG_INF, 0
+        best = covers[logp.index(top)]
+        total = top + math.log(sum(math.exp(x - top) for x in logp))
+        return total, best.tip.size + (best.depth > 0)
+
+    def weights(self, covers: Covers) -> Tensor:
+        """Log-weights of the next symbol, float64: the log-probabilities of the text with that symbol at its end, behind what
+        the session was opened with. Where nothing spells the text every symbol has the same."""
+        mass = torch.zeros(self.size, dtype=torch.float64)
+        top = max((c.tip.logp for c in covers), default=NEG_INF)
+        for c in covers if top > NEG_INF else ():
+            share, row_V = math.exp(c.tip.logp - top), c.tip.row_V
+            if not share:
+                continue
+            chance_R = row_V[self.spelling.order[c.lo : c.hi]].double().exp()
+            run = self.spelling.run(c.lo, c.hi, c.depth)
+            mass.index_add_(0, run.next_R, share * chance_R)
+            if not c.depth:
+                token, symbol = self._marked
+                mass.index_add_(0, symbol, share * row_V[token].double().exp())
+        if not float(mass.sum()) > 0.0:
+            return torch.zeros_like(mass)
+        return mass.log() + top

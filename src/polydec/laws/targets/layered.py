@@ -1,0 +1,129 @@
+"""A law held against that of an earlier layer of the same pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.delegating import Delegating
+from polydec.core.law import divergence
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.laws.targets.contrast import Contrasting, MadeScores, places
+
+
+@dataclass(frozen=True)
+class Layered:
+    """The row behind all layers and that of one of `exits`, mixed by `rule`: at each node the exit whose law differs most from
+    the last layer's (Jensen-Shannon divergence, the first on a tie). Exits are read through the final norm and the head, from
+    the pass that runs anyway.
+
+    exits: ascending depths, at least one, below the target's layers; rule: of one other law.
+
+    Exact: the law is the definition that lossless methods reproduce; nothing here is approximate.
+    Reduces to: `target` under a rule that gives back the first row.
+    Source: Chuang et al., "DoLa: decoding by contrasting layers improves factuality in large language models", 2023.
+    """
+
+    target: Target
+    exits: tuple[int, ...]
+    rule: Contrasting
+
+    def __post_init__(self) -> None:
+        last = self.target.layers - 1
+        if (
+            not self.exits
+            or list(self.exits) != sorted(set(self.exits))
+            or not 1 <= self.exits[0] <= self.exits[-1] <= last
+        ):
+            raise RequestError(
+                f"exits is {self.exits}: it must hold ascending depths of 1 to {last}"
+            )
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def layers(self) -> int:
+        return self.target.layers
+
+    def open(self, prompt: Sequence[int]) -> LayeredSession:
+        return LayeredSession(self.exits, self.rule, self.target.open(prompt))
+
+
+class LayeredSession(Delegating):
+    """The inner session; what is scored there brings the exits along. draft: what was scored last; rows, at: its exits, and of
+    each node its row in them (-1: it has none)."""
+
+    def __init__(self, exits: tuple[int, ...], rule: Contrasting, inner: Session) -> None:
+        self._exits, self._rule, self._inner = exits, rule, inner
+        self._draft: Draft | None = None
+        self._rows: Sequence[Scores] = ()
+        self._at: Sequence[int] = ()
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        if want.law is Reads.NOTHING:
+            self._draft, self._rows = None, ()
+            return await self._inner.score(draft, want)
+        both = tuple(sorted({*want.exits, *self._exits}))
+        scores = await self._inner.score(draft, replace(want, law=Reads.ROW, exits=both))
+        tokens, self._at = text_nodes(draft)
+        self._draft, self._rows = draft, [scores.exit(depth, tokens) for depth in self._exits]
+        return MadeScores(LayerMixing(self._rule, scores, self._rows, self._at), scores)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._inner.commit(tokens)
+        self._draft, self._rows = None, ()
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        self._draft, self._rows = None, ()
+        return self._inner.keep(nodes, root)
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        """Mixed at nodes that were scored last; elsewhere nobody knows the exits, and rows stay as they are."""
+        inner = self._inner.bend(draft, scores)
+        if self._draft is None:
+            return inner
+        at = [-1 if j < 0 else self._at[j] for j in places(draft, self._draft)]
+        return MadeScores(LayerMixing(self._rule, inner, self._rows, at), inner)
+
+    def rewind(self, n: int) -> None:
+        self._inner.rewind(n)
+        self._draft, self._rows = None, ()
+
+    def fork(self, choice: int | None = None) -> LayeredSession:
+        twin = LayeredSession(self._exits, self._rule, self._inner.fork(choice))
+        twin._draft, twin._rows, twin._at = self._draft, self._rows, self._at
+        return twin
+
+
+def text_nodes(draft: Draft) -> tuple[list[int], list[int]]:
+    """The nodes that are tokens of a text, and of each node its place among them. A state that stands in for a token may enter
+    above the exits, and no token is ever read behind it: -1."""
+    nodes = [i for i in range(len(draft)) if draft.state is None or draft.state[i] is None]
+    at = [-1] * len(draft)
+    for place, i in enumerate(nodes):
+        at[i] = place
+    return nodes, at
+
+
+@dataclass(frozen=True, eq=False)
+class LayerMixing:
+    """Row i of the mixed law. at: of each node its row in those of the exits; -1: not known."""
+
+    rule: Contrasting
+    last: Scores
+    rows: Sequence[Scores]
+    at: Sequence[int]
+
+    def __call__(self, i: int) -> Tensor:
+        last_V, at = self.last.row(i), self.at[i]
+        if at < 0:
+            return last_V
+        early = [scores.row(at) for scores in self.rows]
+        apart = [divergence(last_V, row_V) for row_V in early]
+        return self.rule.mix(last_V, [early[apart.index(max(apart))]])

@@ -1,0 +1,52 @@
+"""A model that reads what somebody else writes, byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Target
+from polydec.laws.targets.by_bytes import ByBytes, Head
+from polydec.laws.targets.covers import BYTES
+from polydec.models.text.byte_text import lead_of
+
+EVERY = tuple(bytes([b]) for b in range(BYTES))
+
+EMPTY = (BYTES,)
+"""The prompt of a text that begins with nothing: no text of bytes begins with a mark."""
+
+
+@dataclass(frozen=True)
+class ByteWords:
+    """What symbols mean as text: bytes, and behind them so many marks that mean nothing."""
+
+    marks: int = 1
+
+    @property
+    def pieces(self) -> tuple[bytes | None, ...]:
+        return (*EVERY, *(None,) * self.marks)
+
+    def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return bytes(x for x in ids if x < BYTES).decode(errors="replace")
+
+
+def read_as_bytes(law: Target, covers: int, who: str) -> ByBytes:
+    """A law of tokens as one of bytes (see `ByBytes`), in which the prompt `EMPTY` stands for the beginning of a text.
+
+    covers: how many sequences of tokens are followed that end with the same byte; who: whose law it is, for errors. Raises
+    RequestError where it is not known what its tokens spell, or which of them begins a text.
+    """
+    words = law.vocab.words
+    if words is None or not any(words.pieces):
+        raise RequestError(f"{who} has no tokens of which the bytes are known: name another model")
+    ends = tuple(sorted(law.vocab.eos))
+    start = words.encode("") or ends[:1]
+    if not start:
+        raise RequestError(f"{who} has no token that begins or ends a text: name another model")
+    lead = lead_of(words)
+    begun = (EMPTY, Head(start, (), lead))
+    return ByBytes(law, (ends,), ByteWords(), frozenset({0}), covers, lead, start, instead=begun)

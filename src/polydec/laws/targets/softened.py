@@ -1,0 +1,120 @@
+"""A law behind a prompt of which some tokens are vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.types import Vocab, Want
+from polydec.laws.targets.behind import Behind
+
+
+@dataclass(frozen=True)
+class Softened:
+    """`target`, to which a text that begins with `prompt` is shown with `instead` in its place. This is the one place that
+    decides what those see who know words: they are given `prompt`, and the model reads `instead`. Both end with the same token.
+
+    prompt: at least one id; instead: ids of which some stand for vectors (models/sessions/soft.py);
+    rows: of every token of the prompt but the last, the place in `instead` that its row is read at,
+    ascending.
+
+    Exact: the law of `target` behind these vectors, no approximation of it.
+    Reduces to: `target` where no vector stands in the prompt.
+    """
+
+    target: Target
+    prompt: tuple[int, ...]
+    instead: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not self.instead or self.prompt[-1] != self.instead[-1]:
+            raise RequestError(
+                "a prompt and what is read in its place must end with the same token"
+            )
+        if len(self.rows) != len(self.prompt) - 1:
+            raise RequestError("rows must name a place for every token of the prompt but the last")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def layers(self) -> int:
+        return self.target.layers
+
+    @property
+    def adapts(self) -> bool:
+        """Whether rows of a pass can run with an adapter."""
+        return getattr(self.target, "adapts", False)
+
+    def open(self, prompt: Sequence[int]) -> Session:
+        n = len(self.prompt)
+        if tuple(prompt[:n]) != self.prompt:
+            return self.target.open(prompt)
+        more = range(len(self.instead) - 1, len(self.instead) - 1 + len(prompt) - n)
+        inner = self.target.open((*self.instead, *prompt[n:]))
+        return SoftenedSession(inner, prompt[-1], (*self.rows, *more))
+
+
+class SoftenedSession(Behind):
+    """root: the last token of the prompt, which both end with; rows: of `Softened`."""
+
+    prompt = "a prompt with vectors"
+
+    def __init__(self, inner: Session, root: int, rows: tuple[int, ...], done: int = 0) -> None:
+        super().__init__(inner, (root, root), done)
+        self._rows = rows
+
+    async def prefill(self, want: Want) -> Scores:
+        scores = await self._inner.prefill(want)
+        return ScoresAt(scores, self._rows) if want.prompt else scores
+
+    def fork(self, choice: int | None = None) -> SoftenedSession:
+        twin = SoftenedSession(self._inner.fork(choice), self._roots[0], self._rows, self._done)
+        twin._draft = self._draft
+        return twin
+
+
+class ScoresAt:
+    """Some rows of others, in another order."""
+
+    def __init__(self, inner: Scores, at: Sequence[int]) -> None:
+        self._inner, self._at = inner, at
+
+    def row(self, i: int) -> Tensor:
+        return self._inner.row(self._at[i])
+
+    def weights(self, i: int) -> Tensor:
+        return self._inner.weights(self._at[i])
+
+    def certain(self, i: int) -> int | None:
+        return self._inner.certain(self._at[i])
+
+    def argmax(self, i: int) -> int:
+        return self._inner.argmax(self._at[i])
+
+    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        return self._inner.topk(self._at[i], k)
+
+    def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
+        return self._inner.topk_rows([self._at[i] for i in rows], k)
+
+    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        return self._inner.logp(self._at[i], tokens)
+
+    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+        return self._inner.exit(depth, [self._at[i] for i in nodes])
+
+    @property
+    def hidden_NH(self) -> Tensor | None:
+        hidden_NH = self._inner.hidden_NH
+        return None if hidden_NH is None else hidden_NH[list(self._at)]
+
+    @property
+    def base(self) -> Scores:
+        return ScoresAt(self._inner.base, self._at)

@@ -1,0 +1,159 @@
+"""A law behind vectors that are computed from the prompt: thoughts, which nobody writes and nobody
+reads but the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.types import Draft, Vocab, Want
+from polydec.laws.targets.behind import Behind
+from polydec.laws.targets.softened import ScoresAt
+
+
+class Thinker(Protocol):
+    """Who makes the vectors. count: how many, at least 0."""
+
+    @property
+    def count(self) -> int: ...
+
+    async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
+        """Called for a session that was opened on a prompt and of which nothing was committed.
+        Commits the prompt's last token, which was the root, and `count` vectors (models/sessions/soft.py)
+        behind it: the next root stands behind these."""
+        ...
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """`target`, to which a text that begins with `prompt` is shown with thoughts before the
+    prompt's last token: the mark that an answer begins with, as a rule. They are made once, in the
+    first pass of a session, and belong to its text from then on: forks share them, and what was
+    evicted is fed again as it was.
+
+    prompt: at least two tokens. Any other text is read as it is. Rows of the prompt: that of the
+    token before the last one is read behind the thoughts.
+
+    Exact: the law of `target` behind these vectors, no approximation of it. Reduces to: `target`
+    where the thinker makes no vector.
+    """
+
+    target: Target
+    prompt: tuple[int, ...]
+    thinker: Thinker
+
+    def __post_init__(self) -> None:
+        if len(self.prompt) < 2:
+            raise RequestError(
+                "the prompt has one token: thoughts stand before its last one, behind another"
+            )
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def layers(self) -> int:
+        """0: layers that run alone would read a text without its thoughts."""
+        return 0
+
+    def open(self, prompt: Sequence[int]) -> Session:
+        n = len(self.prompt)
+        if tuple(prompt[:n]) != self.prompt:
+            return self.target.open(prompt)
+        inner = self.target.open(prompt[: n - 1])
+        return ThinkingSession(
+            inner, self.thinker, self.prompt[:-1], prompt[-1], len(prompt) - n, prompt[n - 1 : -1]
+        )
+
+
+class ThinkingSession(Behind):
+    """thinker: of `Thinking`; before: the prompt without its last token; root: the last token that
+    was given, `more` of them behind the prompt; waits: what is committed once the thoughts stand,
+    None: they do."""
+
+    prompt = "a prompt with thoughts"
+
+    def __init__(
+        self,
+        inner: Session,
+        thinker: Thinker,
+        before: tuple[int, ...],
+        root: int,
+        more: int,
+        waits: Sequence[int] | None,
+        done: int = 0,
+    ) -> None:
+        super().__init__(inner, (root, root), done)
+        self._thinker, self._before, self._more = thinker, before, more
+        self._waits = None if waits is None else tuple(waits)
+
+    async def _thought(self) -> None:
+        """Think, unless that is done."""
+        if self._waits is None:
+            return
+        await self._thinker.think(self._inner, self._before)
+        if self._waits:
+            self._inner.commit(self._waits)
+        self._waits = None
+
+    async def prefill(self, want: Want) -> Scores:
+        await self._thought()
+        scores = await self._inner.prefill(want)
+        if not want.prompt:
+            return scores
+        last, count = len(self._before) - 1, self._thinker.count
+        behind = range(last + count, last + count + 1 + self._more + self._done)
+        return ScoresAt(scores, (*range(last), *behind))
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        await self._thought()
+        return await super().score(draft, want)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        if self._waits is None:
+            return super().commit(tokens)
+        self._waits += tuple(tokens)
+        self._done += len(tokens)
+        return None
+
+    def rewind(self, n: int) -> None:
+        if self._waits is None or not 0 <= n <= self._done:
+            return super().rewind(n)
+        self._waits = self._waits[: len(self._waits) - n]
+        self._done -= n
+        return None
+
+    def fork(self, choice: int | None = None) -> ThinkingSession:
+        twin = ThinkingSession(
+            self._inner.fork(choice),
+            self._thinker,
+            self._before,
+            self._roots[0],
+            self._more,
+            self._waits,
+            self._done,
+        )
+        twin._draft = self._draft
+        return twin
+
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
+        raise RequestError(
+            "layers cannot run alone behind thoughts: these would be read without them"
+        )
+
+
+def state_behind(scores: Scores, session: Session) -> Tensor:
+    """The state of the last node that was scored, behind the final norm [H], as the head reads it.
+    Raises RequestError where the model shows none."""
+    hidden_NH = scores.hidden_NH
+    if hidden_NH is None:
+        raise RequestError("the model shows no states: it cannot think in vectors")
+    return session.normed(hidden_NH[-1:])[0].float()

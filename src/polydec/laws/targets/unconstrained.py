@@ -1,0 +1,15 @@
+"""The law that a constraint has not bent."""
+
+from __future__ import annotations
+
+from polydec.core.protocols import Target
+from polydec.laws.targets.shaped import Shaped
+
+
+def unconstrained(target: Target) -> Target:
+    """The target without the shaper that keeps its texts within a language (it says so by its `language`), for methods that
+    weigh whole texts: a mask makes what is left add up to 1 at every token, whatever comes after."""
+    if not isinstance(target, Shaped):
+        return target
+    left = [s for s in target.shapers if getattr(s, "language", None) is None]
+    return Shaped(target.target, *left) if left else target.target

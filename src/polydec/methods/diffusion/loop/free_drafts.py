@@ -1,0 +1,127 @@
+"""Several passes' worth of edits guessed from one pass, and all of them checked in the next (FreeDave)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Transcript
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.diffusion.loop.denoising import Denoising, Sight
+from polydec.methods.diffusion.loop.filling import Passed, Spot, Step
+from polydec.methods.diffusion.loop.types import Look, gaps
+
+
+@dataclass(frozen=True)
+class FreeDrafts:
+    """Writes what `base` writes, with fewer passes. From one pass's laws the unmasker's next edits are guessed: its edit now,
+    and what it would do then if the laws of the gaps that are left stayed as they are. One pass over all these canvases side
+    by side gives the laws that each of them really has: boards that share what the passes so far have left. Guesses are taken
+    for as long as the unmasker, shown the laws of the canvas before, comes to a canvas that was guessed.
+
+    drafts: canvases that a pass is given at most, at least 1; they end with the block. eager: they go on into the blocks
+    behind it, whose gaps are asked for as well, the earlier block always first. base may keep keys and values within a block,
+    as long as what is kept depends on the block's first pass alone (full, blockwise, prefix, dual); with `eager` it keeps
+    none that change a law, and its unmasker looks at its block alone.
+
+    Exact: law, in the sense that the text is that of `base` for the same seed, at any temperature: draws have names.
+    Reduces to: base, pass for pass, for drafts = 1 without `eager`.
+    Source: Wu and Zhang, FreeDave (2025); there one token a pass, and no chance. Its eager mode adds 1 a block to the
+    confidence, which puts blocks in the same order.
+    """
+
+    base: Denoising
+    drafts: int = 4
+    eager: bool = False
+
+    def __post_init__(self) -> None:
+        if self.eager and (self.base.unmasker.everywhere or self.base.ending.everywhere):
+            raise RequestError("eager is set: it is for rules that look at their block alone")
+        if self.eager and not self.base.exact:
+            raise RequestError(
+                "eager is set beside a cache: a block's first pass feeds all then, and no guess may go over it; "
+                "cache=0 goes with eager"
+            )
+
+    @property
+    def exactness(self) -> Exactness:
+        return self.base.exactness
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.base.vocab
+
+    @property
+    def ahead(self) -> int:
+        """Positions behind the block that guesses may reach."""
+        size = self.base.block or self.base.denoiser.block
+        return -(-self.drafts // size) * size if self.eager and size else 0
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        return await self.base.fill(
+            request, rng, into, lambda r, own: _Checked(self, [self.base.open(r)], own.shared())
+        )
+
+    def guesses(self, spot: Spot, look: Look, rng: Rng) -> list[Spot]:
+        """The spots that follow one while laws stay as `look` has them."""
+        out, known = list[Spot](), frozenset(look.rows)
+        while (
+            len(out) + 1 < self.drafts
+            and spot.block
+            and (self.eager or spot.block.start in look.block)
+            and known.issuperset(gaps(spot.canvas, spot.block.start, spot.block.stop))
+        ):
+            keep = [i for i, r in enumerate(look.rows) if spot.canvas[r] is None]
+            stale = replace(look.only(keep), canvas=spot.canvas, block=spot.block, step=spot.passes)
+            edit, state = self.base.unmasker.choose(spot.state, stale, rng)
+            spot = self.base.after(spot, edit, state)
+            if spot.block:
+                out.append(spot)
+        return out
+
+    def taken(self, spot: Spot, look: Look, rng: Rng) -> tuple[Edit, Spot, Look]:
+        """What `base` does at this spot under these laws: its edit, where that leads, and what it saw."""
+        look = look.inside() if self.eager else look
+        look = look if look.step == spot.passes else replace(look, step=spot.passes)
+        edit, state = self.base.unmasker.choose(spot.state, look, rng)
+        step = self.base.step(spot, look, (), edit, state)
+        return step.edit, step.spot, look
+
+
+@dataclass(eq=False)
+class _Checked:
+    """Guess, see, take what stands. sights: the one that knows the text so far, and while a pass runs one for each guess;
+    last: the laws of the last canvas that stood."""
+
+    how: FreeDrafts
+    sights: list[Sight]
+    rng: Rng
+    last: Look | None = None
+
+    async def next(self, spot: Spot) -> Passed:
+        how = self.how
+        guesses = [] if self.last is None else how.guesses(spot, self.last, self.rng)
+        spots = [spot, *guesses]
+        self.sights += [self.sights[0].fork() for _ in guesses]
+        seen = await gather(
+            *(sight.look(s, how.ahead) for sight, s in zip(self.sights, spots, strict=True))
+        )
+        steps, at, further = list[Step](), 0, [0]
+        while further:
+            at = further[-1]
+            laws, feed = seen[at]
+            edit, spot, look = how.taken(spot, laws, self.rng)
+            steps.append(Step(look, feed, edit, spot))
+            further = [j for j in range(at + 1, len(spots)) if spots[j].canvas == spot.canvas]
+        self.last, kept = seen[at][0], self.sights.pop(at)
+        self.close()
+        self.sights = [kept]
+        return Passed(tuple(steps), sum(len(feed) for _, feed in seen))
+
+    def close(self) -> None:
+        for sight in self.sights:
+            sight.close()

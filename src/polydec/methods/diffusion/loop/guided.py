@@ -1,0 +1,105 @@
+"""An autoregressive model says how much of a pass's draft may be written at once (guided diffusion)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+from polydec.core.decoder import Streams
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Transcript
+from polydec.core.types import Draft, Edit, Exactness, Vocab, Want
+from polydec.methods.diffusion.loop.denoising import Denoising, Sight
+from polydec.methods.diffusion.loop.filling import Passed, Spot
+
+
+@dataclass(frozen=True)
+class Guided:
+    """A token is drawn for every gap of the block of `base`, and an autoregressive model reads them from the left in one pass.
+    Written are the first of them that it finds likely, at least one: no token is ever its own.
+
+    chunk: tokens that it reads at most, at least 1; top: a likely token is among its so many likeliest (0: wherever it stands);
+    least: and has at least this probability, 0 to 1; relative: and at least this share of the likeliest token's, 0 to 1;
+    chance: and is accepted by a draw, with the probability that it has.
+
+    Exact: no: drafts of one pass do not see each other.
+    Reduces to: left-to-right, one a pass, for chunk = 1; one pass a block for top = 0, nothing else and a large chunk.
+    Source: Hu et al., FlashDLM (2025): deterministic (top = 1), threshold (least), top-k, top-k relative (top and relative) and
+    stochastic (chance alone) acceptance.
+    """
+
+    base: Denoising
+    guide: Target
+    chunk: int = 32
+    top: int = 1
+    least: float = 0.0
+    relative: float = 0.0
+    chance: bool = False
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.base.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        return await self.base.fill(request, rng, into, self._begin)
+
+    def _begin(self, request: Request, rng: Rng) -> _Reading:
+        sight = self.base.open(request)
+        return _Reading(self, sight, rng, self.guide.open(request.prompt), len(request.prompt) - 1)
+
+    def accepted(self, scores: Scores, tokens: Sequence[int | None], rng: Rng) -> int:
+        """How many of these, from the first, it finds likely; a None stands for what is known anyway."""
+        for j, x in enumerate(tokens):
+            if x is not None and not self._likely(scores, j, x, rng.at(j)):
+                return j
+        return len(tokens)
+
+    def _likely(self, scores: Scores, j: int, x: int, rng: Rng) -> bool:
+        if self.top and x not in scores.topk(j, self.top)[0]:
+            return False
+        bar = self.least
+        if self.relative:
+            likeliest = scores.topk(j, 1)[0]
+            bar = max(bar, self.relative * exp(scores.logp(j, likeliest)[0]))
+        if not bar and not self.chance:
+            return True
+        probability = exp(scores.logp(j, (x,))[0])
+        return probability >= bar and (not self.chance or rng.bernoulli(probability))
+
+
+@dataclass(eq=False)
+class _Reading:
+    """Draft, read, write. session: of the guide; read: the last position that it knows, its root."""
+
+    how: Guided
+    sight: Sight
+    rng: Rng
+    session: Session
+    read: int
+
+    async def next(self, spot: Spot) -> Passed:
+        how = self.how
+        look, feed = await self.sight.look(spot)
+        drawn = dict(zip(look.rows, look.tokens(self.rng), strict=True))
+        first = look.rows[0]
+        known = [x for x in spot.canvas[self.read : first] if x is not None]
+        self.session.commit(known[:-1])  # the root, and what came behind it
+        self.read = first - 1
+        chain = range(first, min(first + how.chunk, spot.block.stop))
+        tokens = [drawn[p] if (x := spot.canvas[p]) is None else x for p in chain]
+        scores = await self.session.score(Draft.chain(known[-1], tokens[:-1]), Want())
+        draws = self.rng.at("accept", spot.passes)
+        count = max(1, how.accepted(scores, [drawn.get(p) for p in chain], draws))
+        edit = Edit(write=tuple((p, drawn[p]) for p in chain[:count] if p in drawn))
+        return Passed((how.base.step(spot, look, feed, edit, spot.state),), len(feed))
+
+    def close(self) -> None:
+        self.sight.close()
+        self.session.close()

@@ -1,0 +1,67 @@
+"""A block's first token is written by the pass that finishes the block before it (Fast-dLLM v2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polydec.core.decoder import Streams
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Transcript
+from polydec.core.types import Exactness, Vocab
+from polydec.methods.diffusion.loop.denoising import Denoising, Sight
+from polydec.methods.diffusion.loop.filling import Passed, Spot
+
+
+@dataclass(frozen=True)
+class Handed:
+    """`base` over a block-causal model, but where a block of the model begins with a gap, its first pass, which feeds the block
+    before it as well, now that it is whole, fills that gap alone: as an autoregressive model writes its next token. So every
+    other gap of a block sees a token of it.
+
+    Exact: as base: one gap a pass stays a draw from the model's law in some order.
+    Reduces to: base where every block begins with a given token.
+    Source: Wu et al., Fast-dLLM v2 (2025); there the token is always the likeliest one, and the block's gaps are not fed for
+    it: its head is shifted, and the last token before the block says the same without them.
+    """
+
+    base: Denoising
+
+    @property
+    def exactness(self) -> Exactness:
+        return self.base.exactness
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.base.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        return await self.base.fill(
+            request, rng, into, lambda r, own: _Handing(self.base, self.base.open(r), own)
+        )
+
+
+@dataclass(eq=False)
+class _Handing:
+    """Passes of `base`, and those that begin a block. last: the block that such a pass began last."""
+
+    base: Denoising
+    sight: Sight
+    rng: Rng
+    last: int = -1
+
+    async def next(self, spot: Spot) -> Passed:
+        base, first = self.base, spot.block.start
+        begins = first % base.denoiser.block == 0 and spot.canvas[first] is None
+        # to the rule that feeds, a block's passes begin behind the one that filled its first gap
+        seen = replace(spot, step=spot.step - (first == self.last))
+        look, feed = await self.sight.look(seen)
+        if begins:
+            self.last = first
+            edit, state = look.edit([0], [look.token(0, self.rng)]), spot.state
+        else:
+            edit, state = base.unmasker.choose(spot.state, look, self.rng)
+        return Passed((base.step(spot, look, feed, edit, state),), len(feed))
+
+    def close(self) -> None:
+        self.sight.close()

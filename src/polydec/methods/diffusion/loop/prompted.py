@@ -1,0 +1,106 @@
+"""What the prompt adds to a canvas's laws, made stronger (classifier-free guidance)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.canvas_law import Board, Canvas, Denoiser
+from polydec.core.effects import gather
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.types import Vocab
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """log p = (1 + scale) log p(with the prompt) - scale log p(without it), normalised: of the canvas whose prompt is
+    gaps, too. Both run in the same pass.
+
+    scale: at least 0.
+
+    Exact: law, of the guided model.
+    Reduces to: `denoiser` for scale = 0.
+    Source: Nie et al., unsupervised classifier-free guidance for masked diffusion (2024); LLaDA's cfg_scale is this scale.
+    """
+
+    denoiser: Denoiser
+    scale: float
+    family: ClassVar[str] = "diffusion"
+    layers: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if not self.scale >= 0:
+            raise RequestError(f"scale is {self.scale}: it must be at least 0")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.denoiser.vocab
+
+    @property
+    def block(self) -> int:
+        return self.denoiser.block
+
+    @property
+    def boundary(self) -> int | None:
+        return self.denoiser.boundary
+
+    @property
+    def context(self) -> int:
+        return self.denoiser.context
+
+    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+        """Once for the states with the prompt, once for those without it."""
+        return self.denoiser.embed(canvas).repeat(1, 2)
+
+    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """Of states that `PromptedBoard.read` gave: those with the prompt, and those without it beside them."""
+        told_RH, untold_RH = state_RH.chunk(2, -1)
+        return self.bent(self.denoiser.laws(told_RH, rows), self.denoiser.laws(untold_RH, rows))
+
+    def bent(self, told_RV: Tensor, untold_RV: Tensor) -> Tensor:
+        """The log-weights of both, mixed."""
+        with_RV, without_RV = normalise(told_RV), normalise(untold_RV)
+        out_RV = (1 + self.scale) * with_RV - self.scale * without_RV
+        return out_RV.masked_fill(with_RV == NEG_INF, NEG_INF)
+
+    def open(self, length: int, prompt: int = 0) -> PromptedBoard:
+        told, untold = (self.denoiser.open(length, prompt) for _ in range(2))
+        return PromptedBoard(self, prompt, told, untold)
+
+
+class PromptedBoard:
+    """Two boards: one with the prompt, and one on which it is gaps."""
+
+    def __init__(self, model: Prompted, prompt: int, told: Board, untold: Board) -> None:
+        self._model, self._prompt, self._told, self._untold = model, prompt, told, untold
+
+    async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+        return self._model.bent(
+            *await gather(
+                self._told.score(canvas, rows, feed),
+                self._untold.score(self._blank(canvas), rows, feed),
+            )
+        )
+
+    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        return torch.cat(
+            await gather(
+                self._told.read(canvas, feed), self._untold.read(self._blank(canvas), feed)
+            ),
+            -1,
+        )
+
+    def _blank(self, canvas: Canvas) -> Canvas:
+        return (*(None,) * self._prompt, *canvas[self._prompt :])
+
+    def fork(self) -> PromptedBoard:
+        return PromptedBoard(self._model, self._prompt, self._told.fork(), self._untold.fork())
+
+    def close(self) -> None:
+        self._told.close()
+        self._untold.close()

@@ -1,0 +1,124 @@
+"""Tokens that the model was least sure of become gaps once more, and are filled anew (ReMDM)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from polydec.base.options import at_least_one
+from polydec.core.decoder import Streams
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Transcript
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.diffusion.loop.denoising import Denoising, Sight
+from polydec.methods.diffusion.loop.filling import Passed, Spot, Step
+from polydec.methods.diffusion.loop.types import Look, best
+
+
+@dataclass(frozen=True)
+class Remasking:
+    """`base`, and `again` further passes in each block: each makes gaps of the `count` tokens of the block that the model was
+    least sure of when they were written, and fills as many gaps, those that it is surest of now. They come behind the share
+    `late` of the passes that the block is given, or where it is whole before that. The other passes are those of `base`.
+    None of its tokens is final before the last such pass.
+
+    again: at least 0; count: at least 1; late: 0 to 1; steps: passes that `base` gives a block, 0: one for each gap.
+
+    Exact: no: a token that stays was chosen beside others that did not.
+    Reduces to: base for again = 0.
+    Source: Wang et al., "Remasking discrete diffusion models with inference-time scaling" (2025), its loop over a canvas that
+    is nearly whole, by confidence, as ParallelBench (Kang et al., 2025) measures it. There what is remasked is drawn, with a
+    chance that grows as confidence falls; here, as in ParallelBench, the least sure tokens are.
+    """
+
+    base: Denoising
+    again: int = 2
+    count: int = 1
+    late: float = 0.875
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "count")
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE if self.again else self.base.exactness
+
+    @property
+    def unexercised(self) -> Mapping[str, str]:
+        reasons = dict(self.base.unexercised)
+        if self.again and self.count > 1:  # its further passes fill several gaps
+            reasons.pop("parallel", None)
+        return reasons
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.base.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        return await self.base.fill(
+            request, rng, into, lambda r, own: _Remasking(self, self.base.open(r), own)
+        )
+
+
+@dataclass(eq=False)
+class _Remasking:
+    """start: of the block that is filled; given: passes that it is given; done: further ones that were begun; sure: of each
+    position of it that was written how sure the model was then; due: whether the next pass is a further one."""
+
+    how: Remasking
+    sight: Sight
+    rng: Rng
+    start: int = -1
+    given: int = 0
+    done: int = 0
+    due: bool = False
+    sure: dict[int, float] = field(default_factory=dict[int, float])
+
+    async def next(self, spot: Spot) -> Passed:
+        how, base = self.how, self.how.base
+        if spot.block.start != self.start:
+            self.start, self.done, self.due, self.sure = spot.block.start, 0, False, {}
+            self.given = how.steps or sum(spot.canvas[i] is None for i in spot.block)
+        look, feed = await self.sight.look(spot)
+        edit, state = self._chosen(spot, look)
+        step = base.step(spot, look, feed, edit, state)
+        at = {r: i for i, r in enumerate(look.rows)}
+        self.sure |= {p: float(look.logp_RV[at[p], x]) for p, x in step.edit.write}
+        return Passed((replace(step, spot=self._after(spot, step, state)),), len(feed))
+
+    def _chosen(self, spot: Spot, look: Look) -> tuple[Edit, Any]:
+        if not self.due:
+            return self.how.base.unmasker.choose(spot.state, look, self.rng)
+        look = look.inside()
+        tokens = look.tokens(self.rng)
+        return look.edit(best(look.confidence(tokens), self.how.count), tokens), spot.state
+
+    def _after(self, spot: Spot, step: Step, state: Any) -> Spot:
+        """Where the pass leads, with gaps where tokens are taken back."""
+        how, after = self.how, step.spot
+        left = not after.block or after.block.start != self.start
+        late = (
+            spot.step + 1 >= how.late * self.given
+        )  # once it is, further passes follow each other
+        self.due = self.done < how.again and (left or late)
+        if self.due:
+            self.done += 1
+            return how.base.again(spot, after, state, self._unsure(after))
+        if left:
+            return after
+        # the text has a token where one was taken back, until it is written anew
+        first = next(i for i in after.block if after.canvas[i] is None)
+        return replace(after, final=self.start if self.done < how.again else first)
+
+    def _unsure(self, after: Spot) -> frozenset[int]:
+        """The written positions of the block, up to its end, that the model was least sure of; the first ones on a tie."""
+        canvas = after.canvas
+        end = next((p for p in sorted(self.sure) if canvas[p] in after.ends), len(canvas))
+        stand = [p for p in self.sure if p <= end and canvas[p] is not None]
+        return frozenset(sorted(stand, key=lambda p: (self.sure[p], p))[: self.how.count])
+
+    def close(self) -> None:
+        self.sight.close()

@@ -1,0 +1,69 @@
+"""What several unmaskers share: the states of those that have none or keep a pace, and which tokens are sure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from polydec.core.canvas_law import Canvas
+from polydec.core.rng import Rng
+from polydec.core.types import Exactness
+from polydec.methods.diffusion.loop.types import Look, Pace, best
+
+ONE_A_PASS: Mapping[str, str] = {"parallel": "it fills one gap a pass"}
+"""Why a contract sees no pass of an unmasker that fills several gaps."""
+
+
+class SteppedUnmasker(Protocol):
+    """An unmasker that is given a number of passes for a block, 0: one for each gap."""
+
+    @property
+    def steps(self) -> int: ...
+
+
+@property
+def unexercised_by_steps(self: SteppedUnmasker) -> Mapping[str, str]:
+    """`unexercised` of an unmasker that spreads the gaps of a block evenly over its passes."""
+    if self.steps == 0:
+        return ONE_A_PASS
+    if self.steps == 1:
+        return {"masked_again": "it fills every gap of a block in one pass"}
+    return {}
+
+
+@property
+def approximate(self: object) -> Exactness:
+    """`Unmasker.exactness` of one that promises no law."""
+    return Exactness.APPROXIMATE
+
+
+def no_state(self: object, canvas: Canvas) -> None:
+    """`Unmasker.start` of one that remembers nothing."""
+
+
+def still_none(self: object, state: None, count: int) -> None:
+    """`Unmasker.enter` of one that remembers nothing."""
+
+
+def no_pace(self: object, canvas: Canvas) -> Pace:
+    """`Unmasker.start` of one that fills a fixed number of gaps a pass."""
+    return 0, 0
+
+
+def new_pace(self: object, state: Pace, count: int) -> Pace:
+    """`Unmasker.enter` of one that fills a fixed number of gaps a pass."""
+    return count, 0
+
+
+def drawn(look: Look, rng: Rng) -> tuple[Look, tuple[int, ...], Tensor]:
+    """The gaps of the block, a token drawn for each, and the model's own probability of it, R."""
+    look = look.inside()
+    tokens = look.tokens(rng)
+    return look, tokens, look.confidence(tokens)
+
+
+def surest(score_R: Tensor, bar: float) -> set[int]:
+    """The best one, and all of at least `bar`."""
+    return {*best(score_R, 1), *(i for i, c in enumerate(score_R) if float(c) >= bar)}

@@ -1,0 +1,152 @@
+"""What denoising hands around: canvases and the laws at their gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.core.canvas_law import Canvas
+from polydec.core.law import normalise, probs
+from polydec.core.protocols import Shaper
+from polydec.core.rng import Rng
+from polydec.core.types import Edit
+
+
+def gaps(canvas: Canvas, start: int = 0, stop: int | None = None) -> tuple[int, ...]:
+    """The positions of [start, stop) that are gaps, ascending."""
+    return tuple(i for i, x in enumerate(canvas[start:stop], start) if x is None)
+
+
+def filled(canvas: Canvas, edit: Edit) -> Canvas:
+    """The canvas with an edit's writes in it."""
+    out = list(canvas)
+    for position, token in edit.write:
+        out[position] = token
+    return tuple(out)
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What an unmasker sees of one pass.
+
+    canvas: as it was fed; block: the positions that may be filled now; rows: the gaps whose laws are known, ascending: those
+    of the block, and where the unmasker wants all of them (`Unmasker.everywhere`) and all were fed, the later ones too;
+    logw_RV: the model's log-weights there, float64, not normalised, -inf at the mask token; shapers: bend the law that
+    tokens are drawn from, never the confidence; step: passes of this answer before this one; ends: ids that end the answer;
+    written: of positions of the block where a token stands the greatest probability that the model gives there, as far as
+    these were asked for (`Denoising.written`) and fed.
+    """
+
+    canvas: Canvas
+    block: range
+    rows: tuple[int, ...]
+    logw_RV: Tensor
+    shapers: tuple[Shaper[Any], ...] = ()
+    step: int = 0
+    ends: frozenset[int] = frozenset()
+    written: Mapping[int, float] = field(default_factory=dict[int, float])
+
+    @cached_property
+    def logp_RV(self) -> Tensor:
+        """The model's own laws, unshaped."""
+        return normalise(self.logw_RV)
+
+    @cached_property
+    def shaped_RV(self) -> Tensor:
+        """The laws that tokens are drawn from, normalised."""
+        if not self.shapers:
+            return self.logp_RV
+        rows = list(self.logw_RV)
+        for s in self.shapers:
+            rows = [s.shape(s.start(()), w_V) for w_V in rows]
+        return normalise(torch.stack(rows))
+
+    @cached_property
+    def likeliest(self) -> tuple[int, ...]:
+        """Each row's likeliest token of those that may be drawn."""
+        return tuple(int(x) for x in self.shaped_RV.argmax(-1))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the law of every gap of the canvas is known."""
+        return len(self.rows) == len(gaps(self.canvas))
+
+    def only(self, keep: Sequence[int]) -> Look:
+        """Some of the rows, by their indices."""
+        return replace(
+            self, rows=tuple(self.rows[i] for i in keep), logw_RV=self.logw_RV[list(keep)]
+        )
+
+    def inside(self) -> Look:
+        """The rows of the block alone."""
+        keep = [i for i, r in enumerate(self.rows) if r in self.block]
+        return self if len(keep) == len(self.rows) else self.only(keep)
+
+    def token(self, i: int, rng: Rng) -> int:
+        """A token drawn for row i, at rng.at("token", position, step); the likeliest one where the law allows no other.
+
+        A Gumbel-argmax draws from the same law; this one inverts its distribution.
+        """
+        p_V = probs(self.shaped_RV[i])
+        return rng.at("token", self.rows[i], self.step).categorical(p_V)
+
+    def tokens(self, rng: Rng) -> tuple[int, ...]:
+        """One drawn for each row: the candidates of rules that look at the token itself."""
+        return tuple(self.token(i, rng) for i in range(len(self.rows)))
+
+    def confidence(self, tokens: Sequence[int]) -> Tensor:
+        """The model's own probability of each row's token, R."""
+        return self.logp_RV[
+            torch.arange(len(self.rows)), torch.tensor(tokens, dtype=torch.long)
+        ].exp()
+
+    @cached_property
+    def entropy_R(self) -> Tensor:
+        """Of the model's own laws, in nats."""
+        return entropy(self.logp_RV)
+
+    def edit(self, chosen: Sequence[int], tokens: Sequence[int] | Mapping[int, int]) -> Edit:
+        """Fill the rows of these indices, tokens[i] being row i's."""
+        return Edit(write=tuple((self.rows[i], tokens[i]) for i in sorted(chosen)))
+
+
+def entropy(logp_RV: Tensor) -> Tensor:
+    """Of each row of log-probabilities, in nats."""
+    p_RV = logp_RV.exp()
+    return -(p_RV * logp_RV.masked_fill(p_RV == 0, 0.0)).sum(-1)
+
+
+def best(score_R: Tensor, count: int) -> list[int]:
+    """Indices of the highest scores, best first, the lowest index first on a tie."""
+    return sorted(range(len(score_R)), key=lambda i: (-float(score_R[i]), i))[:count]
+
+
+Rank = tuple[float, ...]
+"""Of each position of a canvas when its turn comes, the lowest first; () stands for an order from the left."""
+
+
+def ranked(positions: Sequence[int], rank: Rank) -> list[int]:
+    """These positions, those whose turn comes first at the front."""
+    return sorted(positions, key=lambda p: (rank[p] if rank else 0.0, p))
+
+
+def quota(count: int, steps: int, step: int) -> int:
+    """How many of `count` gaps pass `step` (from 0) of `steps` fills: as even as can be, the earlier ones one more. Their sum
+    is `count`; steps = 0 means one a pass."""
+    if not steps:
+        return 1
+    return count // steps + (step < count % steps)
+
+
+Pace = tuple[int, int]
+"""The state of unmaskers that fill a fixed number: gaps of the block at its begin, and its passes so far."""
+
+
+def due(pace: Pace, steps: int, left: int) -> int:
+    """How many gaps this pass fills: at least one, at most those that are left."""
+    return max(1, min(left, quota(pace[0], steps, pace[1])))

@@ -1,0 +1,221 @@
+"""What an answer is worth that a canvas leads to: rewards, and what foretells them (SVDD)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from polydec.core.canvas_law import Canvas
+from polydec.core.effects import gather
+from polydec.core.protocols import Session, Target
+from polydec.core.types import Draft, Edit, Reads, Vocab, Want
+from polydec.methods.diffusion.loop.denoising import Denoising
+from polydec.methods.diffusion.loop.filling import Spot
+from polydec.methods.diffusion.loop.types import filled, gaps
+
+LEAST = -1e4
+"""The value of an answer with a token that a judge rules out, and of no answer a lower one."""
+
+
+class Judge(Protocol):
+    """What answers to one prompt are worth."""
+
+    async def ready(self) -> None:
+        """What has to be done before any answer can be judged; called before each, and does it once."""
+        ...
+
+    async def worth(self, tokens: Sequence[int]) -> float:
+        """Of an answer, its end included: at least one token."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Reward(Protocol):
+    """A black box over finished answers."""
+
+    def open(self, prompt: Sequence[int], vocab: Vocab) -> Judge: ...
+
+
+class Reader(Protocol):
+    """Foretells what canvases of one answer will be worth."""
+
+    async def values(self, spots: Sequence[Spot]) -> tuple[list[float], int]:
+        """Of each spot, and how many positions were fed to the model for it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Value(Protocol):
+    """What a canvas with gaps will be worth."""
+
+    def open(self, base: Denoising, prompt: Sequence[int]) -> Reader: ...
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The worth of the answer that the model would give at once: one look at the canvas, and the likeliest token in each gap
+    (SVDD-PM)."""
+
+    reward: Reward
+
+    def open(self, base: Denoising, prompt: Sequence[int]) -> Reader:
+        return _Finishing(base, self.reward.open(prompt, base.vocab))
+
+
+@dataclass(frozen=True)
+class _Finishing:
+    base: Denoising
+    judge: Judge
+
+    async def values(self, spots: Sequence[Spot]) -> tuple[list[float], int]:
+        await self.judge.ready()
+        valued = await gather(*(self._value(spot) for spot in spots))
+        return [value for value, _ in valued], sum(fed for _, fed in valued)
+
+    async def _value(self, spot: Spot) -> tuple[float, int]:
+        canvas, fed = await self._finished(spot)
+        return await self.judge.worth(answer_of(canvas, spot)), fed
+
+    async def _finished(self, spot: Spot) -> tuple[Canvas, int]:
+        """The canvas with the likeliest token in each gap that the model sees, and what was fed for it."""
+        if not spot.block:
+            return spot.canvas, 0
+        board = self.base.denoiser.open(len(spot.canvas), spot.begin)
+        try:
+            feed = self.base.feed(spot, None)
+            rows = gaps(spot.canvas, spot.begin, feed[-1] + 1)
+            tokens = [int(x) for x in (await board.score(spot.canvas, rows, feed)).argmax(-1)]
+        finally:
+            board.close()
+        return filled(spot.canvas, Edit(write=tuple(zip(rows, tokens, strict=True)))), len(feed)
+
+    def close(self) -> None:
+        self.judge.close()
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """The worth that a trained network foretells of the canvas itself (SVDD-MC): no look of the model, and no reward asked."""
+
+    network: Callable[[Canvas], float]
+
+    def open(self, base: Denoising, prompt: Sequence[int]) -> Reader:
+        return _Foretelling(self.network)
+
+
+@dataclass(frozen=True)
+class _Foretelling:
+    network: Callable[[Canvas], float]
+
+    async def values(self, spots: Sequence[Spot]) -> tuple[list[float], int]:
+        return [self.network(spot.canvas) for spot in spots], 0
+
+    def close(self) -> None:
+        pass
+
+
+def answer_of(canvas: Canvas, spot: Spot) -> list[int]:
+    """The answer's tokens up to the first gap or end, the end included."""
+    answer = canvas[spot.begin :]
+    stop = next((i for i, x in enumerate(answer) if x is None), len(answer))
+    stop = next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)
+    return [x for x in answer[:stop] if x is not None]
+
+
+@dataclass(frozen=True)
+class Likely:
+    """The mean log-probability of an answer's tokens under an autoregressive model, in nats."""
+
+    model: Target
+
+    def open(self, prompt: Sequence[int], vocab: Vocab) -> Judge:
+        return _Reading(self.model.open(prompt), prompt[-1])
+
+
+@dataclass(eq=False)
+class _Reading:
+    """session: of the model, which knows the prompt from the first answer on."""
+
+    session: Session
+    root: int
+    read: bool = False
+
+    async def ready(self) -> None:
+        if not self.read:
+            await self.session.prefill(Want(law=Reads.NOTHING))
+        self.read = True
+
+    async def worth(self, tokens: Sequence[int]) -> float:
+        reader = self.session.fork()
+        try:
+            scores = await reader.score(Draft.chain(self.root, tokens[:-1]), Want())
+            return sum(max(scores.logp(i, (x,))[0], LEAST) for i, x in enumerate(tokens)) / len(
+                tokens
+            )
+        finally:
+            reader.close()
+
+    def close(self) -> None:
+        self.session.close()
+
+
+@dataclass(frozen=True)
+class OfText:
+    """What a function says of the answer's text, its end left out; of a model without a tokenizer the ids as numbers."""
+
+    judge: Callable[[str], float]
+
+    def open(self, prompt: Sequence[int], vocab: Vocab) -> Judge:
+        return _Asking(self.judge, vocab)
+
+
+@dataclass(frozen=True)
+class _Asking:
+    judge: Callable[[str], float]
+    vocab: Vocab
+
+    async def ready(self) -> None:
+        pass
+
+    async def worth(self, tokens: Sequence[int]) -> float:
+        kept = [x for x in tokens if x not in self.vocab.eos]
+        words = self.vocab.words
+        text = " ".join(map(str, kept)) if words is None else words.decode(kept)
+        return max(float(self.judge(text)), LEAST)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Near:
+    """`reward`, and `pull` less for each token that an answer is longer or shorter than `length`, its end not counted; 0: no
+    length is wanted."""
+
+    reward: Reward
+    length: int = 0
+    pull: float = 1.0
+
+    def open(self, prompt: Sequence[int], vocab: Vocab) -> Judge:
+        judge = self.reward.open(prompt, vocab)
+        return _Measuring(judge, self, vocab.eos) if self.length else judge
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    judge: Judge
+    how: Near
+    ends: frozenset[int]
+
+    async def ready(self) -> None:
+        await self.judge.ready()
+
+    async def worth(self, tokens: Sequence[int]) -> float:
+        length = sum(x not in self.ends for x in tokens)
+        return await self.judge.worth(tokens) - self.how.pull * abs(length - self.how.length)
+
+    def close(self) -> None:
+        self.judge.close()

@@ -1,0 +1,57 @@
+"""Trace credits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="creditdecoding",
+    title="CreditDecoding",
+    aliases=("trace-credit", "credit"),
+    arxiv="2510.06133",
+    summary="As fast-dllm, and a token that stays the likeliest from pass to pass needs less confidence each time.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Wang et al., CreditDecoding: accelerating parallel decoding by trace credits, 2025",
+    reduces_to="fast-dllm for alpha = 0",
+    parent="fast-dllm",
+    home="text whose tokens are found long before the model is sure of them",
+    published="5.48 times one token a pass, with 0.48 points more (LLaDA-8B-Instruct, eight benchmarks)",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float, Within(0, 2), "confidence, credit counted in, from which a token is written at once"
+    ] = 0.9,
+    alpha: Annotated[float, Within(0, 16), "weight of the credits' logarithm in the logits"] = 0.7,
+    gamma: Annotated[
+        float, Within(0, 16), "power of a likeliest token's probability that is its gain"
+    ] = 0.2,
+    beta: Annotated[float, Within(0, 1), "share of the credits that the next pass keeps"] = 0.8,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.refreshes import kept
+    from polydec.methods.diffusion.unmaskers.credit import Credit
+
+    refresh = kept(kit.denoiser.block, cache)
+    return Denoising(
+        kit.denoiser, Credit(threshold, alpha, gamma, beta), refresh, block, kit.shapers, not cache
+    )

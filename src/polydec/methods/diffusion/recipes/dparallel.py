@@ -1,0 +1,56 @@
+"""Every clear gap at once, on a model that was trained to be sure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="dparallel",
+    title="dParallel",
+    arxiv="2509.26488",
+    summary="Fills every gap whose law has little entropy; for models that `polydec train dparallel` made surer.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Chen et al., dParallel: learnable parallel decoding for dLLMs, 2025",
+    reduces_to="dream for threshold = 0 unless laws have no entropy",
+    parent="fast-dllm",
+    home="models that were trained for it",
+    published="8.5 times one token a pass on GSM8K, 75.7 to 76.1 % right (LLaDA-8B-Instruct, without a "
+    "cache); 5.7 to 10.5 times over four benchmarks",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float, AtLeast(0), "nats: gaps of at most this entropy are written at once"
+    ] = 0.45,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.refreshes import kept
+    from polydec.methods.diffusion.unmaskers.entropy_threshold import EntropyThreshold
+
+    return Denoising(
+        kit.denoiser,
+        EntropyThreshold(threshold),
+        kept(kit.denoiser.block, cache),
+        block,
+        kit.shapers,
+        not cache,
+    )

@@ -1,0 +1,48 @@
+"""Entropy order."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="dream",
+    title="Entropy order",
+    aliases=("entropy-order", "lowest-entropy"),
+    arxiv="2508.15487",
+    summary="Fills a fixed number of gaps a pass, those whose law has the lowest entropy.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Ye et al., Dream 7B: diffusion large language models, 2025 (entropy before temperature, an even quota)",
+    reduces_to="left-to-right for block = 1",
+    parent="mdlm",
+    home="any text of a masked-diffusion model",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 0,
+    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.refreshes import kept
+    from polydec.methods.diffusion.unmaskers.entropy import Entropy
+
+    return Denoising(
+        kit.denoiser, Entropy(steps), kept(kit.denoiser.block, cache), block, kit.shapers, not cache
+    )

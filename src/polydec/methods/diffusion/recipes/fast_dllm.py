@@ -1,0 +1,59 @@
+"""Confidence-aware parallel decoding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="fast-dllm",
+    title="Fast-dLLM: threshold",
+    aliases=("confidence-threshold", "fast-dllm-threshold"),
+    arxiv="2505.22618",
+    summary="Fills every gap of the block whose token passes a confidence, at least one; can keep keys and values in a block.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Wu et al., Fast-dLLM: training-free acceleration by KV cache and parallel decoding, 2025",
+    reduces_to="llada for a threshold above 1",
+    parent="llada",
+    home="text whose gaps hang little on each other",
+    published="8.1 times without cache and one token a pass, 79.3 to 78.5 % right (LLaDA-8B-Instruct, "
+    "GSM8K, 256 tokens); 11.0 times at 512 tokens",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float,
+        Within(0, 2),
+        "probability from which a token is written at once (above 1: one a pass)",
+    ] = 0.9,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.refreshes import kept
+    from polydec.methods.diffusion.unmaskers.threshold import Threshold
+
+    return Denoising(
+        kit.denoiser,
+        Threshold(threshold),
+        kept(kit.denoiser.block, cache),
+        block,
+        kit.shapers,
+        not cache,
+    )

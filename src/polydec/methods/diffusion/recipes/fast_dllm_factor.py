@@ -1,0 +1,51 @@
+"""Confidence-aware parallel decoding by the count of tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="fast-dllm-factor",
+    title="Fast-dLLM: factor",
+    aliases=("confidence-factor",),
+    summary="Fills as many gaps of the block as are likely right together: the more, the surer each must be.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Wu et al., Fast-dLLM: training-free acceleration by KV cache and parallel decoding, 2025",
+    reduces_to="llada for factor = 0",
+    parent="fast-dllm",
+    home="text whose gaps hang on each other in some places",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    factor: Annotated[
+        float,
+        Within(0, 64),
+        "how much is risked; 1: a greedy pass writes the likeliest tokens together",
+    ] = 1.0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.refreshes import kept
+    from polydec.methods.diffusion.unmaskers.factor import Factor
+
+    return Denoising(
+        kit.denoiser, Factor(factor), kept(kit.denoiser.block, cache), block, kit.shapers, not cache
+    )

@@ -1,0 +1,54 @@
+"""Keys and values of finished blocks are kept for good."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="freecache",
+    title="FreeCache",
+    aliases=("flashdlm",),
+    arxiv="2505.21467",
+    summary="Feeds the block and what lies behind it; the prompt and finished blocks keep their keys and values for good.",
+    kind="refresh",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Hu et al., FlashDLM: accelerating diffusion language model inference via FreeCache and guided diffusion, 2025",
+    reduces_to="fast-dllm without a cache for every = 1",
+    parent="llada",
+    home="long prompts",
+    published="up to 34 times end to end, together with a guide",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float,
+        Within(0, 2),
+        "probability from which a token is written at once (above 1: one a pass)",
+    ] = 2.0,
+    delay: Annotated[
+        bool, "feed what a block's last pass wrote once more before it is kept"
+    ] = True,
+    every: Annotated[
+        int, AtLeast(0), "passes of a block after which everything is fed again (0: never)"
+    ] = 0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.refreshes.frozen import Frozen
+    from polydec.methods.diffusion.unmaskers.threshold import Threshold
+
+    return Denoising(
+        kit.denoiser, Threshold(threshold), Frozen(delay, every), block, kit.shapers, every == 1
+    )

@@ -1,0 +1,55 @@
+"""Low-confidence remasking."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="llada",
+    title="Low-confidence remasking",
+    aliases=("low-confidence", "maskgit-plus"),
+    arxiv="2502.09992",
+    summary="Fills a fixed number of gaps a pass, those that the model is surest of, block by block.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Nie et al., Large language diffusion models (LLaDA), 2025",
+    reduces_to="left-to-right for block = 1; one-shot argmax for block = 0, steps = 1 without chance",
+    parent="mdlm",
+    home="any text of a masked-diffusion model",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
+    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+    guidance: Annotated[
+        float,
+        Within(0, 16),
+        "how much stronger the prompt is made, at twice the positions (0: not)",
+    ] = 0.0,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.loop.prompted import Prompted
+    from polydec.methods.diffusion.refreshes import kept
+    from polydec.methods.diffusion.unmaskers.confidence import Confidence
+
+    denoiser = Prompted(kit.denoiser, guidance) if guidance else kit.denoiser
+    return Denoising(
+        denoiser, Confidence(steps), kept(kit.denoiser.block, cache), block, kit.shapers, not cache
+    )

@@ -1,0 +1,43 @@
+"""MDLM's sampler, one gap at a time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="mdlm",
+    title="Random order (first hitting)",
+    arxiv="2406.07524",
+    aliases=("first-hitting", "random-order", "ancestral"),
+    summary="Fills one gap a pass, drawn at random: the same law as MDLM's ancestral sampler, without its idle passes.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.LAW,
+    source="Sahoo et al., Simple and effective masked diffusion language models, 2024; Zheng et al., first hitting, 2024",
+    reduces_to="left-to-right for block = 1",
+    parent="plain",
+    home="sampling from a masked-diffusion model's own law",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 0,
+    steps: Annotated[
+        int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"
+    ] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.refreshes import exact
+    from polydec.methods.diffusion.unmaskers.at_random import AtRandom
+
+    return Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)

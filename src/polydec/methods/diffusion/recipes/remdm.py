@@ -1,0 +1,55 @@
+"""Remasking of unsure tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="remdm",
+    title="Remasking of unsure tokens",
+    aliases=("remasking",),
+    arxiv="2503.00307",
+    summary="Fills the surest gaps, then takes the least sure tokens back and fills as many gaps anew.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Wang et al., Remasking discrete diffusion models with inference-time scaling (ReMDM), 2025, as ParallelBench "
+    "(Kang et al., 2025) measures it",
+    reduces_to="llada for again = 0",
+    parent="llada",
+    home="several tokens a pass, where their order within a block can wait",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
+    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+    again: Annotated[int, Within(0, 1024), "further passes of a block, which take tokens back"] = 2,
+    count: Annotated[int, AtLeast(1), "tokens that such a pass takes back, and gaps it fills"] = 1,
+    late: Annotated[
+        float, Within(0, 1), "share of a block's passes behind which they come"
+    ] = 0.875,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.loop.remasking import Remasking
+    from polydec.methods.diffusion.refreshes import kept
+    from polydec.methods.diffusion.unmaskers.confidence import Confidence
+
+    rule = kept(kit.denoiser.block, cache)
+    base = Denoising(kit.denoiser, Confidence(steps), rule, block, kit.shapers, not cache)
+    return Remasking(base, again, count, late, steps)

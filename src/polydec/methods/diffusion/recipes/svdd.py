@@ -1,0 +1,56 @@
+"""An autoregressive model says which of several edits is taken."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="svdd",
+    title="SVDD",
+    aliases=("soft-value-based-decoding",),
+    arxiv="2408.08252",
+    summary="Draws several edits for each pass; taken is the one whose finished text an autoregressive model finds likeliest.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Li et al., Derivative-free guidance in continuous and discrete diffusion models (SVDD), 2024",
+    reduces_to="mdlm for tries = 1",
+    parent="mdlm",
+    home="drawn text (temperature 1) that a small autoregressive model judges well",
+    needs=(DRAFT,),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    tries: Annotated[int, Within(1, 64), "edits that are drawn for each pass"] = 8,
+    heat: Annotated[
+        float,
+        AtLeast(0),
+        "nats a token: the higher, the less the judge counts (0: the best edit is taken)",
+    ] = 0.0,
+    length: Annotated[int, AtLeast(0), "tokens that an answer should have (0: any number)"] = 0,
+    pull: Annotated[
+        float, AtLeast(0), "what an answer loses for each token that it is longer or shorter"
+    ] = 1.0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 0,
+    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.loop.valued import Valued
+    from polydec.methods.diffusion.loop.worths import Finished, Likely, Near
+    from polydec.methods.diffusion.refreshes import exact
+    from polydec.methods.diffusion.unmaskers.at_random import AtRandom
+
+    base = Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)
+    reward = Near(Likely(kit.drafting), length, pull)
+    return Valued(base, Finished(reward), tries, heat)

@@ -1,0 +1,56 @@
+"""A reward of texts says which of several edits is taken."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit, Trained
+
+CARD = Card(
+    name="svdd-reward",
+    title="SVDD with a reward of texts",
+    aliases=("svdd-pm",),
+    summary="Draws several edits for each pass; taken is the one whose finished text a classifier or a function likes best.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Li et al., Derivative-free guidance in continuous and discrete diffusion models (SVDD), 2024",
+    reduces_to="mdlm for tries = 1",
+    parent="svdd",
+    home="drawn text (temperature 1) that should have a property which can be tested",
+    needs=(Trained("reward"),),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    tries: Annotated[int, Within(1, 64), "edits that are drawn for each pass"] = 8,
+    heat: Annotated[
+        float,
+        AtLeast(0),
+        "in units of the reward: the higher, the less it counts (0: the best edit is taken)",
+    ] = 0.0,
+    length: Annotated[int, AtLeast(0), "tokens that an answer should have (0: any number)"] = 0,
+    pull: Annotated[
+        float, AtLeast(0), "what an answer loses for each token that it is longer or shorter"
+    ] = 1.0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 0,
+    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.loop.valued import Valued
+    from polydec.methods.diffusion.loop.worths import Finished, Near, OfText
+    from polydec.methods.diffusion.refreshes import exact
+    from polydec.methods.diffusion.unmaskers.at_random import AtRandom
+    from polydec.models.learned.kinds.reward import TextReward
+
+    base = Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)
+    reward = Near(OfText(kit.need(TextReward).judge), length, pull)
+    return Valued(base, Finished(reward), tries, heat)

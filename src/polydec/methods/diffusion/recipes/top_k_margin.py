@@ -1,0 +1,48 @@
+"""Margin order."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="top-k-margin",
+    title="Margin order",
+    aliases=("top-probability-margin", "margin-order"),
+    arxiv="2502.06768",
+    summary="Fills a fixed number of gaps a pass, those whose best token lies farthest above the second.",
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
+    source="Kim et al., Train for the worst, plan for the best: token ordering in masked diffusions, 2025",
+    reduces_to="left-to-right for block = 1",
+    parent="mdlm",
+    home="puzzles, where some gaps follow from what stands",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 0,
+    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+) -> Decoder:
+    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.refreshes import kept
+    from polydec.methods.diffusion.unmaskers.margin import Margin
+
+    return Denoising(
+        kit.denoiser, Margin(steps), kept(kit.denoiser.block, cache), block, kit.shapers, not cache
+    )

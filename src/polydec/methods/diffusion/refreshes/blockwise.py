@@ -1,0 +1,41 @@
+"""What stands before the model's own block keeps its keys and values for good (block diffusion)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.core.canvas_law import Canvas
+from polydec.methods.diffusion.loop.types import gaps
+
+
+@dataclass(frozen=True)
+class Blockwise:
+    """Of a block-causal model whose blocks have `size` positions: a pass feeds its own block, and together with the first pass
+    of a block the one before it, now that it is whole. The first pass of an answer feeds all up to its first block's end.
+
+    inner: passes of a part of a block, its first one excepted, feed that part alone (Fast-dLLM v2's sub-block cache). rerun:
+    positions of such a part, where passes feed the whole block for as long as the part begins with a gap (0: they do not).
+
+    Exact: the laws are the model's, unless `inner`.
+    Reduces to: full for one block.
+    Source: Arriola et al., block diffusion (2025); Wu et al., Fast-dLLM v2 (2025), with `inner` and `rerun`. There a whole
+    block is fed once more alone.
+    """
+
+    size: int = 32
+    inner: bool = False
+    rerun: int = 0
+
+    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+        stop = min(len(canvas), -(-block.stop // self.size) * self.size)
+        if before is None:
+            return range(stop)
+        if self.inner and step and not self._again(canvas, block):
+            return range(block.start, block.stop)
+        first = gaps(before)[0]
+        return range(first // self.size * self.size, stop)
+
+    def _again(self, canvas: Canvas, block: range) -> bool:
+        """Whether the part begins with a gap."""
+        starts = self.rerun and block.start % self.size % self.rerun == 0
+        return bool(starts) and canvas[block.start] is None

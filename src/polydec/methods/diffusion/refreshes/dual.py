@@ -1,0 +1,20 @@
+"""All but the block keeps its keys and values while the block is filled (Fast-dLLM's dual cache)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.core.canvas_law import Canvas
+
+
+@dataclass(frozen=True)
+class Dual:
+    """The first pass of a block feeds all positions, the others the block alone.
+
+    Exact: no; neither what stands before the block nor the gaps behind it see what is written in it.
+    Reduces to: full where every pass fills its block, prefix in the last block.
+    Source: Wu et al., Fast-dLLM (2025), DualCache.
+    """
+
+    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+        return range(block.start, block.stop) if step else range(len(canvas))

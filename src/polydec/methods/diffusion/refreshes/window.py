@@ -1,0 +1,46 @@
+"""Only what was just written, the gaps that come next and a few around them are fed (dKV-Cache-Greedy)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+
+from polydec.core.canvas_law import Canvas
+from polydec.methods.diffusion.loop.types import Rank, gaps, ranked
+
+
+@dataclass(frozen=True)
+class Window:
+    """A pass feeds what the pass before has written, the `count` gaps of the block whose turn comes next, and around each of
+    these the `width` nearest other gaps, one at its left and one at its right by turns; every `every` passes of a block, and in
+    its first two, all positions. Only gaps that were fed can be filled.
+
+    width: at least 0; every, count: at least 1; rank: whose turn comes next, as `InOrder` has it (none: from the left, so that
+    all neighbours stand at the right).
+
+    Exact: no; gaps outside the window keep what they saw, too.
+    Reduces to: full for every = 1; delayed for a window over all gaps.
+    Source: Ma et al., dKV-Cache-Greedy (2025); there the order is drawn beforehand.
+    """
+
+    width: int = 4
+    every: int = 2
+    count: int = 1
+    rank: Rank = ()
+
+    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> Sequence[int]:
+        if before is None or step < 2 or step % self.every == 0:
+            return range(len(canvas))
+        new = [i for i, x in enumerate(canvas) if x is not None and before[i] is None]
+        left = gaps(canvas, block.start)
+        now = ranked(gaps(canvas, block.start, block.stop), self.rank)[: self.count]
+        near = {p for at in now for p in around(at, left)[: self.width]}
+        return sorted({*new, *now, *near})
+
+
+def around(at: int, positions: Sequence[int]) -> list[int]:
+    """The other ones of these ascending positions, one at the left and one at the right by turns, the nearest first."""
+    before = [p for p in reversed(positions) if p < at]
+    behind = [p for p in positions if p > at]
+    return [p for p in chain(*zip_longest(before, behind)) if p is not None]

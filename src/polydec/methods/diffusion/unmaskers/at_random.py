@@ -1,0 +1,42 @@
+"""Gaps in random order (MDLM's sampler, one gap at a time: first hitting)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit, Exactness
+from polydec.methods.diffusion.loop.states import new_pace, no_pace, unexercised_by_steps
+from polydec.methods.diffusion.loop.types import Look, Pace, due
+
+
+@dataclass(frozen=True)
+class AtRandom:
+    """Which gaps are filled is drawn at random, whatever their laws.
+
+    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
+
+    Exact: one gap a pass gives a draw from the model's any-order law, as MDLM's ancestral sampler does.
+    Reduces to: left_to_right, in law, where conditionals are consistent and one gap is filled a pass.
+    Source: Sahoo et al., MDLM (2024); Zheng et al., first-hitting sampling (2024).
+    """
+
+    steps: int = 0
+    everywhere: ClassVar[bool] = False
+    start, enter = no_pace, new_pace
+    unexercised = unexercised_by_steps
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE if self.steps else Exactness.LAW
+
+    def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
+        look = look.inside()
+        even_R = torch.ones(len(look.rows), dtype=torch.float64)
+        chosen = rng.at("order", look.step).without_replacement(
+            even_R, due(state, self.steps, len(look.rows))
+        )
+        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

@@ -1,0 +1,109 @@
+"""Tokens that stay clear over several passes, on average (CCD)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.canvas_law import Canvas
+from polydec.core.rng import Rng
+from polydec.core.types import Edit
+from polydec.methods.diffusion.loop.states import approximate
+from polydec.methods.diffusion.loop.types import Look, Pace, best, due, entropy
+
+History = tuple[Mapping[int, Tensor], ...]
+"""Of the last passes, the oldest first: of the clearest gaps that stayed gaps the law, p_V by position."""
+
+Rank = Callable[[Look], Tensor]
+"""A score of each row, R: how clear its law is by the rule that decides where passes do not agree."""
+
+
+def by_entropy(look: Look) -> Tensor:
+    """The lowest entropy first, as the schedule `dream` has it."""
+    return -look.entropy_R
+
+
+def by_probability(look: Look) -> Tensor:
+    """The highest probability of a likeliest token first, as the schedule `llada` has it without chance."""
+    return look.logp_RV.max(-1).values
+
+
+@dataclass(frozen=True)
+class Coherent:
+    """Looks at the `width` gaps of lowest entropy that were among the lowest in the last `depth` - 1 passes of the block, too.
+    Of the mean of a gap's laws in these passes the entropy is low where the model was sure, and did not change its mind with
+    the context. Written are all gaps whose mean law has at most `most` nats and at most `slack` more than the best one; where
+    there is none, the gap whose entropy is lowest now. With a budget so many are written in every pass: the best of these
+    gaps, whatever their nats, and those whose entropy is lowest now where they are too few. A token is drawn from the law of
+    this pass.
+
+    depth, width: at least 1; slack, most: nats, at least 0; count: the budget (0: as many as are clear); steps: the budget is
+    that of a schedule which fills a block in so many passes (0: it is `count`). rank: what takes the place of the lowest
+    entropy wherever gaps are compared by their laws now; the mean laws are always judged by their entropy.
+
+    Exact: no.
+    Reduces to: entropy, one a pass, for depth = 1 or count = 1 with width = 1; entropy with as many a pass for depth = 1;
+    under `by_probability`, without chance, confidence in the place of entropy.
+    Source: Chen et al., Beyond confidence (CCD, 2025); slack and most are ours, the paper gives no value.
+    """
+
+    depth: int = 3
+    width: int = 4
+    slack: float = 0.1
+    most: float = 0.5
+    count: int = 0
+    steps: int = 0
+    rank: Rank = by_entropy
+    everywhere: ClassVar[bool] = False
+    exactness = approximate
+
+    def start(self, canvas: Canvas) -> tuple[History, Pace]:
+        return (), (0, 0)
+
+    def enter(self, state: tuple[History, Pace], count: int) -> tuple[History, Pace]:
+        return (), (count, 0)
+
+    def choose(
+        self, state: tuple[History, Pace], look: Look, rng: Rng
+    ) -> tuple[Edit, tuple[History, Pace]]:
+        look, (before, pace) = look.inside(), state
+        clearest = best(self.rank(look), len(look.rows))
+        budget = due(pace, self.steps, len(look.rows)) if self.steps else self.count
+        chosen = self._chosen(self._agreed(before, look, clearest[: self.width]), clearest, budget)
+        left = [i for i in clearest if i not in chosen][: self.width]
+        law_RV = look.logp_RV.exp()
+        history = (*before, {look.rows[i]: law_RV[i] for i in left})
+        history = history[max(0, len(history) - self.depth + 1) :]
+        edit = look.edit(chosen, {i: look.token(i, rng) for i in chosen})
+        return edit, (history, (pace[0], pace[1] + 1))
+
+    def _chosen(
+        self, agreed: list[tuple[float, int]], clearest: list[int], budget: int
+    ) -> list[int]:
+        """The rows that are written; agreed: (nats, row), the clearest mean law first; clearest: all rows by their laws now;
+        budget: 0: as many as are clear."""
+        if budget:
+            first = [i for _, i in agreed][:budget]
+            return [*first, *(i for i in clearest if i not in first)][:budget]
+        bar = min(agreed[0][0] + self.slack, self.most) if agreed else 0.0
+        return [i for nats, i in agreed if nats <= bar] or clearest[:1]
+
+    def _agreed(self, state: History, look: Look, candidates: list[int]) -> list[tuple[float, int]]:
+        """Of these rows those that were among the clearest in all passes before, with the nats of their mean laws, the least
+        first."""
+        known = [i for i in candidates if all(look.rows[i] in laws for laws in state)]
+        if not state or not known:
+            return []
+        law_RV = look.logp_RV.exp()
+        mean_RV = torch.stack(
+            [
+                torch.stack([*(laws[look.rows[i]] for laws in state), law_RV[i]]).mean(0)
+                for i in known
+            ]
+        )
+        nats_R = entropy(mean_RV.log())
+        return [(float(nats_R[j]), known[j]) for j in best(-nats_R, len(known))]

@@ -1,0 +1,72 @@
+"""Once the best tokens stand clear of the second best, all gaps are filled at once (Prophet)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from polydec.core.canvas_law import Canvas
+from polydec.core.rng import Rng
+from polydec.core.types import Edit, Exactness
+from polydec.methods.diffusion.loop.protocols import Unmasker
+from polydec.methods.diffusion.loop.types import Look, gaps
+
+State = tuple[Any, int, int]
+"""Of the unmasker below; passes so far; passes that are expected."""
+
+
+@dataclass(frozen=True)
+class EarlyCommit:
+    """Fills as `base` does until, over the answer's gaps up to the first whose likeliest token ends it, the mean distance of
+    the two highest logits reaches a bound; then the rest of the canvas takes its likeliest tokens under
+    the laws that tokens are drawn from, and that was the last pass.
+
+    early, middle, late: the bound in logits, while less than `first` of the expected passes are done, less than `second`,
+    and after that; passes: that an answer is expected to take (0: one for each of its positions). Known positions do not
+    count, and chance has no part in the last pass. A pass that did not feed the whole canvas decides nothing.
+
+    Exact: no.
+    Reduces to: base where the bounds are never reached (early = middle = late = inf); one pass for -inf.
+    Source: Li et al., Prophet (2025).
+    """
+
+    base: Unmasker[Any]
+    early: float = 7.5
+    middle: float = 5.0
+    late: float = 2.5
+    first: float = 0.33
+    second: float = 0.67
+    passes: int = 0
+    everywhere: ClassVar[bool] = True
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE
+
+    def start(self, canvas: Canvas) -> State:
+        return self.base.start(canvas), 0, self.passes or len(gaps(canvas))
+
+    def enter(self, state: State, count: int) -> State:
+        return self.base.enter(state[0], count), *state[1:]
+
+    def choose(self, state: State, look: Look, rng: Rng) -> tuple[Edit, State]:
+        below, done, expected = state
+        if look.complete and self._gap(look) >= self._bound((done + 1) / expected):
+            return look.edit(range(len(look.rows)), look.likeliest), (below, done + 1, expected)
+        edit, below = self.base.choose(below, look.inside(), rng)
+        return edit, (below, done + 1, expected)
+
+    def _gap(self, look: Look) -> float:
+        """The mean distance of the best two logits over the answer's gaps."""
+        two_R2 = look.logw_RV.topk(2, dim=-1).values
+        last = next((i for i, x in enumerate(look.likeliest) if x in look.ends), len(look.rows) - 1)
+        return float((two_R2[:, 0] - two_R2[:, 1])[: last + 1].mean())
+
+    def _bound(self, progress: float) -> float:
+        return (
+            self.early
+            if progress < self.first
+            else self.middle
+            if progress < self.second
+            else self.late
+        )

@@ -1,0 +1,36 @@
+"""Every gap whose law is clear enough (dParallel's decoding rule)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit
+from polydec.methods.diffusion.loop.states import approximate, no_state, still_none
+from polydec.methods.diffusion.loop.types import Look, best
+
+
+@dataclass(frozen=True)
+class EntropyThreshold:
+    """The gap of the block whose law has the lowest entropy is written, and every other of at most `threshold` nats.
+
+    threshold: nats of the model's own law, unshaped; below 0 only the clearest is written.
+
+    Exact: no.
+    Reduces to: entropy, one a pass, for a threshold below 0; one pass a block at log V.
+    Source: Chen et al., dParallel (2025).
+    """
+
+    threshold: float = 0.45
+    everywhere: ClassVar[bool] = False
+    exactness = approximate
+    start, enter = no_state, still_none
+
+    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+        look = look.inside()
+        nats_R = look.entropy_R
+        chosen = sorted(
+            {*best(-nats_R, 1), *(i for i, h in enumerate(nats_R.tolist()) if h <= self.threshold)}
+        )
+        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), None

@@ -1,0 +1,37 @@
+"""As many tokens as are likely right together (Fast-dLLM's factor rule)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit
+from polydec.methods.diffusion.loop.states import approximate, drawn, no_state, still_none
+from polydec.methods.diffusion.loop.types import Look, best
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A token is drawn for every gap of the block. Of these, surest first, as many are written as have (j + 1)(1 - c_j) <=
+    factor one after another, c_j being the j-th highest confidence; at least one.
+
+    factor: at 1 the tokens of a greedy pass are the likeliest ones together; above that more is risked.
+
+    Exact: no; see factor = 1.
+    Reduces to: confidence, one a pass, for factor = 0 unless confidences are 1.
+    Source: Wu et al., Fast-dLLM (2025).
+    """
+
+    factor: float = 1.0
+    everywhere: ClassVar[bool] = False
+    exactness = approximate
+    start, enter = no_state, still_none
+
+    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+        look, tokens, sure_R = drawn(look, rng)
+        order = best(sure_R, len(look.rows))
+        falls = (
+            n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2)
+        )  # its rank j is n + 1
+        return look.edit(order[: max(1, next(falls, len(order)))], tokens), None

@@ -1,0 +1,51 @@
+"""A small trained net says which tokens are right already (Learn2PD)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit
+from polydec.methods.diffusion.loop.states import approximate, drawn, no_state, still_none
+from polydec.methods.diffusion.loop.types import Look, best
+from polydec.models.learned.kinds.filter import Filter
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """A filter looks at the confidences of all positions of a block (where a token stands `Look.written`, or 1 where nobody
+    asked; 1 behind its end) and says of each how likely its likeliest token is the final one. Written are the surest token, and
+    those of which it says more than `threshold`. Blocks are as long as the filter's input, or shorter.
+
+    threshold: 0 to 1; at 1 only the surest is written.
+
+    Exact: no.
+    Reduces to: confidence, one a pass, at threshold 1.
+    Source: Bao et al., Learning to parallel (Learn2PD, 2025); there known positions show the model's confidence (`written`).
+    """
+
+    filter: Filter
+    threshold: float = 0.96
+    everywhere: ClassVar[bool] = False
+    exactness = approximate
+    start, enter = no_state, still_none
+
+    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+        look, tokens, sure_R = drawn(look, rng)
+        first, size = look.block.start, self.filter.size
+        inside = [i for i, r in enumerate(look.rows) if r - first < size]
+        sure_B = torch.ones(size, dtype=torch.float32)
+        for r, sure in look.written.items():
+            if r - first < size:
+                sure_B[r - first] = sure
+        for i in inside:
+            sure_B[look.rows[i] - first] = float(sure_R[i])
+        right_B = self.filter(sure_B)
+        chosen = {
+            *best(sure_R, 1),
+            *(i for i in inside if float(right_B[look.rows[i] - first]) > self.threshold),
+        }
+        return look.edit(sorted(chosen), tokens), None

@@ -1,0 +1,42 @@
+"""Gaps in an order that was known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit, Exactness
+from polydec.methods.diffusion.loop.states import ONE_A_PASS, no_state, still_none
+from polydec.methods.diffusion.loop.types import Look, Rank, ranked
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """The gaps of the block whose turn it is are filled.
+
+    count: gaps of a pass, at least 1; rank: of each position of the canvas, the lowest first (none: from the left).
+
+    Exact: one gap a pass gives a draw from the model's law in this order, whatever it is.
+    Reduces to: left_to_right without `rank`; at_random, in law, where ranks are drawn.
+    """
+
+    count: int = 1
+    rank: Rank = ()
+    everywhere: ClassVar[bool] = False
+    start, enter = no_state, still_none
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE if self.count > 1 else Exactness.LAW
+
+    @property
+    def unexercised(self) -> Mapping[str, str]:
+        return {} if self.count > 1 else ONE_A_PASS
+
+    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+        look = look.inside()
+        at = {r: i for i, r in enumerate(look.rows)}
+        chosen = [at[r] for r in ranked(look.rows, self.rank)[: self.count]]
+        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), None

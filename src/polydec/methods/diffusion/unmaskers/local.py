@@ -1,0 +1,45 @@
+"""What stands near a sure token needs less confidence (LocalLeap)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit
+from polydec.methods.diffusion.loop.states import approximate, drawn, no_state, still_none
+from polydec.methods.diffusion.loop.types import Look, best
+
+
+@dataclass(frozen=True)
+class Local:
+    """A token is drawn for every gap of the block. Those of at least `threshold` are anchors. Written are the surest one, the
+    anchors, and what lies at most `radius` positions from an anchor and has at least `relaxed`. What is written so is no
+    anchor in the same pass, and neither are tokens that stood before.
+
+    Exact: no.
+    Reduces to: threshold for radius = 0 or relaxed = threshold.
+    Source: Kong et al., LocalLeap (2025).
+    """
+
+    threshold: float = 0.9
+    relaxed: float = 0.75
+    radius: int = 4
+    everywhere: ClassVar[bool] = False
+    exactness = approximate
+    start, enter = no_state, still_none
+
+    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+        look, tokens, sure_R = drawn(look, rng)
+        anchors = [i for i, c in enumerate(sure_R.tolist()) if c >= self.threshold]
+        near = {
+            i
+            for i, r in enumerate(look.rows)
+            if any(abs(r - look.rows[a]) <= self.radius for a in anchors)
+        }
+        chosen = {
+            *best(sure_R, 1),
+            *anchors,
+            *(i for i in near if float(sure_R[i]) >= self.relaxed),
+        }
+        return look.edit(sorted(chosen), tokens), None

@@ -1,0 +1,45 @@
+"""Every token that the model is sure of (Fast-dLLM)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit
+from polydec.methods.diffusion.loop.states import (
+    ONE_A_PASS,
+    approximate,
+    drawn,
+    no_state,
+    still_none,
+    surest,
+)
+from polydec.methods.diffusion.loop.types import Look
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A token is drawn for every gap of the block; the surest one is written, and every other of at least this confidence.
+
+    threshold: the model's own probability of a token, unshaped; above 1 only the surest is written, at 0 all are.
+
+    Exact: no. Greedy, n tokens of confidence above 1 - e are the likeliest ones together where (n + 1) e <= 1.
+    Reduces to: confidence, one a pass, for a threshold above 1; one pass a block at 0.
+    Source: Wu et al., Fast-dLLM (2025).
+    """
+
+    threshold: float = 0.9
+    everywhere: ClassVar[bool] = False
+    exactness = approximate
+    start, enter = no_state, still_none
+
+    @property
+    def unexercised(self) -> Mapping[str, str]:
+        return ONE_A_PASS if self.threshold > 1.0 else {}
+
+    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+        look, tokens, sure_R = drawn(look, rng)
+        chosen = surest(sure_R, self.threshold)
+        return look.edit(sorted(chosen), tokens), None

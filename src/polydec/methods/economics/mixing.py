@@ -1,0 +1,84 @@
+"""What a drafted token is worth that stands beside others, and that one source names or two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import exp, log
+
+from polydec.core.types import Draft
+from polydec.methods.economics.tree_builder import TreeBuilder
+
+LEAST, MOST = 0.005, 0.999
+"""Chances beyond these are taken for these."""
+UNNAMED = 0.05
+"""The chance of a token that one of two sources names and the other does not."""
+
+
+def alone(chance: float, rival: float) -> float:
+    """What a source's chance is worth beside its best sibling's. Both 0 to 1, as is the answer.
+
+    Fitted, like `together`, to copies and counts and to zoo:smollm2-states on 36 greedy answers of SmolLM2-135M-Instruct to
+    prompts that are there for tuning: its replayed speed is 1.58 over plain with this and 1.53 without.
+    """
+    return _chance(0.78 * _odds(chance, LEAST) - 1.7 * rival)
+
+
+def together(first: float, second: float, rival: float) -> float:
+    """The same where two sources say what follows a node: each one's chance of the token (0: it does not name it), and the
+    best that either gives another token. Both naming it makes it likelier than either says: the log loss is 0.245 instead of
+    0.274 nats with the better of the two chances."""
+    both = _odds(first, UNNAMED) + _odds(second, UNNAMED)
+    return _chance(0.9 + 0.7 * both - 0.34 * _odds(rival, UNNAMED))
+
+
+def weighed(draft: Draft) -> Draft:
+    """A certain tree with chances, each of which is now what it is worth beside its siblings. Others stay as they are."""
+    if draft.chance is None or not certain(draft):
+        return draft
+    chance = list(draft.chance)
+    for below in draft.children:
+        for i, rival in _rivals({i: draft.chance[i] for i in below}):
+            chance[i] = alone(draft.chance[i], rival)
+    return Draft.certain(draft.token, draft.parent, chance)
+
+
+def mixed(first: Draft, second: Draft) -> Draft:
+    """One tree of two certain ones below the same root, with what each token is worth by what both say of it."""
+    tree = TreeBuilder.of(first)
+    of_first = {i: p for i, p in enumerate(first.chance or (1.0,) * len(first)) if i}
+    of_second, place = dict[int, float](), [0]
+    for i in range(1, len(second)):
+        place.append(tree.put(place[second.parent[i]], second.token[i]))
+        of_second[place[i]] = 1.0 if second.chance is None else second.chance[i]
+    for below in tree.children:
+        a, b = ({i: of[i] for i in below.values() if i in of} for of in (of_first, of_second))
+        best = {i: max(a.get(i, 0.0), b.get(i, 0.0)) for i in below.values()}
+        for i, rival in _rivals(best):
+            if a and b:
+                tree.chance[i] = together(a.get(i, 0.0), b.get(i, 0.0), rival)
+            else:
+                tree.chance[i] = alone(best[i], rival)
+    tree.said = True
+    return tree.draft()
+
+
+def certain(draft: Draft) -> bool:
+    """Whether nothing of it was drawn, and nothing is a probe."""
+    return draft.probe is None and all(law is None for law in draft.law)
+
+
+def _rivals(chance: Mapping[int, float]) -> Iterable[tuple[int, float]]:
+    """Of each sibling the best chance of another one, 0 where there is none."""
+    if len(chance) < 2:
+        return [(i, 0.0) for i in chance]
+    first, second = sorted(chance.values(), reverse=True)[:2]
+    return [(i, second if p == first else first) for i, p in chance.items()]
+
+
+def _odds(chance: float, least: float) -> float:
+    p = min(max(chance, least), MOST)
+    return log(p / (1.0 - p))
+
+
+def _chance(odds: float) -> float:
+    return 1.0 / (1.0 + exp(-odds))

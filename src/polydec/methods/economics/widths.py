@@ -1,0 +1,92 @@
+"""How wide a tree pays at which batch: the tokens that it is expected to write against what its rows cost there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+
+from polydec.base.errors import RequestError
+from polydec.methods.economics.costs import Costs
+
+Path = tuple[int, ...]
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Sequences at once for which a width is looked for; between two of them the width of the lower one stands."""
+
+
+def likeliest_paths(rates: Sequence[Sequence[float]], nodes: int) -> list[tuple[Path, float]]:
+    """The `nodes` paths of ranks (fewer where there are no more) that are right most often, each with how often, best first.
+    rates[d][r]: how often the token of rank r is right d + 1 levels below the root."""
+    out, tips = list[tuple[Path, float]](), {(r,): rate for r, rate in enumerate(rates[0])}
+    while tips and len(out) < nodes:
+        path = max(tips, key=tips.__getitem__)  # never right more often than its beginnings
+        value, below = tips.pop(path), rates[len(path)] if len(path) < len(rates) else ()
+        out.append((path, value))
+        tips |= {(*path, r): value * rate for r, rate in enumerate(below)}
+    return out
+
+
+def expected_tokens(rates: Sequence[Sequence[float]], nodes: int) -> tuple[float, ...]:
+    """Tokens a pass of trees of 0, 1, … of the likeliest paths, the target's own token counted."""
+    return tuple(accumulate((value for _, value in likeliest_paths(rates, nodes)), initial=1.0))
+
+
+def best_width(written: Mapping[int, float], cost: Callable[[int], float]) -> int:
+    """Of drafts of several widths the one that writes most tokens for its cost, the narrowest of equals. written: tokens a pass
+    at each width; cost: of a round at a width, the draft's own included, above 0."""
+    return max(sorted(written), key=lambda width: written[width] / cost(width))
+
+
+def widths_by_batch(
+    written: Sequence[float],
+    costs: Costs,
+    draft_ms: Callable[[int], float],
+    context: int = 256,
+) -> tuple[tuple[int, int], ...]:
+    """The best width at growing batches: (sequences from which on, width), where it changes. draft_ms: what falls to each of so
+    many sequences of a draft, which is not run at width 0; context: tokens behind which passes stand.
+
+    Source: Scaling Laws for Speculative Decoding (Yan et al., 2025), the width as a function of the batch."""
+    out, by_width = list[tuple[int, int]](), dict(enumerate(written))
+    for batch in BATCHES:
+
+        def cost(width: int, batch: int = batch) -> float:
+            return costs.share(1 + width, batch, context) + (draft_ms(batch) if width else 0.0)
+
+        width = best_width(by_width, cost)
+        if not out or out[-1][1] != width:
+            out.append((batch, width))
+    return tuple(out)
+
+
+def read_widths(text: str) -> tuple[tuple[int, int], ...]:
+    """A table as a request names it: "1:16,4:8,16:0". Raises RequestError for any other form."""
+    out = list[tuple[int, int]]()
+    for part in text.split(","):
+        batch, colon, width = part.strip().partition(":")
+        if not (colon and batch.isdecimal() and width.isdecimal() and len(part) < 16):
+            raise RequestError(
+                f"widths is {text!r:.60}: it must name tokens of a draft by sequences at once, such as 1:16,4:8,16:0"
+            )
+        out.append((int(batch), int(width)))
+    return tuple(out)
+
+
+def widths_for(
+    text: str,
+    rates: Sequence[Sequence[float]],
+    share: float,
+    costs: Costs,
+    nodes: int,
+    depth: int,
+) -> tuple[tuple[int, int], ...]:
+    """The table that `text` names, or where it is empty the one that pays by these costs: of trees of at most so many nodes and
+    levels, whose levels below all that have rates go as the last one; share: passes of the target that a level costs. Raises
+    RequestError for a text of another form."""
+    if text:
+        return read_widths(text)
+    levels = (*rates, *[rates[-1]] * depth)[:depth]
+
+    def draft_ms(sequences: int) -> float:
+        return depth * share * costs.share(1, sequences)
+
+    return widths_by_batch(expected_tokens(levels, nodes), costs, draft_ms)

@@ -1,0 +1,1 @@
+"""Insertion: models that put tokens anywhere into a text."""

@@ -1,0 +1,197 @@
+"""Inserting: a text grows, a token or some in each pass, anywhere, until the model finds nothing missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.insertion_law import Inserter, Offer, Slate
+from polydec.core.law import NEG_INF, normalise, probs
+from polydec.core.protocols import Shaper
+from polydec.core.request import Request, Result, TokenLogprob
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.insertion.loop.stats import InsertStats
+from polydec.methods.insertion.loop.types import Sheet
+
+Put = tuple[int, int]
+"""A slot (an index into those that were offered) and the token that is put there."""
+
+
+@dataclass(frozen=True)
+class Inserting:
+    """A decoder of the insertion family.
+
+    Each pass feeds prompt, answer and, unless it is ignored, the end behind them. A slot is chosen by how likely the next token
+    comes there, then a token from the slot's own law, as `shapers` bend it. Nothing is final before the whole answer is. An
+    answer with gaps (`Request.given`) keeps what is given, and each gap takes as many tokens as the model puts there, up to as
+    many as stand for it. Without an end (ignore_eos, or none in the vocabulary) every gap is filled up.
+
+    draw: slots are drawn, and so is whether anything is missing; else the likeliest slot is taken, and the answer is whole from
+    a probability of `least` on (0 to 1). count: tokens of a pass, at least 1, in as many slots; they do not see each other.
+    share: the slots beside the first take part where the next token comes there with at least this probability (0 to 1): in
+    others nothing may be missing.
+
+    Exact: law, of the model's own process, where slots are drawn, count is 1 and nothing is shaped: a slot and then its token
+    is a draw from the law over both.
+    Reduces to: plain, in law, for a model whose only slot is the last one: slots drawn, count 1.
+    Source: ILM, insertion language models (2025); there no end stands behind the text.
+    """
+
+    model: Inserter
+    shapers: tuple[Shaper[Any], ...] = ()
+    count: int = 1
+    least: float = 0.5
+    draw: bool = False
+    share: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise RequestError(f"count is {self.count}: it must be at least 1")
+        for name in ("least", "share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.LAW if self.draw and self.count == 1 else Exactness.APPROXIMATE
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.model.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """All choices of a request, each on a slate of its own: a prompt sees the answer, so nothing can be shared."""
+        texts, slates = [into.open(choice) for choice in request.choices], list[Slate]()
+        try:
+            slates += [self.model.open(len(request.prompt) + request.max_tokens) for _ in texts]
+            return await gather(
+                *(
+                    _write(self, request, slate, text, rng(text.choice or 0))
+                    for slate, text in zip(slates, texts, strict=True)
+                )
+            )
+        finally:
+            for slate in slates:
+                slate.close()
+
+    def end(self, request: Request) -> int | None:
+        """The token that stands behind an answer and is its last one; None where there is none, or a rule takes it away."""
+        end = None if request.ignore_eos else min(self.vocab.eos, default=None)
+        masks: list[Any] = [s for s in self.shapers if hasattr(s, "forbids")]
+        return None if any(m.forbids(m.start(()), end) for m in masks) else end
+
+    def start(self, request: Request) -> Sheet:
+        """Before the first pass; an end that is given stands behind the answer anyway."""
+        answer = request.given or (None,) * request.max_tokens
+        ended = answer[-1] is not None and answer[-1] == self.end(request)
+        return Sheet.of(answer[:-1] if ended else answer)
+
+    def whole(self, offer: Offer, rng: Rng, step: int) -> bool:
+        """Whether nothing is missing."""
+        if self.draw:
+            return bool(
+                rng.at("whole", step).categorical(
+                    torch.tensor([1 - offer.whole, offer.whole], dtype=torch.float64)
+                )
+            )
+        return offer.whole >= self.least
+
+    def chosen(self, offer: Offer, most: int, rng: Rng, step: int) -> list[Put]:
+        """What the pass puts in: up to `count` slots, each once, at most `most`."""
+        logp_S, out = offer.logp_S.clone(), list[Put]()
+        for i in range(min(self.count, most)):
+            if out:
+                logp_S = logp_S.masked_fill(offer.logp_S.exp() < self.share, NEG_INF)
+            if bool((logp_S == NEG_INF).all()):
+                break
+            slot = (
+                rng.at("slot", step, i).categorical(probs(normalise(logp_S)))
+                if self.draw
+                else int(logp_S.argmax())
+            )
+            logp_S[slot] = NEG_INF
+            out.append(
+                (slot, rng.at("token", step, i).categorical(probs(self.law(offer.logw_SV[slot]))))
+            )
+        return out
+
+    def law(self, logw_V: Tensor) -> Tensor:
+        """The law that a slot's token is drawn from, normalised."""
+        for s in self.shapers:
+            logw_V = s.shape(s.start(()), logw_V)
+        return normalise(logw_V)
+
+
+async def _write(how: Inserting, request: Request, slate: Slate, text: Text, rng: Rng) -> Result:
+    """Pass after pass until nothing is missing, or no slot is open."""
+    begin, sheet, end, stats = (
+        len(request.prompt),
+        how.start(request),
+        how.end(request),
+        InsertStats(),
+    )
+    notes = [TokenLogprob(x, 0.0, 0.0, ()) for x in sheet.token]
+    done = TokenLogprob(0 if end is None else end, 0.0, 0.0, ())
+    if sheet.token:
+        text.edit(Edit(insert=tuple(enumerate(sheet.token, begin))), final=0)
+    while slots := sheet.slots:
+        fed = (*request.prompt, *sheet.token, *(() if end is None else (end,)))
+        offer = await slate.score(fed, [begin - 1 + i for i in slots])
+        whole = end is not None and how.whole(offer, rng, stats.passes)
+        puts = [] if whole else how.chosen(offer, sum(sheet.room), rng, stats.passes)
+        stats = stats.seen(len(puts), len(fed) + 1)
+        if whole:
+            logp = float(torch.tensor(offer.whole).log())
+            done = TokenLogprob(done.token, logp if how.draw else 0.0, logp, ())
+            break
+        if not puts:
+            raise RequestError("the model offers no token for any slot: the answer cannot go on")
+        sheet, edit = _put(how, request, sheet, slots, offer, puts, notes)
+        text.edit(Edit(insert=tuple((begin + at, x) for at, x in edit)), final=0)
+    last = begin + len(sheet.token)
+    ends = end is not None and len(sheet.token) < request.max_tokens
+    text.edit(
+        Edit(write=((last, done.token),) if ends else ()),
+        notes=dict(enumerate((*notes, done), begin)),
+    )
+    return text.result(stats)
+
+
+def _put(
+    how: Inserting,
+    request: Request,
+    sheet: Sheet,
+    slots: tuple[int, ...],
+    offer: Offer,
+    puts: list[Put],
+    notes: list[TokenLogprob],
+) -> tuple[Sheet, list[tuple[int, int]]]:
+    """The sheet with these tokens in it, and where they stand then, ascending; their notes go among the others."""
+    out = list[tuple[int, int]]()
+    for slot, token in sorted(puts):
+        at = slots[slot] + len(out)  # those before it have moved it
+        if at not in sheet.slots:  # the gap is full
+            continue
+        sheet = sheet.put(at, token)
+        notes.insert(at, _note(how, offer.logw_SV[slot], token, request.logprobs))
+        out.append((at, token))
+    return sheet, out
+
+
+def _note(how: Inserting, logw_V: Tensor, token: int, k: int | None) -> TokenLogprob:
+    """Of a token its log-probability in its slot, with the k likeliest ones of the model there (None: nobody asks)."""
+    if k is None:
+        return TokenLogprob(token, 0.0, 0.0, ())
+    row_V, top = normalise(logw_V), ()
+    if k:
+        value_K, token_K = row_V.topk(min(k, len(row_V)))
+        top = tuple(zip(map(int, token_K), map(float, value_K)))
+    return TokenLogprob(token, float(how.law(logw_V)[token]), float(row_V[token]), top)

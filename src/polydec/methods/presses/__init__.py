@@ -1,0 +1,1 @@
+"""How old keys and values are kept: one published way a file, found by its name (`polydec.methods.registry.press`)."""

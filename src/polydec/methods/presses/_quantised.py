@@ -1,0 +1,172 @@
+"""Blocks of keys and values in few bits, and what makes up for the rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import floor
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.methods.presses._integers import BITS, Integers, rounded, stacked
+from polydec.models.nets.press import Rounding
+
+LOOPS = 3  # of the power iteration
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A block's keys, or its values. Keys are rounded along the tokens of a channel, [kv heads, head, block]; values along the
+    channels of a token, [block, kv heads * head]. where, what: outliers of each such vector, as they were; left, right
+    [kv heads, block or head, rank]: the directions that hold most of what rounding lost. None: there are none."""
+
+    integers: Integers
+    where: Tensor | None
+    what: Tensor | None
+    left: Tensor | None
+    right: Tensor | None
+
+    @property
+    def nbytes(self) -> int:
+        rest = (self.where, self.what, self.left, self.right)
+        return self.integers.nbytes + sum(t.nbytes for t in rest if t is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Keys and values of a block; whole: as they are, in place of both."""
+
+    keys: Half | None
+    values: Half | None
+    whole: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        parts = (self.keys, self.values, self.whole)
+        return sum(x.nbytes for x in parts if x is not None)
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """GEAR over numbers of `bits` bits, keys by channel and values by token.
+
+    group: numbers that share a scale, 0: a whole channel's or token's; outliers: the share of each channel's (token's) numbers
+    that is kept as it is, half of it the largest and half the smallest; rank: of what is added for the rounding error.
+
+    Exact: approximate: the law is another one, which every lossless method keeps.
+    Reduces to: the cache as it is where outliers are 1 or the rank is full (as many as a block has entries, or a head
+    dimensions)."""
+
+    unexercised: ClassVar[Mapping[str, str]] = {"dropped": "every entry stays, in fewer bits"}
+    called: str
+    block: int
+    bits: int
+    group: int = 0
+    rank: int = 0
+    outliers: float = 0.0
+    asks, lasting = False, True
+
+    def __post_init__(self) -> None:
+        if self.bits not in BITS:
+            raise RequestError(f"bits is {self.bits}: it must be 2, 4 or 8")
+
+    @property
+    def rounding(self) -> Rounding | None:
+        return None if self.rank or self.outliers else Rounding(self.bits, self.group)
+
+    def size(self, k: int) -> int:
+        return self.block
+
+    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> Block:
+        if self.outliers >= 1.0 or self.rank >= min(kv.shape[-2:]):
+            return Block(None, None, kv.clone())
+        kv = kv if kv.dtype == torch.float64 else kv.float()
+        keys, values = kv
+        return Block(
+            self._half(keys, keys.transpose(-1, -2), lambda x: x.transpose(-1, -2)),
+            self._half(values, _by_token(values), lambda x: _by_head(x, len(values))),
+        )
+
+    def _half(self, exact: Tensor, x: Tensor, back: Callable[[Tensor], Tensor]) -> Half:
+        """exact [kv heads, block, head]; x: the same as vectors to round; back: turns these into that."""
+        where, what, clean = None, None, x
+        if count := floor(self.outliers * x.shape[-1] / 2):
+            where = torch.cat(
+                [x.topk(count, -1).indices, x.topk(count, -1, largest=False).indices], -1
+            )
+            what = x.gather(-1, where).half()
+            clean = x.scatter(-1, where, x.mean(-1, keepdim=True).expand(where.shape))
+        integers = rounded(clean, self.bits, self.group)
+        if where is not None:
+            where = where.to(torch.uint8 if x.shape[-1] <= 256 else torch.int16)
+        half = Half(integers, where, what, None, None)
+        if not self.rank:
+            return half
+        left, right = directions(exact - back(_read([half])[0]).to(exact.dtype), self.rank)
+        return Half(integers, where, what, left.half(), right.half())
+
+    def fill(self, blocks: Sequence[Block], into: Tensor) -> None:
+        places = into.unflatten(-2, (len(blocks), -1)).transpose(
+            1, 2
+        )  # [2, n, kv heads, block, head]
+        if blocks[0].whole is not None:
+            places.copy_(torch.stack([b.whole for b in blocks if b.whole is not None], 1))
+            return
+        keys = [b.keys for b in blocks if b.keys is not None]
+        values = [b.values for b in blocks if b.values is not None]
+        places[0].copy_(_read(keys).transpose(-1, -2))
+        places[1].copy_(_by_head(_read(values), into.shape[1]))
+        for which, halves in enumerate((keys, values)):
+            if (made := _lost(halves)) is not None:
+                places[which].add_(made)
+
+
+def _read(halves: Sequence[Half]) -> Tensor:
+    """What was rounded, with outliers where they belong, [n, ...]."""
+    x = stacked([h.integers for h in halves]).read()
+    if halves[0].where is None:
+        return x
+    where = torch.stack([h.where for h in halves if h.where is not None]).long()
+    what = torch.stack([h.what for h in halves if h.what is not None])
+    return x.scatter_(-1, where, what.float())
+
+
+def _lost(halves: Sequence[Half]) -> Tensor | None:
+    """What the directions add, [n, kv heads, block, head]."""
+    if halves[0].left is None:
+        return None
+    left = torch.stack([h.left for h in halves if h.left is not None])
+    right = torch.stack([h.right for h in halves if h.right is not None])
+    return left.float() @ right.float().transpose(-1, -2)
+
+
+def _by_token(values: Tensor) -> Tensor:
+    """[kv heads, block, head] as [block, kv heads * head]: a vector of one head is too short to have outliers."""
+    return values.transpose(-3, -2).flatten(-2)
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    """The way back."""
+    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def directions(error: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Q [..., n, rank] and P [..., d, rank] with Q P' = Q Q' error, the part of it in the directions that hold most: a power
+    iteration from a fixed start."""
+    right = _start(error.shape[-1], rank).to(error).expand(*error.shape[:-2], -1, -1)
+    left = error @ right
+    for loop in range(LOOPS):
+        last = loop == LOOPS - 1
+        left = error @ (torch.linalg.qr(right)[0] if last else right)
+        left = torch.linalg.qr(left)[0] if last else left
+        right = error.transpose(-1, -2) @ left
+    return left, right
+
+
+@lru_cache(maxsize=16)
+def _start(size: int, rank: int) -> Tensor:
+    return torch.randn(size, rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

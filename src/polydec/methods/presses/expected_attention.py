@@ -1,0 +1,37 @@
+"""Expected Attention, a block at a time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.methods.registry.card import Card
+from polydec.models.nets.press import Press
+
+CARD = Card(
+    name="expected-attention",
+    title="Expected Attention",
+    summary="Keeps of each block, and in each head, the entries to which normally distributed queries would attend most.",
+    kind="press",
+    family="ar",
+    guarantee=None,
+    source="Devoto et al., Expected attention: KV cache compression by estimating attention from future queries "
+    "distribution, 2025 (there queries are turned to the places that follow; here they "
+    "are those of the next block, as they stand)",
+    reduces_to="the cache as it is where all entries of a block are kept",
+    parent="snapkv",
+    home="long prompts of which little is asked for",
+    aliases=("expected attention press",),
+    arxiv="2510.00636",
+)
+
+
+def build(
+    *,
+    kept: Annotated[int, Within(1, 4096), "entries of a block that stay"] = 16,
+    sinks: Annotated[int, Within(0, 4096), "first tokens of the text that stay in any case"] = 4,
+    block: Annotated[int, Within(16, 4096), "entries that are packed at once"] = 64,
+) -> Press:
+    from polydec.methods.presses._chosen import Best, Expected
+
+    return Best("expected-attention", block, kept, sinks, Expected())

@@ -1,0 +1,36 @@
+"""GEAR-L."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import OneOf, Within
+from polydec.methods.registry.card import Card
+from polydec.models.nets.press import Press
+
+CARD = Card(
+    name="gear-l",
+    title="GEAR-L (quantised, with the error's main directions)",
+    summary="Keeps old keys and values in few bits, and adds a low-rank part of what is lost; no outliers are set apart.",
+    kind="press",
+    family="ar",
+    guarantee=None,
+    source="Kang et al., GEAR: an efficient KV cache compression recipe for near-lossless generative inference of LLM, 2024 "
+    "(its cheaper variant)",
+    reduces_to="`quantised` at rank 0; the cache as it is at full rank",
+    home="as `gear`, where outliers cost more than they bring",
+)
+
+
+def build(
+    *,
+    bits: Annotated[int, OneOf(2, 4, 8), "of a number"] = 2,
+    group: Annotated[
+        int, Within(0, 4096), "numbers that share a scale; 0: a whole channel's, or token's (KCVT)"
+    ] = 64,
+    rank: Annotated[int, Within(0, 256), "of what is added for the rounding error"] = 4,
+    block: Annotated[int, Within(16, 4096), "entries that are packed at once"] = 128,
+) -> Press:
+    from polydec.methods.presses._quantised import Quantised
+
+    return Quantised("gear-l", block, bits, group, rank)

@@ -1,0 +1,34 @@
+"""H2O."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.methods.registry.card import Card
+from polydec.models.nets.press import Press
+
+CARD = Card(
+    name="h2o",
+    title="H2O (heavy hitters)",
+    summary="Keeps the last tokens and, in each head, so many older entries: those that had most attention so far.",
+    kind="press",
+    family="ar",
+    guarantee=None,
+    source="Zhang et al., H2O: heavy-hitter oracle for efficient generative inference of large language models, 2023 "
+    "(there an entry goes with every token; here a block's at once)",
+    reduces_to="the cache as it is for texts of up to `kept` tokens and two blocks",
+    home="long texts in memory that does not grow",
+    aliases=("heavy hitters", "heavy hitter oracle"),
+    arxiv="2306.14048",
+)
+
+
+def build(
+    *,
+    kept: Annotated[int, Within(1, 65536), "older entries of each head that stay"] = 128,
+    block: Annotated[int, Within(16, 4096), "entries that are judged at once"] = 64,
+) -> Press:
+    from polydec.methods.presses._chosen import Hitters
+
+    return Hitters("h2o", block, kept)

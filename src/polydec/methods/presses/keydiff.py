@@ -1,0 +1,36 @@
+"""KeyDiff, a block at a time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.methods.registry.card import Card
+from polydec.models.nets.press import Press
+
+CARD = Card(
+    name="keydiff",
+    title="KeyDiff (keys unlike the others)",
+    summary="Keeps of each block, and in each head, the entries whose keys point elsewhere than the block's mean.",
+    kind="press",
+    family="ar",
+    guarantee=None,
+    source="Park et al., KeyDiff: key similarity-based KV cache eviction for long-context LLM inference in "
+    "resource-constrained environments, 2025 (there the mean is over the whole cache; here over a block)",
+    reduces_to="the cache as it is where all entries of a block are kept",
+    parent="snapkv",
+    home="caches that must be small without keeping queries",
+    aliases=("key diff",),
+    arxiv="2504.15364",
+)
+
+
+def build(
+    *,
+    kept: Annotated[int, Within(1, 4096), "entries of a block that stay"] = 16,
+    sinks: Annotated[int, Within(0, 4096), "first tokens of the text that stay in any case"] = 4,
+    block: Annotated[int, Within(16, 4096), "entries that are packed at once"] = 64,
+) -> Press:
+    from polydec.methods.presses._chosen import Apart, Best
+
+    return Best("keydiff", block, kept, sinks, Apart())

@@ -1,0 +1,37 @@
+"""Keys and values in few bits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import OneOf, Within
+from polydec.methods.registry.card import Card
+from polydec.models.nets.press import Press
+
+CARD = Card(
+    name="quantised",
+    title="Quantised keys and values (KIVI, KCVT)",
+    summary="Keeps old keys and values as integers of 8, 4 or 2 bits, keys scaled by channel and values by token.",
+    kind="press",
+    family="ar",
+    guarantee=None,
+    source="Liu et al., KIVI: a tuning-free asymmetric 2bit quantization for KV cache, 2024 (published: 2 bits, groups of 32); "
+    "KCVT, one scale for a whole channel or token, as a base of GEAR, 2024",
+    reduces_to="the cache as it is for texts of up to two blocks",
+    home="long texts where memory is short: 8 bits cost next to nothing, 4 bits a percent of perplexity",
+    aliases=("kivi", "kcvt", "kv quantization"),
+    arxiv="2402.02750",
+)
+
+
+def build(
+    *,
+    bits: Annotated[int, OneOf(2, 4, 8), "of a number"] = 8,
+    group: Annotated[
+        int, Within(0, 4096), "numbers that share a scale; 0: a whole channel's, or token's (KCVT)"
+    ] = 32,
+    block: Annotated[int, Within(16, 4096), "entries that are packed at once"] = 64,
+) -> Press:
+    from polydec.methods.presses._quantised import Quantised
+
+    return Quantised("quantised", block, bits, group)

@@ -1,0 +1,34 @@
+"""StreamingLLM's window."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.methods.registry.card import Card
+from polydec.models.nets.press import Press
+
+CARD = Card(
+    name="window",
+    title="Window with sinks (StreamingLLM)",
+    summary="Keeps the first tokens of a text and the last ones; what lies between is forgotten.",
+    kind="press",
+    family="ar",
+    guarantee=None,
+    source="Xiao et al., Efficient streaming language models with attention sinks, 2023 (published: 4 sinks; there positions "
+    "are counted anew within the window, here they stay, so the context is the model's)",
+    reduces_to="the cache as it is for texts of up to two blocks",
+    home="texts of which only the last part matters, in memory that does not grow",
+    aliases=("streaming llm", "streamingllm", "attention sinks"),
+    arxiv="2309.17453",
+)
+
+
+def build(
+    *,
+    sinks: Annotated[int, Within(0, 4096), "first tokens that stay"] = 4,
+    block: Annotated[int, Within(16, 4096), "one to two times so many last tokens stay"] = 128,
+) -> Press:
+    from polydec.methods.presses._chosen import Window
+
+    return Window("window", block, sinks)

@@ -1,0 +1,48 @@
+"""What a recipe says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from polydec.core.types import Exactness
+from polydec.methods.registry.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Need
+
+
+@dataclass(frozen=True)
+class Card:
+    """One published method (or a plain composition).
+
+    name: the file's, with hyphens; aliases: other names that people look for it by (the paper's, another library's, an
+    earlier one of ours); arxiv: the paper's number there, "" where it has none; kind: "draft-and-verify", "unmasking",
+    "insertion", "sampler", "search" (the n best texts), "rollouts" (of several drawn texts one), "routing" (two models share
+    out the steps), "constraint", "refresh", "steering" or "press";
+    family: "ar", "diffusion", "insertion" or "any"; guarantee: what it promises, None where that cannot be said; needs: what a
+    kit must hold, checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it equals, and
+    when; parent: the method that it must beat, at home: the workload where; published: what its paper (or somebody else's
+    measurement that is named) reports, with model and setting, "" where no figure is known; unexercised: of a method that never
+    drafts, or whose drafts are never accepted or never rejected, by that word ("drafted", "accepted", "rejected") one sentence
+    that says why: an enumeration of its law fails where such a thing never happens and no reason is given.
+    """
+
+    name: str
+    title: str
+    summary: str
+    kind: str
+    family: str
+    guarantee: Exactness | None
+    source: str
+    reduces_to: str
+    parent: str | None = None
+    home: str = ""
+    aliases: tuple[str, ...] = ()
+    arxiv: str = ""
+    needs: tuple[Need, ...] = ()
+    needs_training: bool = False
+    published: str = ""
+    unexercised: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether it decodes with a draft model."""
+        return any(need in self.needs for need in (DRAFT, ANY_DRAFT, MASKED_DRAFT))

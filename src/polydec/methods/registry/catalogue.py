@@ -1,0 +1,182 @@
+"""What is found by the files of a folder: published methods, ways to steer, ways to keep a cache. Each file has a CARD and a
+`build`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from polydec.base import plugins
+from polydec.base.errors import RequestError
+from polydec.base.options import Option, meant, read, shown
+from polydec.methods.registry.card import Card
+
+LONGEST = 100
+"""Characters of a wrong name that are compared with the right ones."""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The modules of some folders, and of what other packages bring.
+
+    packages: the folders as packages; room: the end of the plug-ins' entry points; kind: what one of its modules is called in
+    a sentence about its options; field: what the name of one is called where it is wrong, with the verb.
+    """
+
+    packages: tuple[str, ...]
+    room: str
+    kind: str
+    field: str
+
+    def modules(self) -> dict[str, ModuleType]:
+        """Every module by its name, which is the file's with hyphens."""
+        return _modules(self)
+
+    def names(self) -> dict[str, str]:
+        """Every name that a module answers to, in lower case: its own, its aliases, its paper's number; and its own name."""
+        return _names(self)
+
+    def find(self, name: str, otherwise: str) -> str:
+        """The own name of what answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for
+        one that is not there, or with the end of a sentence that is given for where none is near."""
+        plain = in_hyphens(name)
+        if plain in self.names():
+            return self.names()[plain]
+        likely = self._near(plain, 0.65) or self.search(name[:LONGEST])
+        hint = f"did you mean {' or '.join(likely[:3])}?" if likely else otherwise
+        raise RequestError(f"{self.field.format(shown(name))}: {hint}")
+
+    def _near(self, plain: str, alike: float) -> list[str]:
+        """Up to three modules whose names are spelled alike, in difflib's measure from 0 to 1."""
+        near = get_close_matches(plain[:LONGEST], self.names(), 3, alike)
+        return list(dict.fromkeys(self.names()[x] for x in near))
+
+    def search(self, words: str) -> list[str]:
+        """Modules whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
+        texts = {
+            name: (
+                " ".join((name, *m.CARD.aliases, m.CARD.arxiv)),
+                m.CARD.title,
+                m.CARD.source + " " + m.CARD.summary,
+            )
+            for name, m in self.modules().items()
+        }
+        return holding(words, texts)
+
+    def options(self, name: str) -> tuple[Option, ...]:
+        """The options of a module by its own name, from the signature of its `build`."""
+        return _options(self, name)
+
+    def chosen(self, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """All options of a module by its own name, with the values they have, under their names of today. Raises RequestError
+        for an unknown option, one that is given twice, or a value of the wrong type or out of range."""
+        known = {o.name: o for o in self.options(name)}
+        today = {o.formerly: o.name for o in known.values() if o.formerly}
+        values = dict[str, Any]()
+        for option, value in (given or {}).items():
+            now, place = today.get(option, option), f"of {self.kind} {name}"
+            if now not in known:
+                raise RequestError(
+                    f"option {shown(option)} {place} is unknown: {_nearest(str(option), known)}"
+                )
+            if now in values:
+                raise RequestError(
+                    f"option {now} {place} is given twice: {known[now].formerly} is its earlier name"
+                )
+            values[now] = value
+        return {
+            o.name: o.convert(values[o.name]) if o.name in values else o.default
+            for o in known.values()
+        }
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """What a module's card and its options say, by its own name, as JSON has it."""
+        card: Card = self.modules()[name].CARD
+        return {
+            "name": card.name,
+            "title": card.title,
+            "summary": card.summary,
+            "kind": card.kind,
+            "needs": [n.name for n in card.needs],
+            "source": card.source,
+            "arxiv": card.arxiv,
+            "aliases": list(card.aliases),
+            "reduces_to": card.reduces_to,
+            "home": card.home,
+            "published": card.published,
+            "options": {
+                o.name: {
+                    "type": o.legal,
+                    "default": o.default,
+                    "help": o.help,
+                    "schema": o.schema(),
+                }
+                for o in self.options(name)
+            },
+        }
+
+
+def in_hyphens(name: str) -> str:
+    """How names are compared: in lower case, with a hyphen for whatever stands between words."""
+    return re.sub(r"[\s_-]+", "-", name.strip().lower())
+
+
+def holding(words: str, described: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names of which these words are said, those first of which the first texts say them all.
+
+    words: parted by spaces, each the beginning of a word there; what a hyphen joins must stand together. described: by
+    name, what is said of it, the most telling text first."""
+    wanted = [f"-{_letters(word).strip('-')}" for word in words.split()]
+    ranks = dict[str, int]()
+    for name, texts in described.items():
+        for rank in range(len(texts)):
+            told = "-" + _letters(" ".join(texts[: rank + 1]))
+            if wanted and all(word in told for word in wanted):
+                ranks[name] = rank
+                break
+    return sorted(ranks, key=lambda name: (ranks[name], name))
+
+
+def _letters(text: str) -> str:
+    """Letters and digits in lower case, with a hyphen for whatever stands between them."""
+    return re.sub(r"[\W_]+", "-", text.lower())
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    return meant(name, known, "the options") if known else "it has no options"
+
+
+@cache
+def _modules(catalogue: Catalogue) -> dict[str, ModuleType]:
+    found = {
+        module.name.replace("_", "-"): import_module(f"{package}.{module.name}")
+        for package in catalogue.packages
+        for module in iter_modules(import_module(package).__path__)
+        if not module.name.startswith("_")
+    }
+    own = dict(sorted(found.items()))
+    return own | plugins.found(
+        catalogue.room, own, plugins.with_card, "CARD of that name with a build"
+    )
+
+
+@cache
+def _names(catalogue: Catalogue) -> dict[str, str]:
+    out = dict[str, str]()
+    for name, module in catalogue.modules().items():
+        card: Card = module.CARD
+        for known in (name, *card.aliases, *filter(None, [card.arxiv])):
+            out.setdefault(in_hyphens(known), name)
+    return out
+
+
+@cache
+def _options(catalogue: Catalogue, name: str) -> tuple[Option, ...]:
+    return read(catalogue.modules()[name].build)

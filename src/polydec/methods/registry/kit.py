@@ -1,0 +1,375 @@
+"""What a recipe is given: the models, what was trained for them, what passes cost here, and a memory between requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+
+from polydec.base.errors import MissingError, PolydecError, RequestError
+from polydec.core.protocols import Shaper, Target
+from polydec.methods.economics.costs import Costs
+
+if (
+    TYPE_CHECKING
+):  # every card is read with this module, and a list of methods loads nothing that computes
+    from polydec.core.canvas_law import Denoiser
+    from polydec.core.insertion_law import Inserter
+    from polydec.laws.constraints.protocols import Language
+
+
+def family_of(model: object) -> str:
+    """The kind of loop that a model needs: "diffusion" where it fills canvases, "insertion" where it puts tokens
+    anywhere into a text, "ar" where it continues texts."""
+    return getattr(model, "family", "ar")
+
+
+CALLED = {"ar": "an autoregressive", "diffusion": "a masked-diffusion", "insertion": "an insertion"}
+"""What a model of each family is called."""
+
+
+class Artefact(Protocol):
+    """Something that was trained or counted for a model: a table, a head, an adapter. Read from disk once, by `polydec.load`.
+
+    called: what it is to a user ("an n-gram table"); kind: its short name, as files and `polydec methods` have it; made_by:
+    the command that makes one.
+    """
+
+    called: ClassVar[str]
+    kind: ClassVar[str]
+    made_by: ClassVar[str]
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise MissingError where it was made for other models than these."""
+        ...
+
+
+A = TypeVar("A", bound=Artefact)
+
+
+def fit(trained: Artefact, target: Target, draft: Callable[[], Target | None]) -> None:
+    """Raise MissingError where an artefact was made for other models. The draft model is asked for, and so loaded, unless the
+    artefact says that it looks at none (`reads_draft` is False)."""
+    trained.fit(target, draft() if getattr(trained, "reads_draft", True) else None)
+
+
+def any_one(artefact: Artefact) -> bool:
+    """Every artefact of its type will do."""
+    return True
+
+
+@dataclass(frozen=True)
+class Kit:
+    """target: the law to decode, shaped as the request asks, or a masked-diffusion or an insertion model, which recipes of
+    those families ask for as `denoiser` and `inserter`; small: the draft model's law, or None; artefacts: all that goes with
+    the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
+    its later requests in the same engine; shapers: of a masked-diffusion or an insertion model, which shape each gap's or
+    slot's law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts
+    that the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may
+    take together, None: it is not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
+    place of `small` when a method first asks for it, as loading one takes a while; source: what the model reads beside the
+    text (an encoder's input), none where it reads nothing; whole_prompt: whether rows of all the prompt's tokens can be asked
+    for: not where an earlier text's cache stands behind an edit; prompt: the request's, none where it is not known or holds
+    vectors."""
+
+    target: Target
+    small: Target | None = None
+    artefacts: tuple[Artefact, ...] = ()
+    measure: Callable[[], Costs] = Costs
+    memory: dict[str, Any] = field(default_factory=dict[str, Any])
+    shapers: tuple[Shaper[Any], ...] = ()
+    beside: Target | None = None
+    language: Language[Any] | None = None
+    context: int | None = None
+    read: list[Artefact] = field(default_factory=list[Artefact])
+    later: Callable[[], Target | None] | None = None
+    source: tuple[int, ...] = ()
+    whole_prompt: bool = True
+    prompt: tuple[int, ...] = ()
+
+    def read_prompt(
+        self, method: str, reads: bool = True, unless: str = "take method auto or plain"
+    ) -> None:
+        """Called by a recipe that asks for rows of all the prompt's tokens (reads); unless: what to do that it does not. Raises
+        RequestError where there are none."""
+        if reads and not self.whole_prompt:
+            raise RequestError(
+                f"reuse is 'edited': method {method} reads rows of the whole prompt, which is not fed again; {unless}, "
+                "or reuse 'prefix'"
+            )
+
+    @property
+    def family(self) -> str:
+        """Of the methods that can decode the model: "ar", "diffusion" or "insertion"."""
+        return family_of(self.target)
+
+    @cached_property
+    def draft(self) -> Target | None:
+        """The draft model's law; None where there is none."""
+        return self.small if self.later is None else self.later()
+
+    @property
+    def denoiser(self) -> Denoiser:
+        """The model, where it is a masked-diffusion one (a recipe of that family is built for no other)."""
+        return cast(Any, self.target)
+
+    @property
+    def inserter(self) -> Inserter:
+        """The model, where it is an insertion model (a recipe of that family is built for no other)."""
+        return cast(Any, self.target)
+
+    @property
+    def masked_draft(self) -> Denoiser:
+        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is built for no other)."""
+        return cast(Any, self.draft)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What passes cost on this machine."""
+        return self.measure()
+
+    @property
+    def second(self) -> Target:
+        """The target behind the second prompt. Raises MissingError where there is none."""
+        if self.beside is None:
+            raise MissingError("there is no second prompt: give one (--negative-prompt)")
+        return self.beside
+
+    @property
+    def drafting(self) -> Target:
+        """The draft model. Raises MissingError where there is none."""
+        if self.draft is None:
+            raise MissingError("there is no draft model: name one (--draft)")
+        return self.draft
+
+    @property
+    def of_draft(self) -> Kit:
+        """The kit with the draft model in the target's place: its `need` gives what was trained for the draft model. Raises
+        MissingError where there is none."""
+        return replace(self, target=self.drafting, small=None, later=None)
+
+    def find(self, kind: type[A]) -> A | None:
+        """An artefact of this type that fits the models; None where there is none."""
+        try:
+            return self.need(kind)
+        except PolydecError:
+            return None
+
+    def need(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
+        """The artefact of this type for which `which` holds. Raises MissingError where there is none, or none that fits."""
+        wrong: PolydecError | None = None
+        for trained in self.artefacts:
+            if isinstance(trained, kind) and which(trained):
+                try:
+                    fit(trained, self.target, lambda: self.draft)
+                except PolydecError as error:
+                    wrong = error
+                    continue
+                self.read.append(trained)
+                return trained
+        raise wrong or MissingError(
+            f"there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one"
+        )
+
+    def without_foreign_draft(self) -> Kit:
+        """The kit for a method that needs no draft: one of another vocabulary, or that fills canvases, is there for other
+        methods."""
+
+        def own() -> Target | None:
+            draft = self.draft
+            if draft is None or family_of(draft) != "ar":
+                return None
+            return draft if self.target.vocab.same(draft.vocab) else None
+
+        return replace(self, small=None, later=own)
+
+
+class Need(Protocol):
+    """Something that a kit must hold. name: how listings call it."""
+
+    @property
+    def name(self) -> str: ...
+    def check(self, kit: Kit, method: str) -> None:
+        """Raise MissingError with one sentence where the kit does not have it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A draft model; same_tokenizer: of the target's vocabulary."""
+
+    same_tokenizer: bool = True
+
+    @property
+    def name(self) -> str:
+        return "draft"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if kit.draft is None:
+            raise MissingError(
+                f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
+                "(`polydec methods` lists them)"
+            )
+        if family_of(kit.draft) != "ar":
+            raise MissingError(
+                f"method {method} needs a draft model that continues texts, and this one is "
+                f"{CALLED[family_of(kit.draft)]} model: name another (--draft), or take diffuspec"
+            )
+        if self.same_tokenizer:
+            kit.target.vocab.require_same(kit.draft.vocab, "the draft")
+
+
+@dataclass(frozen=True)
+class MaskedDraft:
+    """A draft model that fills canvases, of the target's vocabulary."""
+
+    @property
+    def name(self) -> str:
+        return "masked-diffusion draft"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if kit.draft is None or family_of(kit.draft) != "diffusion":
+            raise MissingError(
+                f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
+                "(--draft)"
+            )
+        kit.target.vocab.require_same(kit.draft.vocab, "the draft")
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A model whose layers can run alone; of_draft: the draft, else the target."""
+
+    of_draft: bool = False
+
+    @property
+    def name(self) -> str:
+        return "draft's layers" if self.of_draft else "layers"
+
+    def check(self, kit: Kit, method: str) -> None:
+        model = kit.drafting if self.of_draft else kit.target
+        if not model.layers:
+            raise MissingError(
+                f"method {method} needs a {'draft' if self.of_draft else 'model'} whose layers can run alone: "
+                "this one runs as a whole only"
+            )
+
+
+@dataclass(frozen=True)
+class States:
+    """A model that shows its hidden states and reads embeddings."""
+
+    @property
+    def name(self) -> str:
+        return "states"
+
+    def check(self, kit: Kit, method: str) -> None:
+        from polydec.models.learned.artefact import width_of_states
+
+        try:
+            width_of_states(kit.target)
+        except PolydecError as error:
+            raise MissingError(
+                f"method {method} needs a model that shows its states: {error}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class SecondPrompt:
+    """A second prompt, to hold the first one against."""
+
+    @property
+    def name(self) -> str:
+        return "second prompt"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if kit.beside is None:
+            raise MissingError(
+                f"{method} needs a second prompt: give one (negative_prompt, --negative-prompt or "
+                "--no-context-prompt; an empty text will do)"
+            )
+
+
+@dataclass(frozen=True)
+class OwnPrompt:
+    """A prompt of two tokens or more, and no vectors: something is put before its last token."""
+
+    @property
+    def name(self) -> str:
+        return "prompt of tokens"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if len(kit.prompt) < 2:
+            raise MissingError(
+                f"{method} puts vectors before the prompt's last token: the prompt needs two tokens, and no vectors of its own"
+            )
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A masked-diffusion model that is block-causal."""
+
+    @property
+    def name(self) -> str:
+        return "block-causal model"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if not kit.denoiser.block:
+            raise MissingError(
+                f"method {method} needs a block-causal model, such as zoo:block-diffusion: every position of this "
+                "one sees the whole canvas (fast-dllm decodes it)"
+            )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An artefact of a kind. kind: the name of one that `polydec train` makes, whose type is looked up when a kit is checked (a
+    list of methods loads none), or a type; called: what a user must have, None: what the type says; which: of several of the
+    kind, those that will do; instead: the name of another kind that does as well, and is taken where there is one."""
+
+    kind: str | type[Artefact]
+    called: str | None = None
+    which: Callable[[Any], bool] = any_one
+    instead: str | None = None
+
+    @property
+    def name(self) -> str:
+        kind = self.kind if isinstance(self.kind, str) else self.kind.kind
+        return kind if self.instead is None else f"{kind} or {self.instead}"
+
+    @property
+    def wanted(self) -> type[Artefact]:
+        from polydec.models.learned.artefacts import type_of
+
+        return type_of(self.kind) if isinstance(self.kind, str) else self.kind
+
+    def fits(self, trained: Artefact) -> bool:
+        """Whether this artefact will do."""
+        return (isinstance(trained, self.wanted) and self.which(trained)) or self._does(trained)
+
+    def _does(self, trained: Artefact) -> bool:
+        from polydec.models.learned.artefacts import type_of
+
+        return self.instead is not None and isinstance(trained, type_of(self.instead))
+
+    def check(self, kit: Kit, method: str) -> None:
+        kind, others = self.wanted, [x for x in kit.artefacts if self._does(x)]
+        if others:
+            if not any(self.fits(x) for x in kit.artefacts if isinstance(x, kind)):
+                kit.need(type(others[0]))  # says why it does not fit, where it does not
+            return
+        if not any(self.fits(x) for x in kit.artefacts):
+            raise MissingError(
+                f"method {method} needs {self.called or kind.called}: name one (--with DIR); "
+                f"`{kind.made_by}` makes one"
+            )
+        kit.need(kind, self.which)
+
+
+DRAFT, ANY_DRAFT, MASKED_DRAFT = Draft(), Draft(same_tokenizer=False), MaskedDraft()
+LAYERS, DRAFT_LAYERS = Layers(), Layers(of_draft=True)
+STATES = States()
+SECOND_PROMPT = SecondPrompt()
+OWN_PROMPT = OwnPrompt()
+BLOCKS = Blocks()

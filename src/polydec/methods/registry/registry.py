@@ -1,0 +1,223 @@
+"""Finds recipes and mechanisms by their files: adding a method is adding a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from polydec.base import plugins
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import Option, as_text
+from polydec.core.decoder import Decoder
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.catalogue import Catalogue
+from polydec.methods.registry.kit import CALLED, Kit
+
+RECIPES = Catalogue(
+    (
+        "polydec.methods.speculative.recipes",
+        "polydec.methods.search.recipes",
+        "polydec.methods.diffusion.recipes",
+        "polydec.methods.insertion.recipes",
+    ),
+    "methods",
+    "method",
+    "method {} is unknown",
+)
+
+
+@dataclass(frozen=True)
+class MechanismRole:
+    """Where the mechanisms of one role are found.
+
+    package: the folder, one mechanism a file; method: what a class there must have to be a mechanism.
+    """
+
+    package: str
+    method: str
+
+
+ROLES = {
+    "drafters": MechanismRole("polydec.methods.speculative.drafters", "open"),
+    "trees": MechanismRole("polydec.methods.speculative.trees", "grow"),
+    "verifiers": MechanismRole("polydec.methods.speculative.verifiers", "verify"),
+    "policies": MechanismRole("polydec.methods.speculative.policies", "budget"),
+    "shapers": MechanismRole("polydec.laws.shapers", "shape"),
+    "unmaskers": MechanismRole("polydec.methods.diffusion.unmaskers", "choose"),
+    "refreshes": MechanismRole("polydec.methods.diffusion.refreshes", "feed"),
+    "contrasts": MechanismRole("polydec.laws.contrasts", "mix"),
+}
+"""By the name of a role, which is also the group of the plug-ins that bring more of it."""
+
+
+def recipes() -> dict[str, ModuleType]:
+    """Every recipe's module by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
+    return RECIPES.modules()
+
+
+def of_family(family: str) -> list[str]:
+    """Names of the recipes that decode models of a family, "ar", "diffusion" or "insertion"."""
+    return [name for name, module in recipes().items() if module.CARD.family in ("any", family)]
+
+
+@cache
+def mechanisms(role: str) -> dict[str, type]:
+    """Every mechanism of a role folder by its file's name: the public class there that has the role's method. Those of other
+    packages are among them (`plugins.py`)."""
+    own = dict[str, type]()
+    package = import_module(ROLES[role].package)
+    for m in iter_modules(package.__path__):
+        for kind in _mechanisms_in(import_module(f"{ROLES[role].package}.{m.name}"), role):
+            own[m.name if m.name not in own else f"{m.name}.{kind.__name__}"] = kind
+    return own | plugins.found(
+        role,
+        own,
+        lambda thing, _: (
+            thing if isinstance(thing, type) else next(_mechanisms_in(thing, role), None)
+        ),
+        f"public class with a method {ROLES[role].method}",
+    )
+
+
+def _mechanisms_in(module: ModuleType, role: str) -> Iterator[type]:
+    """The public classes of a module that have a role's method."""
+    for name, thing in vars(module).items():
+        if (
+            isinstance(thing, type)
+            and thing.__module__ == module.__name__
+            and hasattr(thing, ROLES[role].method)
+            and not name.startswith("_")
+            and not getattr(thing, "_is_protocol", False)
+        ):
+            yield thing
+
+
+def names() -> dict[str, str]:
+    """Every name that a method answers to, in lower case: its own, its aliases and its paper's number; and its own name."""
+    return RECIPES.names()
+
+
+def find(name: str) -> str:
+    """The method that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that
+    is not there."""
+    return RECIPES.find(name, "`polydec methods` lists all of them")
+
+
+DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm", "insertion": "insertion-language-models"}
+"""By a model's family, the method that "auto" means."""
+
+
+def of_model(name: str, family: str) -> str:
+    """The method that a name means for a model of this family: "auto" is the family's own default. Raises RequestError for a
+    name that is unknown, or a method of another family."""
+    method = find(name)
+    method = DEFAULTS[family] if method == "auto" else method
+    check_family(method, family)
+    return method
+
+
+def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
+    """Raise RequestError where no model could be decoded by this method with these options: a name that is unknown, or a value
+    out of its range. "auto" may mean the default of any family, so it takes the options of each."""
+    own_name = find(name)
+    wrong: PolydecError | None = None
+    for method in DEFAULTS.values() if own_name == "auto" else (own_name,):
+        try:
+            chosen(method, given)
+            return
+        except PolydecError as error:
+            wrong = wrong or error
+    if wrong is not None:
+        raise wrong
+
+
+def search(words: str) -> list[str]:
+    """Methods whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
+    return RECIPES.search(words)
+
+
+def get(name: str) -> ModuleType:
+    """A recipe's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
+    return recipes()[find(name)]
+
+
+def options(name: str) -> tuple[Option, ...]:
+    """The options of a recipe, from the signature of its `build`."""
+    return RECIPES.options(find(name))
+
+
+def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """All options of a recipe with the values they have, under their names of today. Raises RequestError for an unknown option,
+    one that is given twice, or a value of the wrong type or out of range."""
+    return RECIPES.chosen(find(name), given)
+
+
+def can(name: str, kit: Kit) -> bool:
+    """Whether the kit holds what a method needs."""
+    try:
+        check(name, kit)
+    except PolydecError:
+        return False
+    return True
+
+
+def check(name: str, kit: Kit) -> None:
+    """Raise RequestError with one sentence where the kit lacks something that a method needs."""
+    card: Card = get(name).CARD
+    check_family(name, kit.family)
+    for need in card.needs:
+        need.check(kit, card.name)
+
+
+def check_family(name: str, family: str) -> None:
+    """Raise RequestError where a method does not decode models of this family."""
+    card: Card = get(name).CARD
+    if card.family not in ("any", family):
+        others = CALLED[card.family].partition(" ")[2]
+        raise RequestError(
+            f"method {card.name} decodes {others} models and this is {CALLED[family]} one: take {_OWN[family]} "
+            "(`polydec methods`)"
+        )
+
+
+_OWN = {
+    "ar": "plain, auto or another of the family 'ar'",
+    "diffusion": "llada, fast-dllm or another of the family 'diffusion'",
+    "insertion": "insertion-language-models",
+}
+"""By a model's family, what can decode it."""
+
+
+def build(
+    name: str, kit: Kit, given: Mapping[str, Any] | None = None
+) -> tuple[Decoder, dict[str, Any]]:
+    """The recipe's decoder, and all its options with the values they have. Raises RequestError for an unknown option, a
+    value of the wrong type or out of range, or something that the kit lacks."""
+    module, values = get(name), chosen(name, given)
+    card: Card = module.CARD
+    check(name, kit)
+    if not card.needs_draft:
+        kit = kit.without_foreign_draft()
+    return module.build(kit, **values), values
+
+
+def describe(name: str) -> dict[str, Any]:
+    """The object of `polydec methods --json`."""
+    card: Card = get(name).CARD
+    return {
+        **RECIPES.describe(card.name),
+        "family": card.family,
+        "guarantee": card.guarantee.value if card.guarantee else None,
+        "needs_training": card.needs_training,
+        "parent": card.parent,
+    }
+
+
+def written(value: object) -> str:
+    """A default as --set takes it."""
+    return as_text(value)

@@ -1,0 +1,85 @@
+"""Ways to steer a model: found by their files, names, aliases and papers, and built into a law that any method decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.base.options import Option
+from polydec.core.protocols import Target
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.catalogue import Catalogue
+from polydec.methods.registry.kit import SECOND_PROMPT, Kit
+
+STEERINGS = Catalogue(("polydec.methods.steering",), "steerings", "steering", "steer is {}")
+
+
+def steerings() -> dict[str, ModuleType]:
+    """The module of each way by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
+    return STEERINGS.modules()
+
+
+def names() -> dict[str, str]:
+    """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its paper's number; and its own."""
+    return STEERINGS.names()
+
+
+def find(name: str) -> str:
+    """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that is
+    not there."""
+    return STEERINGS.find(name, f"it must be one of {', '.join(steerings())}")
+
+
+def get(name: str) -> ModuleType:
+    """A way's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
+    return steerings()[find(name)]
+
+
+def options(name: str) -> tuple[Option, ...]:
+    """The options of a way, from the signature of its `build`."""
+    return STEERINGS.options(find(name))
+
+
+def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """All options of a way with the values they have. Raises RequestError for one that is unknown, of the wrong type or out of
+    range."""
+    return STEERINGS.chosen(find(name), given)
+
+
+def derived(name: str) -> Callable[[str], str] | None:
+    """What makes the second prompt of a text where none is given; None where nothing does."""
+    return getattr(get(name), "derive", None)
+
+
+def positions(name: str, options: Mapping[str, Any]) -> int:
+    """How many positions of the context a way's own vectors take: what `POSITIONS` of its file makes of its options."""
+    taken: Callable[[Mapping[str, Any]], int] | None = getattr(get(name), "POSITIONS", None)
+    return 0 if taken is None else taken(options)
+
+
+def check_second(name: str, given: bool) -> None:
+    """Raise RequestError where a second prompt is missing, or is given and not read."""
+    card: Card = get(name).CARD
+    if given and SECOND_PROMPT not in card.needs:
+        raise RequestError(
+            f"negative_prompt is given: steering {card.name} reads no second prompt, so leave it out"
+        )
+
+
+def build(
+    name: str, kit: Kit, given: Mapping[str, Any] | None = None
+) -> tuple[Target, dict[str, Any]]:
+    """The steered law of a kit's bare target, and all options with the values they have. Raises RequestError for an option that
+    is not legal, or something that the kit lacks."""
+    module, values = get(name), chosen(name, given)
+    card: Card = module.CARD
+    for need in card.needs:
+        need.check(kit, f"steering {card.name}")
+    return module.build(kit, **values), values
+
+
+def describe(name: str) -> dict[str, Any]:
+    """The object of `polydec steerings --json`."""
+    return STEERINGS.describe(find(name))

@@ -1,0 +1,207 @@
+"""A* over the steps of a solution, led by a learned reward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, common
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
+from polydec.methods.search.loop.protocols import Reward
+from polydec.methods.search.loop.stats import SearchStats
+from polydec.methods.search.loop.types import Steps
+from polydec.methods.speculative.loop.walk import Method
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A beginning of a solution. rng: what is drawn behind it; cost: of the path to it; hope: one less what the reward says;
+    number: in the order of finding; drawn: steps that were drawn behind it; wait: what that costs it; found: the steps that
+    were."""
+
+    attempt: Attempt
+    rng: Rng
+    cost: float = 0.0
+    hope: float = 0.0
+    depth: int = 0
+    number: int = 0
+    drawn: int = 0
+    wait: float = 0.0
+    found: frozenset[tuple[int, ...]] = frozenset()
+
+    @property
+    def order(self) -> tuple[float, float, int, int]:
+        """The least is looked at first."""
+        return (self.cost + self.hope + self.wait, self.hope, -self.depth, self.number)
+
+
+@dataclass(frozen=True)
+class AStar:
+    """Takes the most promising beginning, draws `width` next steps behind it, asks the reward of each, and goes on so until the
+    most promising one is a whole solution. Of a step that is drawn twice one stays.
+
+    A beginning s is the more promising the less f(s) = g(s) + h(s) is: h(s) = 1 - reward(s); g grows with a step from s to t by
+    max(0, reward(s) - reward(t)) + `toll`, so what the reward has fallen on the way is not forgotten (the paper's cost of a
+    step is not known to us: this one is ours). The reward of nothing is 1, that of a text that was cut at the limit is 0.
+
+    A beginning is left for good once steps were drawn behind it, as in the paper. With `again` it waits instead, with so much
+    added to its f every time, and is taken up once more when all that was found behind it is less promising than that: ours.
+
+    With `sure` the reward is not asked of a step that the law gives at least this probability, all of it together: its value is
+    that of the step before it (ours; where the law leaves no choice there is nothing to choose).
+
+    width: 1 to 64; delimiter: what a step ends with; longest: tokens of a step at most; budget: once so many tokens were
+    written nothing new is begun: the best solution found is the answer, or else the most promising beginning is drawn to
+    its end. frontier: beginnings that are kept at most; the least promising ones go first. again: above 0, None: never. sure:
+    above 0 to 1, None: every step is asked of.
+
+    Exact: approximate: the reward chooses among draws.
+    Reduces to: the method itself at width 1, draw for draw.
+    Source: Chatziveroglou, "A*-decoding: token-efficient inference scaling" (2025).
+    """
+
+    method: Method
+    reward: Reward
+    width: int = 4
+    delimiter: str = "\n"
+    longest: int = 64
+    budget: int = 1024
+    toll: float = 0.01
+    frontier: int = 64
+    again: float | None = None
+    sure: float | None = None
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= 64:
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 64")
+        at_least_one(self, "longest", "budget", "frontier")
+        if not self.toll >= 0.0:
+            raise RequestError(f"toll is {self.toll}: it must be at least 0")
+        if self.again is not None and not self.again > 0.0:
+            raise RequestError(f"again is {self.again}: it must be above 0")
+        if self.sure is not None and not 0.0 < self.sure <= 1.0:
+            raise RequestError(f"sure is {self.sure}: it must be above 0 and at most 1")
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """A search for each choice."""
+
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Search(self, answer, opened).run(Node(root, rng(answer.choice or 0)))
+
+        return await for_each(self.method, request, into, write)
+
+
+class _Search:
+    """For one answer. opened: attempts that whoever began this closes in the end."""
+
+    def __init__(self, plan: AStar, answer: Text, opened: list[Attempt]) -> None:
+        self._plan, self._answer, self._opened = plan, answer, opened
+        self._spent, self._first = SearchStats(), -1
+        self._steps, self._count = Steps((plan.delimiter,), plan.longest, plan.vocab.words), 0
+
+    async def run(self, root: Node) -> Result:
+        open_, plan = [root], self._plan
+        while (
+            not (best := min(open_, key=lambda n: n.order)).attempt.ended
+            and self._spent.written < plan.budget
+        ):
+            open_.remove(best)
+            open_ = sorted([*open_, *await self._expand(best)], key=lambda n: n.order)
+            for node in open_[plan.frontier :]:
+                node.attempt.close()
+            del open_[plan.frontier :]
+            self._settle([n.attempt.text for n in open_])
+        whole = [n for n in open_ if n.attempt.ended]
+        best = min(whole or open_, key=lambda n: n.order)
+        (last,) = self._forks(best, 1)
+        if not last.ended:  # the budget is spent: what is begun comes to its end
+            await last.go_on(_stream(best, best.drawn))
+        self._spent = self._spent.plus(last.spent)
+        last.text.score = last.value
+        self._answer.follow(last.text)
+        return self._answer.result(replace(self._spent, first=max(self._first, 0)))
+
+    async def _expand(self, node: Node) -> list[Node]:
+        """What is new behind a node, and the node itself where it waits."""
+        plan = self._plan
+        numbers = range(node.drawn, node.drawn + plan.width)
+        streams = [_stream(node, i) for i in numbers]
+        drawn = self._forks(node, plan.width)
+        await gather(*(a.go_on(s, self._steps) for a, s in zip(drawn, streams, strict=True)))
+        once = dict[tuple[int, ...], tuple[Attempt, Rng]]()
+        for attempt, stream in zip(drawn, streams, strict=True):
+            if (text := tuple(attempt.text.tokens)) not in node.found:
+                once.setdefault(text, (attempt, stream))
+        begun = node.attempt.logp
+        await gather(
+            *(self._valued(attempt, attempt.logp - begun, node) for attempt, _ in once.values())
+        )
+        self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
+        waiting = (
+            []
+            if plan.again is None
+            else [
+                replace(
+                    node,
+                    drawn=numbers.stop,
+                    wait=node.wait + plan.again,
+                    found=node.found | set(once),
+                )
+            ]
+        )
+        return [*waiting, *(self._node(node, *pair) for pair in once.values())]
+
+    async def _valued(self, attempt: Attempt, logp: float, parent: Node) -> None:
+        """Ask the reward of a step, unless there was hardly another one to take. logp: of the step."""
+        if self._plan.sure is None or math.exp(logp) < self._plan.sure:
+            await attempt.judge(self._plan.reward)
+        else:
+            attempt.value = 1.0 - parent.hope
+
+    def _forks(self, node: Node, count: int) -> list[Attempt]:
+        """So many that go on from a node, which is over with that unless it waits."""
+        drawn = [node.attempt.fork(self._answer.choice or 0) for _ in range(count)]
+        self._opened += drawn
+        if self._plan.again is None:
+            node.attempt.close()
+        return drawn
+
+    def _node(self, parent: Node, attempt: Attempt, rng: Rng) -> Node:
+        self._count += 1
+        value = 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0
+        hope = 1.0 - value
+        fall = max(0.0, hope - parent.hope)
+        return Node(
+            attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._count
+        )
+
+    def _settle(self, texts: Sequence[Text]) -> None:
+        """What all that may still win begin with is certain."""
+        sure = len(common(texts))
+        if self._first < 0:
+            self._first = sure
+            self._answer.edit(Edit())
+        self._answer.follow(texts[0], sure)
+
+
+def _stream(node: Node, number: int) -> Rng:
+    """What is drawn of a node's steps; the first goes on in the node's own stream, so that one text draws as plain decoding."""
+    return node.rng.at("step", len(node.attempt.text.tokens), number) if number else node.rng

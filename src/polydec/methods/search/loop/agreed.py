@@ -1,0 +1,217 @@
+"""What several answers say together, as exactly as they agree."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from itertools import combinations
+
+from polydec.base.errors import RequestError
+from polydec.methods.search.loop.types import answer_of
+
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
+_MONTH = {name[:3].lower(): number for number, name in enumerate(MONTHS, 1)}
+_NAMED = r"(?P<month>" + "|".join(rf"{name[:3]}(?:{name[3:]}|t)?\.?" for name in MONTHS) + ")"
+_DAY = r"(?P<day>[0-3]?\d)(?:st|nd|rd|th)?"
+_YEAR = r"(?P<year>[12]\d{3})"
+DATES = tuple(
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"{_DAY} (?:of )?{_NAMED},? {_YEAR}",
+        rf"{_NAMED} {_DAY},? {_YEAR}",
+        rf"{_NAMED},? {_YEAR}",
+        rf"{_YEAR}-(?P<number>[01]\d)(?:-{_DAY})?",
+        r"(?P<decade>[12]\d{2})0s",
+        r"(?P<century>1?\d|2[01])(?:st|nd|rd|th) century",
+    )
+)
+"""How a date may be written."""
+NUMBER = re.compile(r"[-+]?(?:\d{1,12}|\d{1,3}(?:,\d{3}){1,3})(?:\.\d{1,6})?")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Something that an answer says, or that follows from it. key: by which it is compared; said: how it is written."""
+
+    key: tuple[object, ...]
+    said: str = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """The most exact statement that at least `share` of the answers support. An answer supports what it says and what follows
+    from it: a day its month, year, decade and century; a number its roundings, "about 1200"; a name what it lies within, by
+    `within`, and "Lyon, France" also "France". Answers that say nothing support nothing. Where two statements have so many
+    supporters and none follows from the other, the one with more counts, of as many neither. The order of the answers does
+    not matter.
+
+    share: above 0, to 1; within: of a name in small letters what it lies within, as it is written. A bare number from 1000 to
+    2999 is a year; a number only where no answer is a date otherwise and some answer is a number that cannot be a year, such
+    as 1,240 or 980.
+
+    Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
+    multi-granularity answers" (2024); there a language model finds the statement, these rules are ours.
+    """
+
+    share: float = 0.5
+    within: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.share <= 1.0:
+            raise RequestError(f"share is {self.share}: it must be above 0, to 1")
+
+    def of(self, answers: Sequence[str]) -> Statement | None:
+        """What they say together; None where they agree in nothing."""
+        ladders = self.ladders(answers)
+        support = defaultdict[Statement, list[str]](list)
+        for ladder in ladders:
+            for statement in ladder:
+                support[statement].append(statement.said)
+        enough = [s for s, by in support.items() if len(by) >= self.share * len(answers) - 1e-9]
+        below = {
+            pair for ladder in ladders for pair in combinations(ladder, 2)
+        }  # the second follows from the first
+        left = [
+            s
+            for s in enough
+            if not any(
+                s != t
+                and (s, t) not in below
+                and (t, s) not in below
+                and len(support[t]) >= len(support[s])
+                for t in enough
+            )
+        ]
+        best = max(left, key=lambda s: sum((s, t) in below for t in left), default=None)
+        return None if best is None else Statement(best.key, min(support[best]))
+
+    def read(self, claim: str, answers: Sequence[str]) -> Statement:
+        """What somebody says of these answers, not empty, as a statement of the kind that they are."""
+        return self.ladders([*answers, claim])[-1][0]
+
+    def ladders(self, answers: Sequence[str]) -> list[tuple[Statement, ...]]:
+        """What each answer supports, the most exact first; nothing for an empty one."""
+        dated = any(_date(a, years=False) for a in answers) or not any(_counts(a) for a in answers)
+        numbers = [Decimal(a.replace(",", "")) for a in answers if NUMBER.fullmatch(a)]
+        digits = max((x.adjusted() for x in numbers if x), default=0)
+        return [self._ladder(answer.strip(), dated, digits) for answer in answers]
+
+    def _ladder(self, answer: str, dated: bool, digits: int) -> tuple[Statement, ...]:
+        if date := _date(answer, years=dated):
+            return date
+        if NUMBER.fullmatch(answer):
+            return _roundings(Decimal(answer.replace(",", "")), answer, digits)
+        return self._places(answer) if answer else ()
+
+    def _places(self, answer: str) -> tuple[Statement, ...]:
+        """A name and what it lies within: what is written behind it, then what is known of the last."""
+        parts = [p.strip() for p in answer.split(",")]
+        chain = [", ".join(parts[i:]) for i in range(len(parts))] if all(parts) else [answer]
+        while (above := self.within.get(answer_of(chain[-1], ""))) is not None:
+            chain.append(above)
+        return tuple(Statement((answer_of(name, ""),), name) for name in chain)
+
+
+def _date(answer: str, years: bool) -> tuple[Statement, ...]:
+    """A date and what it lies in; nothing where it is none. years: whether a bare year is one."""
+    answer = re.sub(r"^(?:in|on|the) ", "", answer.strip(), flags=re.IGNORECASE)
+    match = next((m for form in DATES if (m := form.fullmatch(answer))), None)
+    if match is None:
+        match = re.fullmatch(_YEAR, answer) if years else None
+        if match is None:
+            return ()
+    parts = {k: v for k, v in match.groupdict().items() if v is not None}
+    year = int(parts["year"]) if "year" in parts else None
+    decade = int(parts["decade"]) if "decade" in parts else None if year is None else year // 10
+    century = int(parts["century"]) if "century" in parts else (decade or 0) // 10 + 1
+    month = (
+        int(parts["number"])
+        if "number" in parts
+        else _MONTH.get(parts.get("month", "")[:3].lower())
+    )
+    day = int(parts["day"]) if "day" in parts else None
+    if month not in (None, *range(1, 13)) or day not in (None, *range(1, 32)):
+        return ()
+    out = [Statement(("date", century), f"{ordinal(century)} century")]
+    if decade is not None:
+        out.append(Statement(("date", century, decade), f"{decade}0s"))
+    if year is not None:
+        out.append(Statement(("date", century, decade, year), str(year)))
+    if month is not None:
+        out.append(Statement(("date", century, decade, year, month), f"{MONTHS[month - 1]} {year}"))
+        if day is not None:
+            out.append(
+                Statement(
+                    ("date", century, decade, year, month, day), f"{day} {MONTHS[month - 1]} {year}"
+                )
+            )
+    return tuple(reversed(out))
+
+
+def _counts(answer: str) -> bool:
+    """Whether it is a number that cannot be a year."""
+    text = answer.strip()
+    return bool(NUMBER.fullmatch(text)) and not re.fullmatch(_YEAR, text)
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th …"""
+    end = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{end}"
+
+
+def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[Statement, ...]:
+    """A number and what it is rounded to, place by place up to the first one of the largest number."""
+    exponent = value.normalize().as_tuple().exponent
+    finest = min(int(exponent), 0) if value else 0
+    out = [Statement(("number", value.normalize()), spelled)]
+    for place in range(finest, digits + 1):
+        round_ = (
+            value.quantize(Decimal(1).scaleb(place), ROUND_HALF_UP)
+            if place <= 0
+            else (value.scaleb(-place).quantize(Decimal(1), ROUND_HALF_UP)).scaleb(place)
+        )
+        if round_:  # "about 0" says nothing of a number
+            out.append(Statement(("about", place, round_.normalize()), f"about {round_:f}"))
+    return tuple(out)
+
+
+def hierarchy(text: str) -> dict[str, str]:
+    """What lies within what, from "Lyon < France; France < Europe". Raises RequestError for what reads otherwise
+    or goes round."""
+    out = dict[str, str]()
+    for part in filter(None, (p.strip() for p in text.split(";"))):
+        low, _, high = (side.strip() for side in part.partition("<"))
+        if not low or not high or "<" in high:
+            raise RequestError(
+                f"within has {part[:60]!r}: write it as 'Lyon < France; France < Europe'"
+            )
+        if answer_of(low, "") in out:
+            raise RequestError(f"within has {low[:60]!r} twice: a name lies within one other")
+        out[answer_of(low, "")] = high
+    for name in out:
+        seen, at = {name}, name
+        while (above := out.get(at)) is not None:
+            at = answer_of(above, "")
+            if at in seen:
+                raise RequestError(f"within has {name[:60]!r} within itself")
+            seen.add(at)
+    return out

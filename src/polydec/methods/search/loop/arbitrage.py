@@ -1,0 +1,301 @@
+"""A draft model writes a whole step of a solution; whoever judges says whether the target writes it instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
+from polydec.core.decoder import Streams
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript
+from polydec.core.types import Edit, Exactness, Reads, Vocab
+from polydec.methods.search.loop.attempt import Attempt, for_each
+from polydec.methods.search.loop.protocols import Arbiter, Reward
+from polydec.methods.search.loop.types import Steps, Written
+from polydec.methods.speculative.loop.walk import Method, Walk
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model that reads for a router what was written, and by whom. method: over that model's law; small, big: the token that
+    stands before a step of the draft model's and of the target's; context: tokens that it can read."""
+
+    method: Method
+    small: int
+    big: int
+    context: int
+
+    def tokens(self, steps: Sequence[Written]) -> tuple[int, ...]:
+        """Of steps, each behind the mark of who wrote it."""
+        return marked(steps, self.small, self.big)
+
+
+def marked(steps: Sequence[Written], small: int, big: int) -> tuple[int, ...]:
+    """The tokens of steps, each behind the mark of who wrote it: the draft model or the target."""
+    return tuple(x for step in steps for x in (big if step.target else small, *step.tokens))
+
+
+@dataclass(frozen=True)
+class Arbitrage:
+    """`small` writes a step; `arbiter` says whether it stands, or `big` writes one in its place, from the same beginning. So
+    step after step. The target reads what the draft model wrote only when it is called, all at once.
+
+    big: writes with the law of the target, small: with the draft model's; delimiter: what a step ends with, at the end of a
+    token's text or within it; longest: tokens of a step at most, at least 1; reader: reads the text for an arbiter that asks
+    what it is told (ByReading), None: there is none.
+
+    Draws of the target are plain decoding's, position by position, until a step of its own is dropped; from then on each of its
+    steps has a stream of its own, as each of the draft model's has.
+
+    Exact: approximate: a step of the draft model's that stands was checked by nobody token by token.
+    Reduces to: plain decoding of the target, draw for draw, where the arbiter takes none of the draft model's steps; to that of
+    the draft model, in law, where it takes all.
+    Source: "Arbitrage: Efficient reasoning via advantage-aware speculation" (2025).
+    """
+
+    big: Method
+    small: Method
+    arbiter: Arbiter
+    delimiter: str = "\n"
+    longest: int = 64
+    reader: Reader | None = None
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "longest")
+        if not self.delimiter:
+            raise RequestError("delimiter is '': it must be at least one character")
+        self.vocab.require_same(self.small.target.vocab, "the draft")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.big.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Steps of each choice for themselves."""
+
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            course = _Course(self, request, into, answer, root, opened)
+            try:
+                return await course.run(rng(answer.choice or 0))
+            finally:
+                course.close()
+
+        return await for_each(self.small, request, into, write)
+
+
+class _Course:
+    """Of one answer: an arbiter's Case. small: stands behind what is final; big: the same, less the tokens in `lag`, None
+    before it is called; opened: attempts that whoever began this closes in the end."""
+
+    def __init__(
+        self,
+        plan: Arbitrage,
+        request: Request,
+        into: Transcript,
+        answer: Text,
+        small: Attempt,
+        opened: list[Attempt],
+    ) -> None:
+        self._plan, self._request, self._into, self._answer, self._opened = (
+            plan,
+            request,
+            into,
+            answer,
+            opened,
+        )
+        self._small, self._tried = small, small
+        self._big: Attempt | None = None
+        self._lag, self._targets = list[int](), list[Attempt]()
+        self._read: Attempt | None = None  # the target behind the step that stands for judgement
+        self._own: Attempt | None = None  # the target behind a step of its own in its place
+        self._steps = Steps((plan.delimiter,), plan.longest, plan.vocab.words)
+        self._rng, self._stats, self._dropped = Rng.of(0), ArbitrageStats(), False
+        self._written = list[Written]()  # the steps that stand
+        self._reader: Walk | None = None  # the reader behind so many of them
+        self._seen = 0
+        self._told: Walk | None = None  # the reader behind the step that is judged, too
+
+    async def run(self, rng: Rng) -> Result:
+        self._rng, arbiter = rng, self._plan.arbiter
+        self._answer.edit(Edit())  # the clock of decoding starts
+        while self._answer.finish_reason is None:
+            at = len(self._answer.tokens)
+            self._read = self._own = None
+            self._tried = self._fork(self._small)
+            await self._tried.go_on(rng.at("draft", at), self._steps)
+            drafted, called = (
+                self._tried.text.tokens[at:],
+                await arbiter.prefers(self, rng.at("arbiter", at)),
+            )
+            await (self._replace(at) if called else self._keep(drafted))
+            self._stands(Written(called, tuple(self._answer.tokens[at:])))
+            self._stats = self._stats.plus(
+                ArbitrageStats(
+                    steps=1,
+                    called=int(called),
+                    drafted=len(drafted),
+                    kept=0 if called else len(drafted),
+                    own=0 if self._own is None else len(self._own.text.tokens) - at,
+                )
+            )
+        spent = [a.spent for a in self._targets]
+        return self._answer.result(
+            self._stats.plus(
+                ArbitrageStats(sum(s.passes for s in spent), scored=sum(s.scored for s in spent))
+            )
+        )
+
+    async def drafted(self, reward: Reward) -> float:
+        return await self._tried.judge(reward)
+
+    async def read(self, reward: Reward) -> float:
+        if self._read is None:
+            self._read = self._fork_big(await self._caught_up())
+            await self._read.say(self._tried.text.tokens[len(self._answer.tokens) :])
+        return await self._read.judge(reward)
+
+    async def written(self, reward: Reward) -> float:
+        return await (await self._step()).judge(reward)
+
+    @property
+    def steps(self) -> Sequence[Written]:
+        drafted = tuple(self._tried.text.tokens[len(self._answer.tokens) :])
+        return (*self._written, Written(False, drafted))
+
+    async def own(self) -> Sequence[int]:
+        return (await self._step()).text.tokens[len(self._answer.tokens) :]
+
+    async def told(self, reward: Reward) -> float:
+        reader, prompt = self._plan.reader, self._request.prompt
+        if reader is None:
+            raise RequestError("this arbiter asks a reader, and there is none")
+        if len(prompt) + len(reader.tokens(self.steps)) > reader.context:
+            return 1.0
+        if self._reader is None:
+            self._reader = await Walk.open(reader.method, prompt, whole=True)
+        if missed := reader.tokens(self._written[self._seen :]):
+            self._reader.take(await self._reader.given(missed))
+            self._seen = len(self._written)
+        self._told = self._reader.fork()
+        drafted = reader.tokens(self.steps[-1:])
+        self._told.take(await self._told.given(drafted))
+        self._stats = self._stats.plus(ArbitrageStats(routed=len(missed) + len(drafted)))
+        return reward.chance(await self._told.state())
+
+    def _stands(self, step: Written) -> None:
+        """The reader goes on behind a step that it has read, and else reads it later."""
+        self._written.append(step)
+        if self._told is None:
+            return
+        if step.target:
+            self._told.close()
+        else:
+            self.close(self._reader)
+            self._reader, self._seen = self._told, len(self._written)
+        self._told = None
+
+    def close(self, *walks: Walk | None) -> None:
+        """Give back what the reader holds, or these walks of it."""
+        for walk in walks or (self._reader, self._told):
+            if walk is not None:
+                walk.close()
+
+    async def _step(self) -> Attempt:
+        """A step of the target's own, in place of the draft model's."""
+        if self._own is None:
+            self._own = self._fork_big(await self._caught_up())
+            at = len(self._answer.tokens)
+            await self._own.go_on(
+                self._rng.at("own", at) if self._dropped else self._rng, self._steps
+            )
+        return self._own
+
+    async def _replace(self, at: int) -> None:
+        own = await self._step()
+        self._answer.follow(own.text)
+        self._tried.close()
+        self._next(own)
+        if not own.ended:
+            await self._small.say(own.text.tokens[at:])
+
+    async def _keep(self, step: Sequence[int]) -> None:
+        self._dropped = self._dropped or self._own is not None
+        self._answer.follow(self._tried.text)
+        self._small.close()
+        self._small = self._tried
+        if self._read is None:
+            self._lag += step
+        else:
+            self._next(self._read)
+
+    def _next(self, big: Attempt) -> None:
+        """The target goes on from here; what else it has tried is over."""
+        for other in (self._big, self._read, self._own):
+            if other is not None and other is not big:
+                other.close()
+        self._big = big
+
+    async def _caught_up(self) -> Attempt:
+        """The target behind what is final."""
+        if self._big is None:
+            base = Reads.NOTHING if self._request.logprobs is None else Reads.ROW
+            walk = await Walk.open(self._plan.big, self._request.prompt, base=base, whole=True)
+            self._big = Attempt(walk, self._into.hypothesis(), self._request.logprobs)
+            self._opened.append(self._big)
+            self._targets.append(self._big)
+        if self._lag:
+            await self._big.say(self._lag)
+            self._lag = []
+        return self._big
+
+    def _fork(self, attempt: Attempt) -> Attempt:
+        twin = attempt.fork(self._answer.choice or 0)
+        self._opened.append(twin)
+        return twin
+
+    def _fork_big(self, attempt: Attempt) -> Attempt:
+        twin = self._fork(attempt)
+        self._targets.append(twin)
+        return twin
+
+
+@dataclass(frozen=True)
+class ArbitrageStats:
+    """passes: of the target; first: tokens that were there after its first one; steps: of the answer; called: those that the
+    target wrote; drafted: tokens that the draft model wrote, kept: those that stand; own: tokens that the target wrote, whether
+    they stand or were only judged; scored: tokens that it was fed; routed: tokens that a reader was fed for a router, the
+    prompt left out."""
+
+    passes: int = 0
+    first: int = 0
+    steps: int = 0
+    called: int = 0
+    drafted: int = 0
+    kept: int = 0
+    own: int = 0
+    scored: int = 0
+    routed: int = 0
+
+    def plus(self, other: ArbitrageStats) -> ArbitrageStats:
+        """Both together."""
+        return ArbitrageStats(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
+        )
+
+    def metrics(self) -> Mapping[str, Any]:
+        """steps and steps_of_target; tokens_drafted, tokens_kept (of those), tokens_of_target (written, not read), and
+        tokens_scored by it; tokens_routed where a router reads."""
+        return {
+            "steps": self.steps,
+            "steps_of_target": self.called,
+            "tokens_drafted": self.drafted,
+            "tokens_kept": self.kept,
+            "tokens_of_target": self.own,
+            "tokens_scored": self.scored,
+            **({"tokens_routed": self.routed} if self.routed else {}),
+        }

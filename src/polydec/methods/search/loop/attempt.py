@@ -1,0 +1,163 @@
+"""A text that a search tries, drawn by a draft-and-verify method with any drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from polydec.core.effects import Coro, gather
+from polydec.core.protocols import Scores
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Reads, Words
+from polydec.methods.search.loop.protocols import Reward
+from polydec.methods.search.loop.stats import SearchStats
+from polydec.methods.search.loop.types import Steps, Tried
+from polydec.methods.speculative.loop.types import Verdict
+from polydec.methods.speculative.loop.walk import Method, Round, Walk
+
+
+class Attempt:
+    """A beginning of a text, and the walk that goes on from it. The attempt owns the walk.
+
+    asked: how many alternatives the request wants beside each token, None: no log-probabilities. logp: of the text, under the
+    law that it is drawn from; value: what a reward last said of it, None before it was asked; spent: its own ledger, which
+    a fork begins anew.
+    """
+
+    __slots__ = ("_asked", "_fed", "_walk", "logp", "spent", "text", "value")
+
+    def __init__(self, walk: Walk, text: Text, asked: int | None) -> None:
+        self._walk, self.text, self._asked = walk, text, asked
+        self._fed = False  # whether the last token was fed: by a look, or for a reward
+        self.logp, self.spent = 0.0, SearchStats()
+        self.value: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.text.finish_reason is not None
+
+    @property
+    def mean(self) -> float:
+        """Log-probability of a token, on average."""
+        return self.logp / max(1, len(self.text.tokens))
+
+    def tried(self, words: Words | None) -> Tried:
+        """As whoever picks sees it. words: of the vocabulary, for a request that asks for tokens only."""
+        tokens = tuple(self.text.tokens)
+        text = self.text.text or (words.decode(tokens) if words is not None else "")
+        return Tried(text, tokens, self.mean, self.value)
+
+    async def look(self, rng: Rng) -> Round:
+        """One pass: what may be taken next."""
+        r = await self._walk.round(rng, self.text.room, self.text.ends)
+        new = len(r.draft) - self._fed
+        self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
+        self._fed = True
+        return r
+
+    def take(self, r: Round, steps: Steps | None = None, begin: int = 0) -> bool:
+        """Go on with what a pass gave; whether the text has ended, or the step of it that began with token `begin`. What stands
+        behind that is not taken."""
+        count, over = 0, False
+        for node, x in zip(r.nodes, r.tokens, strict=True):
+            self.logp += r.scores.logp(node, (x,))[0]
+            self.text.write(
+                (x,), () if self._asked is None else logprobs(r.scores, (node,), (x,), self._asked)
+            )
+            count += 1
+            over = self.ended or (steps is not None and steps.closes(self.text.tokens[begin:]))
+            if over:
+                break
+        self._walk.take(r, count)
+        self._fed = False
+        self.spent = self.spent.plus(SearchStats(ended=int(self.ended), written=count))
+        return over
+
+    async def go_on(self, rng: Rng, steps: Steps | None = None) -> None:
+        """Pass after pass until the text ends, or a step of it that begins here."""
+        begin = len(self.text.tokens)
+        while not self.take(await self.look(rng), steps, begin):
+            pass
+
+    async def say(self, tokens: Sequence[int]) -> None:
+        """Go on with tokens that somebody else wrote, at least one, up to where the text ends."""
+        r = await self._walk.given(tokens)
+        new = len(r.draft) - self._fed
+        self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
+        self.take(r)
+
+    async def ask(self, tokens: Sequence[int]) -> Scores:
+        """The law behind some tokens, at least one, that are no part of the text: its row is that of node len(tokens)."""
+        r = await self._walk.given((*tokens, tokens[-1]))
+        new = len(r.draft) - self._fed
+        self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
+        self._fed = True
+        return r.scores
+
+    async def rerouted(self, routings: Sequence[tuple[tuple[float, ...], ...]]) -> list[Tensor]:
+        """Log-probabilities of the next token under each way to move a mixture's router (Want.routing), at least one, all in
+        one pass."""
+        self.spent = self.spent.plus(SearchStats(1, scored=len(routings), refined=1))
+        return list(await gather(*map(self._walk.rerouted, routings)))
+
+    async def judge(self, reward: Reward) -> float:
+        """Ask a reward of what stands so far."""
+        self.value = reward.chance(await self._walk.state())
+        new = int(not self._fed)
+        self.spent = self.spent.plus(SearchStats(new, scored=new, judged=1))
+        self._fed = True
+        self.text.weighed(self.value)
+        return self.value
+
+    def fork(self, choice: int) -> Attempt:
+        """Another one that goes on from here, at no cost. choice: the answer that it may become."""
+        twin = Attempt(self._walk.fork(choice), self.text.fork(choice), self._asked)
+        twin.logp, twin.value, twin._fed = self.logp, self.value, self._fed
+        return twin
+
+    def close(self) -> None:
+        """Give back what the walk holds; the text stays."""
+        self.text.prune()
+        self._walk.close()
+
+
+def one(r: Round, token: int) -> Round:
+    """A round in which this token alone follows what stood before."""
+    return Round(r.position, r.draft, r.scores, Verdict((), token), (token,))
+
+
+async def for_each(
+    method: Method,
+    request: Request,
+    into: Transcript,
+    write: Callable[[Text, Attempt, list[Attempt]], Coro],
+    base: Reads = Reads.NOTHING,
+) -> list[Result]:
+    """A search of its own for each choice. The prompt is fed once; write(answer, attempt, opened) begins with an attempt
+    that has nothing behind it. What it forks it puts into `opened`: that is closed in the end, however this ends. base: what
+    the search reads of the model's own rows, before shaping, where the request reads none."""
+    answers = [into.open(choice) for choice in request.choices]
+    base = base if request.logprobs is None else Reads.ROW
+    walk = await Walk.open(method, request.prompt, base=base, whole=True)
+    opened = [Attempt(walk, into.hypothesis(), request.logprobs)]
+    try:
+        opened += (roots := [opened[0].fork(choice) for choice in request.choices])
+        opened[0].close()
+        return await gather(
+            *(write(answer, root, opened) for answer, root in zip(answers, roots, strict=True))
+        )
+    finally:
+        for attempt in opened:
+            attempt.close()
+
+
+def side_by_side(spent: Sequence[SearchStats]) -> SearchStats:
+    """What several attempts took together: their passes are shared."""
+    total = SearchStats()
+    for stats in spent:
+        total = total.plus(stats)
+    return replace(total, passes=max((stats.passes for stats in spent), default=0))

@@ -1,0 +1,110 @@
+"""Contrastive search: a likely token whose state differs from those of the text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request, Result
+from polydec.core.transcript import Transcript, logprobs
+from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
+from polydec.methods.search.loop.best import Best
+from polydec.methods.search.loop.branches import Branches
+from polydec.methods.search.loop.stats import SearchStats
+
+
+@dataclass(frozen=True)
+class ContrastiveSearch:
+    """Of the `width` likeliest tokens v the one with the largest (1 - penalty) p(v) - penalty max_j cos(h_v, h_j), where h_v is
+    the state that v gets when it is fed and j runs over all tokens before it, the prompt's among them; the likelier one on a
+    tie. All candidates are fed in one pass, and the law behind the one that is taken is there with it.
+
+    width: k, 1 to 64; penalty: alpha, 0 to 1. States are those before the final norm (published: behind it).
+
+    Exact: approximate. A search; nothing is drawn, so all seeds give one text.
+    Reduces to: greedy decoding at width 1, and at penalty 0. Raises RequestError where the target gives no states.
+    Source: Su et al., "A contrastive framework for neural text generation", 2022.
+    """
+
+    target: Target
+    width: int = 5
+    penalty: float = 0.6
+    exactness = Exactness.APPROXIMATE
+    unexercised: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("branched", "pruned", "scored", "tied"), "it follows one text, and ranks tokens only"
+    )
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= 64:
+            raise RequestError(f"candidates is {self.width}: it must lie in 1 to 64")
+        if not 0.0 <= self.penalty <= 1.0:
+            raise RequestError(f"penalty is {self.penalty}: it must lie in 0 to 1")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """One text. Raises RequestError, before anything is fed, for more answers than one."""
+        best, stats, asked = Best(into, 1), SearchStats(), request.logprobs
+        base = Reads.NOTHING if asked is None else Reads.ROW
+        session = self.target.open(request.prompt)
+        tree = Branches(session, Draft.chain(request.prompt[-1]), Want(base=base, hidden=True))
+        try:
+            before = await session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True))
+            scores, node, text, total = await tree.score(), 0, into.hypothesis(), 0.0
+            seen = [] if len(request.prompt) == 1 else [unit(states(before))]
+            seen.append(unit(states(scores))[:1])
+            stats = replace(stats, passes=1, scored=1)
+            while text.finish_reason is None:
+                tokens, logp = likely(scores, node, self.width)
+                nodes = tree.grow([(node, x) for x in tokens])
+                after = await tree.score()
+                stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + len(tokens))
+                state_KH = unit(states(after)[nodes])
+                near_K = (state_KH @ torch.cat(seen).T).amax(1)
+                worth = [
+                    (1 - self.penalty) * math.exp(p) - self.penalty * float(c)
+                    for p, c in zip(logp, near_K, strict=True)
+                ]
+                i = worth.index(max(worth))
+                text.write(
+                    (tokens[i],),
+                    () if asked is None else logprobs(scores, (node,), (tokens[i],), asked),
+                )
+                total += logp[i]
+                seen.append(state_KH[i : i + 1])
+                scores, node = after, nodes[i]
+                best.settle([text])
+        finally:
+            tree.close()
+        text.score = total / len(text.tokens)
+        return best.results([text], replace(stats, ended=1, written=len(text.tokens)))
+
+
+def likely(scores: Scores, node: int, width: int) -> tuple[Sequence[int], Sequence[float]]:
+    """The likeliest tokens that are possible at all, and their log-probabilities."""
+    tokens, logp = scores.topk(node, width)
+    possible = [i for i, p in enumerate(logp) if p > -math.inf]
+    return [tokens[i] for i in possible], [logp[i] for i in possible]
+
+
+def states(scores: Scores) -> Tensor:
+    """Of each node its state (NH). Raises RequestError where the target gives none."""
+    if scores.hidden_NH is None:
+        raise RequestError("contrastive search reads the states of a model: this target gives none")
+    return scores.hidden_NH
+
+
+def unit(state_NH: Tensor) -> Tensor:
+    """Directions, of length 1; the zero vector stays so."""
+    state_NH = state_NH.double()
+    return state_NH / state_NH.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)

@@ -1,0 +1,151 @@
+"""Beam search in groups: each is charged for the tokens that the groups before it chose at the same step."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request, Result
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Exactness, Reads, Vocab
+from polydec.methods.search.loop.best import Best
+from polydec.methods.search.loop.branches import Branches
+from polydec.methods.search.loop.ranking import LIKELIEST, Ranking
+from polydec.methods.search.loop.stats import SearchStats
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A text that may win. total: summed log-probabilities, less the charges; node: the branch that it goes on from."""
+
+    text: Text
+    total: float
+    node: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """live: the likeliest first; ended: the best by score first."""
+
+    live: tuple[Beam, ...]
+    ended: tuple[Beam, ...] = ()
+
+
+@dataclass(frozen=True)
+class DiverseBeam:
+    """At every step the groups choose one after another. Each keeps the `width / groups` best continuations of its own beams,
+    where a token that earlier groups have chosen c times at this step scores `strength` * c less. A continuation that ends is
+    kept aside if it is among the best `width / groups`. The answers are the best texts of all groups.
+
+    width: beams in all, 1 to 64; groups: divides it; strength: lambda, 0 to 100; ranking: what the best text is, and when a
+    group is done.
+
+    Exact: approximate. A search for the likeliest text; nothing is drawn, so all seeds give one text.
+    Reduces to: beam search with one group, or with strength 0 (of width / groups beams); greedy decoding at width 1.
+    Source: Vijayakumar et al., "Diverse beam search" (2016), with Hamming diversity. Ended texts count where they end.
+    """
+
+    target: Target
+    width: int = 10
+    groups: int = 5
+    strength: float = 0.5
+    ranking: Ranking = LIKELIEST
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if self.groups < 1 or self.width % self.groups:
+            raise RequestError(
+                f"groups is {self.groups}: it must be at least 1 and divide width, which is {self.width}"
+            )
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def beams(self) -> int:
+        """Of each group."""
+        return self.width // self.groups
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """One search for all choices. Raises RequestError, before anything is fed, for more of them than beams."""
+        best, stats = Best(into, self.width), SearchStats()
+        tree = await Branches.open(
+            self.target,
+            request.prompt,
+            base=Reads.NOTHING if request.logprobs is None else Reads.ROW,
+        )
+        try:
+            groups: Sequence[Group] = [Group((Beam(into.hypothesis(), 0.0, 0),))] * self.groups
+            while fed := {b.node for g in groups for b in g.live}:
+                scores, chosen, grown = await tree.score(), Counter[int](), list[Group]()
+                for g in groups:
+                    after, tokens = self._step(g, scores, chosen, request)
+                    grown.append(after)
+                    chosen.update(tokens)
+                stats = stats.plus(SearchStats(1, scored=len(fed), written=chosen.total()))
+                groups = _placed(grown, tree)
+                best.settle([b.text for g in groups for b in (*g.live, *g.ended)])
+        finally:
+            tree.close()
+        ended = sorted((b for g in groups for b in g.ended), key=self._score, reverse=True)
+        return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
+
+    def _step(
+        self, group: Group, scores: Scores, chosen: Mapping[int, int], request: Request
+    ) -> tuple[Group, list[int]]:
+        """The group after its choice, live beams still at their parents' nodes; and the tokens that it chose."""
+        live, ended, tokens = list[Beam](), list(group.ended), list[int]()
+        for rank, (total, beam, x) in enumerate(self._continuations(group, scores, chosen)):
+            if len(live) == self.beams:
+                break
+            after, k = Beam(beam.text.fork(), total, beam.node), request.logprobs
+            after.text.write((x,), () if k is None else logprobs(scores, (beam.node,), (x,), k))
+            over = after.text.finish_reason is not None
+            if over and rank >= self.beams:
+                continue  # it ends, and is not good enough for that
+            after.text.score = self._score(after)
+            (ended if over else live).append(after)
+            tokens.append(x)
+        best = sorted(ended, key=self._score, reverse=True)[: self.beams]
+        done = self._done(live, best, request.max_tokens)
+        return Group(() if done else tuple(live), tuple(best)), tokens
+
+    def _continuations(
+        self, group: Group, scores: Scores, chosen: Mapping[int, int]
+    ) -> list[tuple[float, Beam, int]]:
+        """(total, beam, token), the best first: enough of each beam that as many go on as there are beams."""
+        out = list[tuple[float, Beam, int]]()
+        for beam in group.live:
+            logp_V = scores.row(beam.node)
+            if chosen and self.strength:
+                logp_V = logp_V.clone()
+                for x, count in chosen.items():
+                    logp_V[x] -= self.strength * count
+            enough = (1 + max(1, len(beam.text.ends))) * self.beams
+            value_K, token_K = logp_V.topk(min(enough, len(logp_V)))
+            options = zip(map(float, value_K), map(int, token_K), strict=True)
+            out += [(beam.total + v, beam, x) for v, x in options if v > -math.inf]
+        return sorted(out, key=lambda option: -option[0])
+
+    def _score(self, beam: Beam) -> float:
+        return self.ranking.score(beam.total, len(beam.text.tokens))
+
+    def _done(self, live: Sequence[Beam], ended: Sequence[Beam], limit: int) -> bool:
+        """Whether the group's beams can be left where they are."""
+        if not live or len(ended) < self.beams:
+            return not live
+        return self.ranking.settled(
+            self._score(ended[-1]), live[0].total, len(live[0].text.tokens), limit
+        )
+
+
+def _placed(groups: Sequence[Group], tree: Branches) -> list[Group]:
+    """The groups, every live beam at its own node."""
+    nodes = iter(tree.grow([(b.node, b.text.tokens[-1]) for g in groups for b in g.live]))
+    return [replace(g, live=tuple(replace(b, node=next(nodes)) for b in g.live)) for g in groups]

@@ -1,0 +1,170 @@
+"""Several answers are drawn, and what they agree in is the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from polydec.base.errors import PolydecError, RequestError
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.search.loop.agreed import Agreed, Statement
+from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
+from polydec.methods.search.loop.rollouts import streams_of
+from polydec.methods.search.loop.told import told
+from polydec.methods.search.loop.types import answer_said
+from polydec.methods.speculative.loop.walk import Method
+
+ANSWERS = "{answers}"
+"""What a question to the model has where the answers are to stand."""
+
+
+@dataclass(frozen=True)
+class Drag:
+    """Draws `tries` texts side by side and answers with the most exact statement that enough of their answers support (see
+    Agreed), or with `unknown` where they agree in nothing.
+
+    The likeliest text that says just this speaks for it. Where none does, the statement alone is written, ended by an end of
+    the text; it is no draw, and its log-probabilities are read from the law. Where that cannot be written (the vocabulary
+    cannot spell it, a constraint forbids it, it is too long, nothing ends it), or no text answers anything, the likeliest text
+    of all is the answer. Texts that were cut at the limit count only where none came to an end.
+
+    tries: 1 to 256; mark: what stands before an answer, "" for the last line; ask: what the model itself is asked behind the
+    prompt, with ANSWERS in it where the answers stand, a line each: then what it says, greedily, is the statement, "" leaves it
+    to the rules. It is not asked where all answers are the same, and the rules speak where it says nothing, an answer cannot be
+    spelled, or the context has no room. context: tokens that a text may have, None: any number. The score of an answer is the
+    share of texts that support it, by the rules: 0 for a statement of the model that none of them does.
+
+    Exact: approximate: each text is drawn from the law, what they agree in is not.
+    Reduces to: the method itself at one try, draw for draw.
+    Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
+    multi-granularity answers" (2024).
+    """
+
+    method: Method
+    agreed: Agreed = field(default_factory=Agreed)
+    tries: int = 5
+    mark: str = ""
+    unknown: str = "I don't know"
+    ask: str = ""
+    context: int | None = None
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tries <= 256:
+            raise RequestError(f"tries is {self.tries}: it must lie in 1 to 256")
+        if self.ask and ANSWERS not in self.ask:
+            raise RequestError(
+                f"ask is {self.ask!r}: it must hold {ANSWERS}, where the answers are to stand"
+            )
+        self.vocab.spelled(self.ask.replace(ANSWERS, ""), f"ask is {self.ask!r}")
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Texts for each choice."""
+
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            choice = answer.choice or 0
+            opened += (tries := [root.fork(choice) for _ in range(self.tries)])
+            return await self._answer(request, into, answer, root, tries, opened, rng(choice))
+
+        return await for_each(self.method, request, into, write)
+
+    async def _answer(
+        self,
+        request: Request,
+        into: Transcript,
+        answer: Text,
+        root: Attempt,
+        tries: Sequence[Attempt],
+        opened: list[Attempt],
+        rng: Rng,
+    ) -> Result:
+        answer.edit(
+            Edit()
+        )  # the clock of decoding starts; nothing is certain before all have ended
+        await gather(
+            *(t.go_on(stream) for t, stream in zip(tries, streams_of(rng, self.tries), strict=True))
+        )
+        pool = [t for t in tries if t.text.finish_reason == "stop"] or list(tries)
+        texts = [t.tried(self.vocab.words).said for t in pool]
+        answers = [answer_said(text, self.mark) for text in texts]
+        ladders, statement = self.agreed.ladders(answers), self.agreed.of(answers)
+        spent = side_by_side([t.spent for t in tries])
+        if len({stated.lower() for stated in answers if stated}) > 1 and (
+            asked := self._asked(request, answers)
+        ):
+            tokens, more = await told(
+                self.method, request, into, opened, asked, request.max_tokens, rng.at("ask")
+            )
+            statement, spent = self._read(tokens, answers, statement), spent.plus(more)
+        supporting = [i for i, ladder in enumerate(ladders) if statement in ladder]
+        speaking = [i for i in supporting if ladders[i][0] == statement]
+        best = max(speaking or range(len(pool)), key=lambda i: pool[i].mean)
+        speaker = pool[best]
+        if not speaking and any(ladders):
+            space = texts[best][: len(texts[best]) - len(texts[best].lstrip())]
+            stated = space + (self.unknown if statement is None else statement.said)
+            if tokens := self._spelled(request, stated, root.text):
+                await root.say(tokens)
+                speaker, spent = root, spent.plus(root.spent)
+        speaker.text.score = len(supporting) / len(pool)
+        answer.follow(speaker.text)
+        return answer.result(spent)
+
+    def _asked(self, request: Request, answers: Sequence[str]) -> tuple[int, ...]:
+        """The tokens of what the model is asked; none where it is not asked."""
+        words, lines = self.vocab.words, "\n".join(filter(None, answers))
+        if not self.ask or words is None:
+            return ()
+        try:
+            asked = words.encode(self.ask.replace(ANSWERS, lines), special=False)
+        except PolydecError:
+            return ()
+        whole = len(request.prompt) + len(asked) + request.max_tokens
+        return asked if self.context is None or whole <= self.context else ()
+
+    def _read(
+        self, tokens: Sequence[int], answers: Sequence[str], otherwise: Statement | None
+    ) -> Statement | None:
+        """What the model said of the answers, as a statement; None where it says that it does not know."""
+        words = self.vocab.words
+        reply = answer_said(words.decode(tokens).strip().partition("\n")[0], "") if words else ""
+        if not reply:
+            return otherwise
+        return (
+            None
+            if reply.lower() == self.unknown.lower().rstrip(".")
+            else self.agreed.read(reply, answers)
+        )
+
+    def _spelled(self, request: Request, answer: str, text: Text) -> tuple[int, ...]:
+        """The tokens of a whole text; none where it cannot be written as an answer to the request."""
+        words, ends = self.vocab.words, sorted(text.ends & self.vocab.eos)
+        if words is None or not ends or not answer:
+            return ()
+        try:
+            tokens = (*words.encode(answer, special=False), ends[0])
+            if request.guard is not None:
+                state = request.guard.start(request.prompt)
+                for x in tokens:
+                    state = request.guard.step(state, x)
+        except PolydecError:
+            return ()
+        return (
+            tokens
+            if len(tokens) <= text.room and words.decode(tokens[:-1]).strip() == answer.strip()
+            else ()
+        )

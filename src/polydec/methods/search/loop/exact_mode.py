@@ -1,0 +1,173 @@
+"""The likeliest text of all, or of all of one length, found and proven by depth-first search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
+from polydec.core.decoder import Streams
+from polydec.core.law import NEG_INF
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request, Result
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
+from polydec.methods.search.loop.best import Best
+from polydec.methods.search.loop.stats import SearchStats
+
+
+@dataclass(frozen=True)
+class ExactMode:
+    """Of all texts of at most max_tokens tokens the likeliest; the n likeliest, for n answers. A text that the limit cuts is
+    one of them, and stands for all that it begins. With a length only texts of so many tokens before their end are,
+    which is the
+    likeliest text given that length.
+
+    From every beginning the search first takes the text that ends there, then goes on with the likeliest token first, and
+    leaves a token whose path is not likelier than the worst of the n best texts so far: log-probabilities only fall, so
+    nothing that is left could win. The first text is the greedy one. One pass looks at one beginning.
+
+    width: the most answers; length: 0, any; most: beginnings that are looked at, at least 1. Raises RequestError where the
+    search is not over by then, or no text has that length.
+
+    Exact: approximate to the target's law: an argmax, which is found exactly; nothing is drawn.
+    Reduces to: the best of all texts, scored one by one.
+    Source: Stahlberg, Byrne, "On NMT search errors and model errors: cat got your tongue?" (2019); by length:
+    Yoshida, "Making the most of your model: methods for finetuning and applying pretrained transformers" (2024).
+    """
+
+    target: Target
+    length: int = 0
+    width: int = 16
+    most: int = 20_000
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "width", "most")
+        if self.length < 0:
+            raise RequestError(f"length is {self.length}: it must be at least 0 (any)")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """One search for all choices."""
+        best = Best(into, self.width)
+        if self.length and self.length >= request.max_tokens:
+            raise RequestError(
+                f"length is {self.length}: max_tokens is {request.max_tokens}, and an end of the text stands behind it, "
+                f"so it can be at most {request.max_tokens - 1}"
+            )
+        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
+        walk = _Search(self, request, into, Want(base=base))
+        return best.results(*await walk.run())
+
+
+@dataclass
+class _Level:
+    """A beginning that is looked at. options: what may follow it, the likeliest first, each with the path's log-probability;
+    at: how many of them were tried."""
+
+    text: Text
+    scores: Scores
+    options: Sequence[tuple[float, int]]
+    at: int = 0
+
+
+class _Search:
+    """Of one request."""
+
+    def __init__(self, plan: ExactMode, request: Request, into: Transcript, want: Want) -> None:
+        self._plan, self._request, self._want, self._into = plan, request, want, into
+        self._keep, self._found = request.choices.stop, list[tuple[float, Text]]()
+        self._spent = SearchStats()
+
+    async def run(self) -> tuple[list[Text], SearchStats]:
+        """The likeliest texts, the best first, and what it took."""
+        plan, prompt = self._plan, self._request.prompt
+        session = plan.target.open(prompt)
+        try:
+            await session.prefill(Want(law=Reads.NOTHING))
+            path, back = [prompt[-1]], False
+
+            async def look(text: Text, total: float) -> _Level:
+                if self._spent.passes == plan.most:
+                    raise RequestError(
+                        f"most is {plan.most}: the likeliest text is not proven after looking at so many beginnings, so "
+                        "take more, a smaller max_tokens, or a beam"
+                    )
+                scores = await session.score(Draft.chain(path[-1]), self._want)
+                self._spent = self._spent.plus(SearchStats(1, scored=1))
+                level = _Level(text, scores, self._options(text, scores, total))
+                for end in [o for o in level.options if o[1] in self._into.ends]:
+                    if end[0] > self._limit:
+                        self._take(end[0], self._with(level, end[1]))
+                return level
+
+            levels = [await look(self._into.hypothesis(), 0.0)]
+            while levels:
+                level = levels[-1]
+                if level.at == len(level.options) or level.options[level.at][0] <= self._limit:
+                    levels.pop().text.prune()
+                    path.pop()
+                    if levels:
+                        session.rewind(1)
+                        back = True
+                    continue
+                total, token = level.options[level.at]
+                level.at += 1
+                if token in self._into.ends:
+                    continue  # taken already
+                text = self._with(level, token)
+                if text.finish_reason is not None:
+                    self._take(total, text)
+                    continue
+                session.commit((path[-1],))
+                self._spent = self._spent.plus(SearchStats(scored=int(back)))  # it is fed anew
+                back = False
+                path.append(token)
+                levels.append(await look(text, total))
+        finally:
+            session.close()
+        if len(self._found) < self._keep:
+            raise RequestError(
+                f"n is {self._keep}: of {self._wanted} there are {len(self._found)} that are possible"
+            )
+        return [text for _, text in self._found], replace(self._spent, ended=len(self._found))
+
+    @property
+    def _wanted(self) -> str:
+        length = self._plan.length
+        return f"texts of {length} tokens" if length else "texts"
+
+    @property
+    def _limit(self) -> float:
+        """What a path must be likelier than."""
+        full = len(self._found) == self._keep
+        return self._found[-1][0] if full else NEG_INF
+
+    def _options(self, text: Text, scores: Scores, total: float) -> list[tuple[float, int]]:
+        """What may follow a beginning; of a text of a given length only an end, and before that anything but an end."""
+        length = self._plan.length
+        logp = [float(p) for p in scores.row(0).cpu()]
+        options = [(total + p, x) for x, p in enumerate(logp) if p > NEG_INF]
+        if length:
+            over = len(text.tokens) == length
+            options = [(p, x) for p, x in options if (x in self._into.ends) == over]
+        return sorted(options, key=lambda option: -option[0])
+
+    def _with(self, level: _Level, token: int) -> Text:
+        text, asked = level.text.fork(), self._request.logprobs
+        notes = () if asked is None else logprobs(level.scores, (0,), (token,), asked)
+        text.write((token,), notes)
+        self._spent = self._spent.plus(SearchStats(written=1))
+        return text
+
+    def _take(self, total: float, text: Text) -> None:
+        """A whole text. Of a given length one that a stop string has cut is none."""
+        if self._plan.length and text.tokens[-1] not in self._into.ends:
+            return
+        text.score = total
+        self._found = sorted((*self._found, (total, text)), key=lambda f: -f[0])[: self._keep]

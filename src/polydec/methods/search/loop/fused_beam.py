@@ -1,0 +1,288 @@
+"""Beam search of a recogniser, with what a language model says of the bytes that it has written (GFD)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.request import Request, Result
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
+from polydec.methods.search.loop.best import Best
+from polydec.methods.search.loop.branches import Branches
+from polydec.methods.search.loop.stats import SearchStats
+
+NEVER = -1e5
+"""What is said of a text that has no bytes yet, and of one that the language model cannot spell."""
+
+
+class ByteSession(Session, Protocol):
+    """A session over bytes that tells how likely a text begins so."""
+
+    def spelled(self, node: int) -> tuple[float, int]:
+        """Of the text up to a node of the draft that was scored last: its log-probability as a beginning of texts, and the
+        tokens of its likeliest spelling."""
+        ...
+
+
+class ByteLaw(Protocol):
+    """A language model over bytes."""
+
+    def open(self, prompt: Sequence[int]) -> ByteSession: ...
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The language model that reads along. law: over bytes; empty: the prompt that stands for no text; lead: bytes that the
+    recogniser's tokenizer writes before every text, which are no part of what is read; before: a text that is read first;
+    most: bytes that it can read, behind which what it said last stays."""
+
+    law: ByteLaw
+    empty: tuple[int, ...]
+    lead: bytes = b""
+    before: str = ""
+    most: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A text of the beam. total: its log-probability to the recogniser; node: its branch there; read: its branch in the
+    language model's tree; size: bytes of it; verdict: what the language model says of them."""
+
+    text: Text
+    total: float = 0.0
+    node: int = 0
+    read: int = 0
+    size: int = 0
+    verdict: float = NEVER
+
+
+@dataclass(frozen=True)
+class Option:
+    """A hypothesis and one more token. total: to the recogniser, the token counted; piece: its bytes; score: what is
+    compared."""
+
+    of: Hypothesis
+    token: int
+    total: float
+    piece: bytes
+    score: float = 0.0
+
+
+@dataclass(frozen=True)
+class FusedBeam:
+    """Beam search over the recogniser's tokens by (1 - share) R + share L. R is the log-probability of a text to the
+    recogniser; L that of its bytes to the language model, as the beginning of any text: all tokens that go on behind them are
+    summed, so the two may have different tokenizers.
+
+    Where the end of the text is a beam's likeliest next token, nothing else follows it; else it may not end. Ended texts stay
+    in the beam and compete as they are; the search ends when all of it has ended.
+
+    width: beams, 1 to 64; share: 0 to 1; lagging: L is that of the text without its newest token, so one pass of one row a beam
+    tells it; else the language model reads all width * width candidates, in one pass as well; mean: R and L are divided by the
+    tokens of each model, as published, else they are sums.
+
+    Exact: approximate. A search for the text of the best score; nothing is drawn. L is the exact probability of these bytes
+    where the reader follows all spellings, and below it where it follows some.
+    Reduces to: greedy decoding at width 1 while the verdict lags, beam search with the rule of ends above at share 0.
+    Source: Hsu et al., "Let's fuse step by step: a generative fusion decoding algorithm with LLMs for multi-modal text
+    recognition" (2024). Their reader follows the tokenizer's own spelling only; they also stop when lengths differ by more
+    than 20 tokens.
+    """
+
+    target: Target
+    reader: Reader
+    width: int = 5
+    share: float = 0.2
+    lagging: bool = True
+    mean: bool = True
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= 64:
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 64")
+        if not 0.0 <= self.share <= 1.0:
+            raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
+        words = self.target.vocab.words
+        if words is None or not any(words.pieces):
+            raise RequestError("the model has no tokens of which the bytes are known to be read")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """One search for all choices. Raises RequestError, before anything is fed, for more of them than beams."""
+        best = Best(into, self.width)
+        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
+        tree = await Branches.open(self.target, request.prompt, base=base)
+        opened: list[Branches | Reading] = [tree]
+        try:
+            reading = None
+            if self.share:
+                reading = await Reading.open(self.reader, self._read_first(request), self.mean)
+                opened.append(reading)
+            search = _Search(self, request, tree, reading)
+            beam, stats = [Hypothesis(into.hypothesis())], SearchStats()
+            while live := [h for h in beam if h.text.finish_reason is None]:
+                over = [h for h in beam if h.text.finish_reason is not None]
+                beam = await search.step(live, over)
+                fed = len({h.node for h in live})
+                stats = stats.plus(SearchStats(1, scored=fed, written=len(beam) - len(over)))
+                best.settle([h.text for h in beam])
+        finally:
+            for each in opened:
+                each.close()
+        return best.results([h.text for h in beam], replace(stats, ended=len(beam)))
+
+    def _read_first(self, request: Request) -> bytes:
+        """What the language model reads before the answer."""
+        words = self.target.vocab.words
+        said = "" if words is None else words.decode(request.prompt)
+        return (self.reader.before + said).encode()
+
+    def score(self, total: float, length: int, verdict: float) -> float:
+        """Of a text. total: its log-probability to the recogniser; length: tokens there; verdict: the language model's."""
+        heard = total / length if self.mean else total
+        return (1.0 - self.share) * heard + self.share * verdict
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What all steps of one search share."""
+
+    plan: FusedBeam
+    request: Request
+    tree: Branches
+    reading: Reading | None
+
+    async def step(self, live: list[Hypothesis], over: list[Hypothesis]) -> list[Hypothesis]:
+        """The beam after one more token of each text that lives, the best first."""
+        plan, reading = self.plan, self.reading
+        if reading is not None and plan.lagging:
+            scores, _ = await gather(self.tree.score(), reading.score())
+            live = [replace(h, verdict=reading.verdict(h)) for h in live]
+        else:
+            scores = await self.tree.score()
+        options = [option for h in live for option in self._options(h, scores)]
+        if reading is not None and not plan.lagging:
+            read = reading.extend([(o.of, o.piece) for o in options])
+            await reading.score()
+            told = [replace(h, verdict=reading.verdict(h)) for h in read]
+            options = [replace(o, of=h) for o, h in zip(options, told, strict=True)]
+        options = [replace(o, score=self._score(o)) for o in options]
+        ranked: list[tuple[float, Option | Hypothesis]] = [(h.text.score or 0.0, h) for h in over]
+        ranked += [(o.score, o) for o in options]
+        ranked.sort(key=lambda pair: -pair[0])
+        kept = [each for _, each in ranked[: plan.width]]
+        grown = {id(o): self._written(o, scores) for o in kept if isinstance(o, Option)}
+        going = [o for o in kept if isinstance(o, Option) and _lives(grown[id(o)])]
+        nodes = self.tree.grow([(o.of.node, o.token) for o in going])
+        placed = [replace(grown[id(o)], node=n) for o, n in zip(going, nodes)]
+        if reading is not None and plan.lagging and going:
+            placed = reading.extend([(h, o.piece) for h, o in zip(placed, going)])
+        grown |= {id(o): h for o, h in zip(going, placed)}
+        return [grown[id(x)] if isinstance(x, Option) else x for x in kept]
+
+    def _options(self, h: Hypothesis, scores: Scores) -> list[Option]:
+        """The `width` likeliest tokens behind a text. An end that is the likeliest stands alone, any other is left out."""
+        tokens, logp = scores.topk(h.node, self.plan.width)
+        ends = h.text.ends
+        if tokens[0] in ends:
+            tokens, logp = tokens[:1], logp[:1]
+        else:
+            tokens, logp = zip(*((x, p) for x, p in zip(tokens, logp) if x not in ends))
+        return [
+            Option(h, x, h.total + p, self._piece(h, x))
+            for x, p in zip(tokens, logp)
+            if p > -math.inf
+        ]
+
+    def _piece(self, h: Hypothesis, token: int) -> bytes:
+        """The bytes that a token adds."""
+        words = self.plan.target.vocab.words
+        piece = None if words is None else words.pieces[token]
+        if words is None or piece is None or self.reading is None:
+            return b""
+        begun = any(words.pieces[x] for x in h.text.tokens)
+        return piece if begun else self.reading.fresh(piece)
+
+    def _score(self, o: Option) -> float:
+        return self.plan.score(o.total, len(o.of.text.tokens) + 1, o.of.verdict)
+
+    def _written(self, o: Option, scores: Scores) -> Hypothesis:
+        """An option as a hypothesis, at the branches of the one that it goes on from."""
+        text, k = o.of.text.fork(), self.request.logprobs
+        node, token = o.of.node, (o.token,)
+        text.write(token, () if k is None else logprobs(scores, (node,), token, k))
+        text.score = o.score
+        return replace(o.of, text=text, total=o.total)
+
+
+def _lives(h: Hypothesis) -> bool:
+    return h.text.finish_reason is None
+
+
+class Reading:
+    """The language model's tree of what the hypotheses say. lead: bytes that an answer's first token may begin with and that
+    are not read; most: bytes of an answer that can be read; begun: what is said of nothing at all; mean: as of `FusedBeam`."""
+
+    __slots__ = ("_begun", "_lead", "_mean", "_most", "_session", "_tree")
+
+    def __init__(self, session: ByteSession, root: int, lead: bytes, most: int, mean: bool) -> None:
+        self._session, self._lead, self._most, self._mean = session, lead, most, mean
+        self._tree = Branches(session, Draft.chain(root), Want(law=Reads.NOTHING))
+        self._begun = (0.0, 0)
+
+    @staticmethod
+    async def open(reader: Reader, first: bytes, mean: bool) -> Reading:
+        """Behind a text that is read first; of a long one its end."""
+        first = first[max(0, len(first) - reader.most // 2) :]
+        prompt = tuple(first) or reader.empty
+        session = reader.law.open(prompt)
+        lead = b"" if first else reader.lead
+        reading = Reading(session, prompt[-1], lead, reader.most - len(first), mean)
+        try:
+            await session.prefill(Want(law=Reads.NOTHING))
+            await reading.score()
+        except BaseException:
+            session.close()
+            raise
+        reading._begun = session.spelled(0)
+        return reading
+
+    def fresh(self, piece: bytes) -> bytes:
+        """What is read of a text's first token that has bytes."""
+        return piece.removeprefix(self._lead)
+
+    async def score(self) -> None:
+        await self._tree.score()
+
+    def verdict(self, h: Hypothesis) -> float:
+        """What is said of a hypothesis at its branch."""
+        if not h.size or self._begun[0] == -math.inf:
+            return NEVER
+        total, tokens = self._session.spelled(h.read)
+        if total == -math.inf:
+            return NEVER
+        nats = total - self._begun[0]
+        return nats / max(1, tokens - self._begun[1]) if self._mean else nats
+
+    def extend(self, texts: Sequence[tuple[Hypothesis, bytes]]) -> list[Hypothesis]:
+        """These hypotheses, of at least one, with as many bytes more as there is room for; and no others."""
+        pieces = [p[: self._most - h.size] for h, p in texts]
+        nodes = self._tree.extend([(h.read, p) for (h, _), p in zip(texts, pieces)])
+        return [
+            replace(h, read=node, size=h.size + len(p))
+            for (h, _), p, node in zip(texts, pieces, nodes)
+        ]
+
+    def close(self) -> None:
+        """Give the session back."""
+        self._tree.close()

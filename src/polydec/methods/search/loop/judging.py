@@ -1,0 +1,46 @@
+"""Who says what a finished answer is worth: a reward on the model's own states, or anything that reads its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from polydec.core.types import Words
+from polydec.methods.search.loop.attempt import Attempt
+from polydec.methods.search.loop.protocols import Reward
+from polydec.methods.search.loop.stats import SearchStats
+
+
+class Judging(Protocol):
+    """A verifier of answers."""
+
+    async def judge(self, attempt: Attempt) -> None:
+        """Set the attempt's value, 0 to 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByState:
+    """A reward that reads the model's state behind the answer."""
+
+    reward: Reward
+
+    async def judge(self, attempt: Attempt) -> None:
+        await attempt.judge(self.reward)
+
+
+@dataclass(frozen=True)
+class ByText:
+    """A function of the answer's text, what ended it left out, that says 0 to 1: the share of tests that it passes, a
+    classifier's probability. It feeds nothing. Of a model without a tokenizer it reads the ids as numbers."""
+
+    chance: Callable[[str], float]
+    words: Words | None
+
+    async def judge(self, attempt: Attempt) -> None:
+        text = attempt.text
+        kept = [x for x in text.tokens if x not in text.ends]
+        written = " ".join(map(str, kept)) if self.words is None else self.words.decode(kept)
+        attempt.value = self.chance(written)
+        attempt.spent = attempt.spent.plus(SearchStats(judged=1))

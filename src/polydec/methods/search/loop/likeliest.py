@@ -1,0 +1,151 @@
+"""The most probable text of a language, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.law import NEG_INF
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request, Result
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Exactness, Reads, Vocab
+from polydec.laws.constraints import pieces
+from polydec.laws.constraints.protocols import Language
+from polydec.laws.constraints.span_of import Spans
+from polydec.methods.search.loop.best import Best
+from polydec.methods.search.loop.branches import Branches
+from polydec.methods.search.loop.stats import SearchStats
+
+MOST = 20_000
+"""Texts that are followed at once."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A beginning of a text. total: its log-probability; state: of the language, behind it; node: its branch."""
+
+    text: Text
+    total: float
+    state: Any
+    node: int
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """Of all texts of `language`, ended by an end of the text, the one of the highest probability under the target; the n
+    best, for n answers. Without a language: of the spans of the prompt.
+
+    All texts grow together, one token a pass, and what they begin with is computed once. A text that is less probable already
+    than as many ended ones as are asked for is left: it can only lose. So there are at most as many passes as tokens in the
+    longest text, and for spans of N tokens at most N + 1 passes and N (N + 1) / 2 positions.
+
+    width: the most answers that can be asked for. Raises RequestError where no text fits into max_tokens, the law leaves none
+    any probability, or more than 20,000 have to be followed at once.
+
+    Exact: approximate to the target's law: an argmax over the language, which is found exactly; nothing is drawn.
+    Reduces to: scoring all texts one by one.
+    Source: Castel et al., "How optimal is greedy decoding for extractive question answering?" (2021), for spans of a passage.
+    """
+
+    target: Target
+    language: Language[Any] | None = None
+    width: int = 16
+    exactness = Exactness.APPROXIMATE
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """One search for all choices."""
+        best, stats, keep = Best(into, self.width), SearchStats(), request.choices.stop
+        language = self._spans(request, into.ends) if self.language is None else self.language
+        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
+        tree = await Branches.open(self.target, request.prompt, base=base)
+        live, ended, cut = (
+            [Begun(into.hypothesis(), 0.0, language.start(), 0)],
+            list[Begun](),
+            False,
+        )
+        try:
+            while live:
+                scores, fed = await tree.score(), len({b.node for b in live})
+                live, ended, short, new = self._step(live, ended, keep, language, scores, request)
+                cut = cut or short
+                nodes = tree.grow([(b.node, b.text.tokens[-1]) for b in live])
+                live = [replace(b, node=node) for b, node in zip(live, nodes, strict=True)]
+                stats = stats.plus(SearchStats(1, scored=fed, written=new))
+                if live or ended:
+                    best.settle([b.text for b in (*ended, *live)])
+        finally:
+            tree.close()
+        if not ended and not cut:
+            raise RequestError(
+                "every text of the constraint has probability 0 here: what cuts unlikely tokens off (a rule, or "
+                "the head of a steering) leaves none of them, so loosen it"
+            )
+        if not ended:
+            raise RequestError(
+                f"max_tokens is {request.max_tokens}: no text of the constraint ends within so many tokens"
+            )
+        return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
+
+    def _spans(self, request: Request, ends: frozenset[int]) -> Spans:
+        """Of the prompt. Raises RequestError where it has none."""
+        known = self.vocab.words is not None and any(self.vocab.words.pieces)
+        spelled = pieces.of(self.vocab, ends) if known else None
+        spans = Spans.of(request.prompt, spelled, ends | self.vocab.eos, self.vocab.size)
+        if not spans.followers(spans.start()):
+            raise RequestError("prompt holds no text: there is no span to answer with")
+        return spans
+
+    def _step(
+        self,
+        live: list[Begun],
+        ended: list[Begun],
+        keep: int,
+        language: Language[Any],
+        scores: Scores,
+        request: Request,
+    ) -> tuple[list[Begun], list[Begun], bool, int]:
+        """All texts with one token more, still at their parents' nodes, that may be among the `keep` best; the best that
+        have ended, the likeliest first; whether max_tokens cut one off; and how many tokens were written."""
+        options = list[tuple[float, int, int]]()
+        for i, b in enumerate(live):
+            tokens = language.mask(b.state).nonzero()[:, 0]
+            logp_K = scores.row(b.node).cpu()[tokens]
+            options += [
+                (b.total + float(lp), i, int(x))
+                for x, lp in zip(tokens, logp_K, strict=True)
+                if float(lp) > NEG_INF
+            ]
+        options.sort(key=lambda option: -option[0])
+        grown, cut, new = list[Begun](), False, 0
+        for total, i, x in options:
+            if len(ended) >= keep and total <= ended[keep - 1].total:
+                break  # and so are all that follow
+            b, text, new = live[i], live[i].text.fork(), new + 1
+            text.write(
+                (x,),
+                ()
+                if request.logprobs is None
+                else logprobs(scores, (b.node,), (x,), request.logprobs),
+            )
+            after = Begun(text, total, language.step(b.state, x), b.node)
+            if text.finish_reason is None:
+                grown.append(after)
+                if len(grown) > MOST:
+                    raise RequestError(
+                        f"constraint allows more than {MOST} texts that have to be followed at once: take one "
+                        "that holds fewer, or another method"
+                    )
+            elif text.finish_reason == "stop":
+                text.score = total
+                ended = sorted((*ended, after), key=lambda e: -e.total)[:keep]
+            else:
+                cut = True
+        limit = ended[keep - 1].total if len(ended) >= keep else NEG_INF
+        return [b for b in grown if b.total > limit], ended, cut, new

@@ -1,0 +1,245 @@
+"""Several descriptions of a prompt are written, and what follows each of them votes on a closed set of answers (MVP)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.search.loop.attempt import Attempt, for_each, one, side_by_side
+from polydec.methods.search.loop.types import Steps
+from polydec.methods.speculative.loop.walk import Method
+
+LINE = "\n"
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """What follows a view. chance: of its first token; answer: which one it gives, None: none; sure: how much likelier the
+    token with which the answer begins was than the second one there, 1 where that is the first token of all."""
+
+    attempt: Attempt
+    chance: float
+    answer: int | None = None
+    sure: float = 1.0
+
+    @property
+    def weight(self) -> float:
+        return self.chance * self.sure
+
+
+@dataclass(frozen=True)
+class MultiView:
+    """Behind the prompt each view is written: a line of `views`, and up to `caption` tokens that the model draws behind it, a
+    line. Behind each view and `cue` the `width` likeliest first tokens of at least the probability `least` begin a path each,
+    which goes on to the end of its line, or for `most` tokens. A path gives the first of `answers` that it holds as a word. It
+    weighs the probability of its first token, times how much likelier the likeliest token was than the second one where the
+    answer begins; where the path begins with the answer, the first factor alone. Weights add up over paths and views, each view
+    counting alike, and the answer that weighs most wins; of equal ones, that of the likeliest path of the last view.
+
+    The text is all that was written on the winner's heaviest path: its view, cue and path, with an end behind it; where the law
+    has no end there it goes on. Its score is the winner's weight over the number of views, 0 to 1. Where no path gives an
+    answer the text is the likeliest path of the last view, of score 0.
+
+    answers: at least two, without capitals; views: none: the paths follow the prompt; caption: 0: a line is the view itself;
+    width: 1 to 64; least: 0 to 1; most: at least 1; drawn: paths are drawn, else each goes on greedily; shared: a path without
+    an answer counts for all of them alike, else for none. A view that leaves no room for a path has none. All probabilities are
+    those of the law that is decoded.
+
+    Exact: approximate: weights choose among paths.
+    Reduces to: greedy decoding of a line without views and cue at width 1, where paths are not drawn.
+    Source: Qu et al., "Look, compare, decide: alleviating hallucination in large vision-language models via multi-view
+    multi-path reasoning" (2024), over views of a text. There a path without an answer counts for yes.
+    """
+
+    method: Method
+    answers: tuple[str, ...] = ("yes", "no")
+    views: tuple[str, ...] = ()
+    cue: str = ""
+    caption: int = 64
+    width: int = 3
+    least: float = 0.001
+    most: int = 50
+    drawn: bool = True
+    shared: bool = False
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("width", self.width, 1, 64),
+            ("caption", self.caption, 0, 1 << 16),
+            ("most", self.most, 1, 1 << 16),
+            ("least", self.least, 0, 1),
+        ):
+            if not least <= value <= most:
+                raise RequestError(f"{name} is {value}: it must lie in {least} to {most}")
+        told = [a.strip().lower() for a in self.answers]
+        if len(told) < 2 or len(set(told)) < len(told) or not all(told):
+            raise RequestError(f"answers is {list(self.answers)}: at least two different words")
+        self.spelled(self.cue, "cue")
+        for view in self.views:
+            self.spelled(view, "views")
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    def spelled(self, text: str, name: str) -> tuple[int, ...]:
+        """Its tokens. Raises RequestError where the vocabulary cannot spell it."""
+        return self.vocab.spelled(text, f"{name} holds {text!r}")
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Views and paths for each choice."""
+
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            answer.edit(Edit())  # the clock of decoding starts; nothing is certain before the vote
+            return await _Vote(self, answer, opened).run(root, rng(answer.choice or 0))
+
+        return await for_each(self.method, request, into, write)
+
+    def first(self, said: str) -> tuple[int, int] | None:
+        """(which answer, where it begins): of those that stand in a text as a word the first, of these the longest; None."""
+        found = list[tuple[int, int, int]]()
+        for i, answer in enumerate(self.answers):
+            word = re.escape(answer.strip().lower())
+            at = re.search(rf"(?<!\w){word}(?!\w)", said.lower())
+            if at is not None:
+                found.append((at.start(), -len(answer), i))
+        if not found:
+            return None
+        begin, _, which = min(found)
+        return which, begin
+
+
+class _Vote:
+    """For one answer. opened: attempts that whoever began this closes in the end."""
+
+    def __init__(self, plan: MultiView, answer: Text, opened: list[Attempt]) -> None:
+        self._plan, self._answer, self._opened = plan, answer, opened
+        self._line = Steps((LINE,), plan.most, plan.vocab.words)
+
+    async def run(self, root: Attempt, rng: Rng) -> Result:
+        views = self._plan.views or ("",)
+        begun = self._forks(root, len(views)) if self._plan.views else [root]
+        streams = [rng.at("view", i) for i in range(len(views))] if self._plan.views else [rng]
+        paths = await gather(
+            *(self._view(a, view, s) for a, view, s in zip(begun, views, streams, strict=True))
+        )
+        best, weight = self._elected(paths)
+        await self._ended(best.attempt, rng.at("end"))
+        # views run side by side, and so do the paths behind each
+        spent = side_by_side([a.spent for a in begun]).plus(
+            side_by_side([p.attempt.spent for of in paths for p in of if p.attempt not in begun])
+        )
+        best.attempt.text.score = weight / len(views)
+        self._answer.follow(best.attempt.text)
+        return self._answer.result(spent)
+
+    async def _view(self, attempt: Attempt, view: str, rng: Rng) -> list[Path]:
+        """The paths behind a view, the likeliest first; the view itself where it leaves no room for one."""
+        plan = self._plan
+        if view:
+            await attempt.say(plan.spelled(view, "views"))
+            if plan.caption and not attempt.ended:
+                caption = Steps((LINE,), plan.caption, plan.vocab.words)
+                await attempt.go_on(rng.at("caption"), caption)
+        if plan.cue and not attempt.ended:
+            await attempt.say(plan.spelled(plan.cue, "cue"))
+        if attempt.ended:
+            return [Path(attempt, 0.0)]
+        r = await attempt.look(rng.at("first"))
+        begin = len(attempt.text.tokens)
+        tokens, logp = r.scores.topk(0, plan.width)
+        chance = {x: math.exp(p) for x, p in zip(tokens, logp, strict=True)}
+        kept = [x for x in tokens if chance[x] >= plan.least] or list(tokens[:1])
+        forks = self._forks(attempt, len(kept))
+        for fork, x in zip(forks, kept, strict=True):
+            fork.take(one(r, x))
+        return list(
+            await gather(
+                *(
+                    self._path(fork, chance[x], begin, rng if not i else rng.at("path", i))
+                    for i, (fork, x) in enumerate(zip(forks, kept, strict=True))
+                )
+            )
+        )
+
+    async def _path(self, attempt: Attempt, chance: float, begin: int, rng: Rng) -> Path:
+        """What follows a first token. begin: where that stands."""
+        margin = [1.0]
+        over = attempt.ended or self._line.closes(attempt.text.tokens[begin:])
+        while not over:
+            r = await attempt.look(rng)
+            margin.append(ahead(r.scores))
+            token = r.tokens[0] if self._plan.drawn else r.scores.argmax(0)
+            over = attempt.take(one(r, token), self._line, begin)
+        tokens, words = attempt.text.tokens[begin:], self._plan.vocab.words
+        if words is None:
+            return Path(attempt, chance)
+        found = self._plan.first(words.decode(tokens))
+        if found is None:
+            return Path(attempt, chance)
+        which, where = found
+        at = next(i for i in range(len(tokens)) if len(words.decode(tokens[: i + 1])) > where)
+        blank = not words.decode(tokens[:at]).strip()
+        return Path(attempt, chance, which, 1.0 if blank else margin[at])
+
+    async def _ended(self, attempt: Attempt, rng: Rng) -> None:
+        """The winner's text ends where its path does; where the law has no end there, when it ends by itself."""
+        if attempt.ended:
+            return
+        r = await attempt.look(rng)
+        ends = sorted(attempt.text.ends)
+        logp = dict(zip(ends, r.scores.logp(0, ends), strict=True))
+        best = max(ends, key=lambda x: logp[x], default=None)
+        if best is not None and logp[best] > -math.inf:
+            attempt.take(one(r, best))
+        else:
+            attempt.take(r)
+            while not attempt.ended:
+                attempt.take(await attempt.look(rng))
+
+    def _elected(self, paths: Sequence[Sequence[Path]]) -> tuple[Path, float]:
+        """The heaviest path of the answer that weighs most, and what all of its paths weigh."""
+        weight, every = defaultdict[int, float](float), [p for of in paths for p in of]
+        for p in every:
+            if p.answer is not None:
+                weight[p.answer] += p.weight
+            elif self._plan.shared:
+                for i in range(len(self._plan.answers)):
+                    weight[i] += p.chance / len(self._plan.answers)
+        regular = max(paths[-1], key=lambda p: p.chance)
+        speaking = [p for p in every if p.answer is not None]
+        if not speaking:
+            return regular, 0.0
+        told = {p.answer for p in speaking if p.answer is not None}
+        most = max(weight[i] for i in told)
+        equal = [i for i in told if weight[i] == most]
+        which = regular.answer if regular.answer in equal else min(equal)
+        return max((p for p in speaking if p.answer == which), key=lambda p: p.weight), most
+
+    def _forks(self, attempt: Attempt, count: int) -> list[Attempt]:
+        forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
+        self._opened += forks
+        return forks
+
+
+def ahead(scores: Scores) -> float:
+    """How much likelier the likeliest token of row 0 is than the second one, 0 to 1."""
+    _, logp = scores.topk(0, 2)
+    chance = [math.exp(x) for x in logp]
+    return chance[0] - sum(chance[1:])

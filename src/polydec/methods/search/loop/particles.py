@@ -1,0 +1,231 @@
+"""Sequential Monte Carlo over texts of a language."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.law import NEG_INF, probs
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, common, logprobs
+from polydec.core.types import Edit, Exactness, Reads, Vocab
+from polydec.laws.constraints.everything import Everything
+from polydec.laws.constraints.protocols import Language
+from polydec.methods.search.loop.branches import Branches
+from polydec.methods.search.loop.rejection import Drawn, geometric, recursive
+
+
+@dataclass(frozen=True)
+class Particle:
+    """A text that stands for a share of the law. logw: its weight; state: of the language, behind it; node: the branch that it
+    goes on from."""
+
+    text: Text
+    logw: float
+    state: Any
+    node: int
+
+    @property
+    def live(self) -> bool:
+        return self.logw > NEG_INF and self.text.finish_reason is None
+
+
+@dataclass(frozen=True)
+class Particles:
+    """Draws from the target's law of whole texts, given that they belong to `language`.
+
+    Each particle draws its next token by adaptive weighted rejection sampling (`rejection.py`) and multiplies its weight by
+    the weight of that draw. Where the effective sample size falls below `threshold` × `particles`, particles are drawn anew by
+    their weights, which are equal then. The answer is one particle, drawn by its weight. A text that has no room left is cut,
+    and stands for all texts that it begins.
+
+    particles: at least 1; threshold: 0 to 1, 0 never draws anew; accepts: of the geometric estimator, at least 2; certain: 0
+    to 1; the recursive estimator is used where no token is likelier than this, and `accepts` is 2; looks: tokens that are
+    looked at one by one, at least 1: where they are rejected, all tokens are looked at by one mask, which changes no
+    expectation.
+
+    Exact: approximate. Weights and the estimate of the normaliser (the share of the law that is allowed) are unbiased; the law
+    of the answer tends to the exact one as particles grow. Reduces to: plain sampling where everything is allowed; importance
+    sampling at threshold 0; the mask, with one particle. Source: Lipkin et al., "Fast controlled generation from language
+    models with adaptive weighted rejection sampling" (2025)."""
+
+    target: Target
+    language: Language[Any] | None = None
+    particles: int = 8
+    threshold: float = 0.5
+    accepts: int = 2
+    certain: float = 2 / 3
+    looks: int = 32
+    exactness = Exactness.APPROXIMATE
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Particles of its own for every choice."""
+        answers = [into.open(choice) for choice in request.choices]
+        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
+        trees = list[Branches]()
+        try:
+            for _ in answers:
+                trees.append(await Branches.open(self.target, request.prompt, base=base))
+            return await gather(
+                *(
+                    self._write(tree, answer, rng(answer.choice or 0), into)
+                    for tree, answer in zip(trees, answers, strict=True)
+                )
+            )
+        finally:
+            for tree in trees:
+                tree.close()
+
+    async def _write(self, tree: Branches, answer: Text, rng: Rng, into: Transcript) -> Result:
+        language = Everything(self.vocab.size) if self.language is None else self.language
+        particles = [
+            Particle(into.hypothesis(), 0.0, language.start(), 0) for _ in range(self.particles)
+        ]
+        passes = first = checks = masks = 0
+        while any(p.live for p in particles):
+            scores, step = await tree.score(), rng.at("step", passes)
+            moved = [
+                self._move(p, language, scores, step.at("particle", i), into.request)
+                for i, p in enumerate(particles)
+            ]
+            checks += sum(drawn.checks for _, drawn in moved)
+            masks += sum(drawn.masked for _, drawn in moved)
+            particles = self._again([p for p, _ in moved], step.at("again"))
+            nodes = iter(tree.grow([(p.node, p.text.tokens[-1]) for p in particles if p.live]))
+            particles = [replace(p, node=next(nodes)) if p.live else p for p in particles]
+            passes += 1
+            sure = len(common(p.text for p in particles if p.logw > NEG_INF))
+            first = sure if passes == 1 else first
+            self._settle(answer, particles, sure, passes == 1)
+        weights = _shares(particles)
+        answer.follow(
+            particles[rng.at("pick").categorical(torch.tensor(weights, dtype=torch.float64))].text
+        )
+        system = System(tuple(weights), _log_mean(particles), checks, masks)
+        return answer.result(ParticleStats(passes, first, (system,)))
+
+    def _move(
+        self, p: Particle, language: Language[Any], scores: Scores, rng: Rng, request: Request
+    ) -> tuple[Particle, Drawn]:
+        """The particle with one token more, and how that was drawn."""
+        if not p.live:
+            return p, Drawn(None, 0.0, 0)
+        drawn = self._draw(probs(scores.row(p.node)), p, language, rng)
+        if drawn.token is None or not drawn.weight:
+            return replace(p, logw=NEG_INF), drawn
+        text = p.text.fork()
+        notes = (
+            ()
+            if request.logprobs is None
+            else logprobs(scores, (p.node,), (drawn.token,), request.logprobs)
+        )
+        text.write((drawn.token,), notes)
+        return Particle(
+            text, p.logw + math.log(drawn.weight), language.step(p.state, drawn.token), p.node
+        ), drawn
+
+    def _draw(self, p_V: torch.Tensor, p: Particle, language: Language[Any], rng: Rng) -> Drawn:
+        def allows(token: int) -> bool:
+            return language.allows(p.state, token)
+
+        def mask() -> torch.Tensor:
+            return language.mask(p.state).to(p_V.device)
+
+        if self.accepts == 2 and float(p_V.max()) <= self.certain:
+            return recursive(p_V, allows, mask, rng, self.looks)
+        return geometric(p_V, allows, mask, rng, self.accepts, self.looks)
+
+    def _again(self, particles: Sequence[Particle], rng: Rng) -> list[Particle]:
+        """The particles, drawn anew where too few of them carry the weight. Raises RequestError where none carries any."""
+        shares = _shares(particles)
+        if 1.0 / sum(x * x for x in shares) >= self.threshold * len(particles) * (1.0 - 1e-12):
+            return list(particles)
+        mean, p = _log_mean(particles), torch.tensor(shares, dtype=torch.float64)
+        chosen = [particles[rng.at(i).categorical(p)] for i in range(len(particles))]
+        return [replace(x, logw=mean) for x in chosen]
+
+    def _settle(self, answer: Text, particles: Sequence[Particle], sure: int, first: bool) -> None:
+        """What all particles begin with is certain."""
+        if sure > len(answer.tokens):
+            answer.follow(next(p.text for p in particles if p.logw > NEG_INF), sure)
+        elif first:
+            answer.edit(Edit())  # nothing is certain yet: the clock of decoding starts all the same
+
+
+def _log_mean(particles: Sequence[Particle]) -> float:
+    """The logarithm of the mean weight: of an unbiased estimate of the share of the law that is allowed."""
+    top = max(p.logw for p in particles)
+    return (
+        top + math.log(sum(math.exp(p.logw - top) for p in particles) / len(particles))
+        if top > NEG_INF
+        else NEG_INF
+    )
+
+
+def _shares(particles: Sequence[Particle]) -> list[float]:
+    """The weights, adding up to 1. Raises RequestError where all are 0."""
+    top = max(p.logw for p in particles)
+    if top == NEG_INF:
+        raise RequestError(
+            f"constraint leaves no token that the law gives weight, at the end of all {len(particles)} particles: "
+            "loosen it or what cuts unlikely tokens off, or take more particles"
+        )
+    weights = [math.exp(p.logw - top) for p in particles]
+    return [w / sum(weights) for w in weights]
+
+
+@dataclass(frozen=True)
+class System:
+    """The particles of one answer. shares: their weights, adding up to 1; log_normaliser: the logarithm of the estimated share
+    of the law that is allowed; checks: tokens that the constraint was asked about one by one; masks: how often about all of
+    them."""
+
+    shares: tuple[float, ...]
+    log_normaliser: float
+    checks: int
+    masks: int
+
+    @property
+    def effective(self) -> float:
+        """The effective sample size: 1 to the number of particles."""
+        return 1.0 / sum(x * x for x in self.shares)
+
+
+@dataclass(frozen=True)
+class ParticleStats:
+    """passes: of the target; first: tokens that were certain after the first of them; systems: of each answer."""
+
+    passes: int = 0
+    first: int = 0
+    systems: tuple[System, ...] = ()
+    accepted = 0
+
+    def plus(self, other: ParticleStats) -> ParticleStats:
+        """Both together: of two answers."""
+        return ParticleStats(
+            self.passes + other.passes, self.first + other.first, (*self.systems, *other.systems)
+        )
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Of each answer: weights (of its particles, adding up to 1), effective_sample_size, log_normaliser; and
+        constraint_checks and constraint_masks, of all of them: tokens looked at one by one, and masks of all tokens."""
+        return {
+            "weights": [list(s.shares) for s in self.systems],
+            "effective_sample_size": [s.effective for s in self.systems],
+            "log_normaliser": [s.log_normaliser for s in self.systems],
+            "constraint_checks": sum(s.checks for s in self.systems),
+            "constraint_masks": sum(s.masks for s in self.systems),
+        }

@@ -1,0 +1,390 @@
+"""A pool of texts that grows while the model is unsure and shrinks as the budget goes, and a vote that weighs them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean, median
+
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.law import probs
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, common
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
+from polydec.methods.search.loop.refining import Refining
+from polydec.methods.search.loop.rollouts import streams_of
+from polydec.methods.search.loop.vote import elect, said_of
+from polydec.methods.speculative.loop.walk import Method, Round
+
+GRAM = 4
+"""Tokens of the pieces by which the ends of two texts are compared."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a text wrote since the last look at the pool. tokens: at least one; sure: their mean log-probability; unsure: the
+    mean entropy of their laws, nats; lowest: the least `sure` of all its windows so far."""
+
+    tokens: tuple[int, ...]
+    sure: float
+    unsure: float
+    lowest: float
+
+    @property
+    def grams(self) -> frozenset[tuple[int, ...]]:
+        return frozenset(
+            self.tokens[i : i + GRAM] for i in range(max(1, len(self.tokens) - GRAM + 1))
+        )
+
+
+def likeness(a: Window, b: Window) -> float:
+    """Of their pieces the share that both have (Jaccard), 0 to 1."""
+    return len(a.grams & b.grams) / len(a.grams | b.grams)
+
+
+@dataclass(frozen=True)
+class Control:
+    """What becomes of a pool after every `interval` passes: it grows by one, loses its weakest, refines what it writes until
+    the next look, or stays.
+
+    With the phase p (the share of the budget that is spent), the uncertainty u (mean entropy of the windows, at most 1 nat),
+    the diversity d (one less the mean likeness of two windows) and the redundancy r (the share of pairs whose likeness is
+    above `alike`) growing is worth (1 - p) u (1 - d), shrinking p (1 - u) + r, refining p u, staying `idle`; the most is done,
+    staying where nothing is worth more.
+
+    interval: passes, at least 1; least, most: texts that are being written, 1 to 64; alike: 0 to 1; idle: 0 or more; refine:
+    whether the target is a mixture of experts whose tokens can be refined (Refining), else that is worth nothing.
+    """
+
+    interval: int = 64
+    least: int = 2
+    most: int = 16
+    alike: float = 0.8
+    idle: float = 0.1
+    refine: bool = False
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "interval")
+        if not 1 <= self.least <= self.most <= 64:
+            raise RequestError(
+                f"least is {self.least} and most is {self.most}: they must lie in 1 to 64, least first"
+            )
+        if not 0.0 <= self.alike <= 1.0:
+            raise RequestError(f"alike is {self.alike}: it must lie in 0 to 1")
+        if not self.idle >= 0.0:
+            raise RequestError(f"idle is {self.idle}: it must be at least 0")
+
+    def grows(self, phase: float, windows: Sequence[Window]) -> int | None:
+        """Which of these texts is forked: the most unsure one, where growing is worth most."""
+        grow, shrink, refine = self._worth(phase, windows)
+        if len(windows) >= self.most or grow <= max(shrink, refine, self.idle):
+            return None
+        return max(range(len(windows)), key=lambda i: windows[i].unsure)
+
+    def drops(self, phase: float, windows: Sequence[Window]) -> tuple[int, ...]:
+        """Which of these texts are given up, where shrinking is worth most: of two that are alike the less sure, and those
+        whose lowest window lies below the median by more than the median distance from it. `least` of them stay."""
+        grow, shrink, refine = self._worth(phase, windows)
+        if shrink <= max(grow, refine, self.idle):
+            return ()
+        lowest = [w.lowest for w in windows]
+        middle = median(lowest)
+        floor = middle - median(abs(x - middle) for x in lowest)
+        weak = {i for i, x in enumerate(lowest) if x < floor}
+        for i, j in combinations(range(len(windows)), 2):
+            if likeness(windows[i], windows[j]) > self.alike and not {i, j} & weak:
+                weak.add(i if windows[i].sure < windows[j].sure else j)
+        weakest = sorted(weak, key=lambda i: (lowest[i], -i))
+        return tuple(weakest[: max(0, len(windows) - self.least)])
+
+    def refines(self, phase: float, windows: Sequence[Window]) -> bool:
+        """Whether unsure tokens are refined until the next look: where that is worth most."""
+        grow, shrink, refine = self._worth(phase, windows)
+        return refine > max(grow, shrink, self.idle)
+
+    def _worth(self, phase: float, windows: Sequence[Window]) -> tuple[float, float, float]:
+        """Of growing, of shrinking and of refining."""
+        like = [likeness(a, b) for a, b in combinations(windows, 2)]
+        unsure = min(1.0, fmean(w.unsure for w in windows))
+        alike = fmean(like) if like else 1.0
+        redundant = fmean(x > self.alike for x in like) if like else 0.0
+        return (
+            (1.0 - phase) * unsure * alike,
+            phase * (1.0 - unsure) + redundant,
+            phase * unsure * self.refine,
+        )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the vote of a text weighs: exp(sureness * c) * exp(-((n - m) / (spread * m)) ** 2), where c is the mean
+    log-probability of the last quarter of its tokens, n their number and m the median of all these numbers.
+
+    sureness: 0 or more, 0: it does not count; spread: 0 or more, 0: lengths do not count.
+    """
+
+    sureness: float = 4.0
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("sureness", self.sureness), ("spread", self.spread)):
+            if not 0.0 <= value < math.inf:
+                raise RequestError(f"{name} is {value}: it must be at least 0 and finite")
+
+    def of(self, logps: Sequence[Sequence[float]]) -> list[float]:
+        """logps: of the tokens of each text, at least one of each."""
+        middle = median(len(x) for x in logps)
+        return [self._weight(x, middle) for x in logps]
+
+    def bounds(
+        self, logps: Sequence[Sequence[float]], least: Sequence[int], most: int
+    ) -> list[tuple[float, float]]:
+        """The least and the most that each vote can weigh once some of the texts that are being written have ended too, with
+        at least `least` tokens each and at most `most`."""
+        lengths, few = [len(x) for x in logps], sorted(least)
+        low = min(median([*lengths, *few[:j]]) for j in range(len(few) + 1))
+        high = max(median([*lengths, *[most] * j]) for j in range(len(few) + 1))
+        out = list[tuple[float, float]]()
+        # a vote weighs the less the farther the median is from its length, on either side
+        for x in logps:
+            ends = self._weight(x, low), self._weight(x, high)
+            out.append((min(ends), self._weight(x, min(max(len(x), low), high))))
+        return out
+
+    def _weight(self, logps: Sequence[float], middle: float) -> float:
+        last = fmean(logps[-math.ceil(len(logps) / 4) :])
+        off = (len(logps) - middle) / (self.spread * middle) if self.spread else 0.0
+        return math.exp(self.sureness * last - off * off)
+
+
+def decided(answers: Mapping[int, str], bounds: Sequence[tuple[float, float]], living: int) -> bool:
+    """Whether the answer that leads wins however those vote that are still being written: none of their votes weighs more than
+    1. answers: the answer of each ended text that has one; bounds: what each vote may come to weigh."""
+    least, most = defaultdict[str, float](float), defaultdict[str, float](float)
+    for i, answer in answers.items():
+        least[answer] += bounds[i][0]
+        most[answer] += bounds[i][1]
+    if not answers:
+        return False
+    leader = max(least, key=lambda answer: least[answer])
+    others = max((most[answer] for answer in most if answer != leader), default=0.0)
+    return least[leader] > others + living + 1e-9
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Draws `tries` texts side by side, which share the prompt's cache entries. A controller looks at them now and then
+    (Control): while little is spent and the model is unsure the most unsure text is forked where it stands; later the
+    weakest are given up. Those that came to an end of their own vote with their weights (Weights).
+
+    mark: what stands before an answer, "" for the last line; tries: 1 to 64; budget: tokens of all texts; no pass is begun that
+    would go beyond it. Where no text has ended then, the likeliest is drawn to its end alone. early: whether the vote is held
+    as soon as those that are still being written cannot change the answer that wins: another text may speak for it then, and
+    no more are forked. refining: how a mixture's tokens are refined where the controller says so (Control.refine), None: they
+    are not, as of a dense model.
+
+    The paper's statistics, thresholds and formulas are not known to us: these are ours.
+
+    Exact: approximate: a vote among draws.
+    Reduces to: self-consistency of `tries` texts where nothing grows or shrinks and all votes weigh the same, draw for draw.
+    Source: Qiu et al., "HyPER: bridging exploration and exploitation for scalable LLM reasoning with hypothesis path expansion
+    and reduction" (2026).
+    """
+
+    method: Method
+    control: Control = Control()
+    weights: Weights = Weights()
+    mark: str = ""
+    tries: int = 4
+    budget: int = 1024
+    early: bool = False
+    refining: Refining | None = None
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tries <= 64:
+            raise RequestError(f"tries is {self.tries}: it must lie in 1 to 64")
+        at_least_one(self, "budget")
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """A pool for each choice."""
+
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Paths(self, answer, opened).run(root, rng(answer.choice or 0))
+
+        return await for_each(self.method, request, into, write)
+
+
+class _Path:
+    """A text of the pool. rng: what is drawn behind it; since: tokens at the last look at the pool."""
+
+    def __init__(self, attempt: Attempt, rng: Rng) -> None:
+        self.attempt, self.rng = attempt, rng
+        self.logps, self.entropies = list[float](), list[float]()
+        self.since, self.lowest = 0, math.inf
+
+    def take(self, r: Round) -> None:
+        had = len(self.attempt.text.tokens)
+        self.attempt.take(r)
+        taken = len(self.attempt.text.tokens) - had
+        for node, x in zip(r.nodes[:taken], r.tokens[:taken], strict=True):
+            self.logps.append(r.scores.logp(node, (x,))[0])
+            self.entropies.append(_entropy(r.scores, node))
+
+    def window(self) -> Window:
+        """What it wrote since the last look, which is now."""
+        sure, unsure = fmean(self.logps[self.since :]), fmean(self.entropies[self.since :])
+        tokens = tuple(self.attempt.text.tokens[self.since :])
+        self.since, self.lowest = len(self.logps), min(self.lowest, sure)
+        return Window(tokens, sure, unsure, self.lowest)
+
+    def fork(self, attempt: Attempt, rng: Rng) -> _Path:
+        twin = _Path(attempt, rng)
+        twin.logps, twin.entropies = list(self.logps), list(self.entropies)
+        twin.since, twin.lowest = self.since, self.lowest
+        return twin
+
+
+def _entropy(scores: Scores, node: int) -> float:
+    """Of the law at a node, nats."""
+    if scores.certain(node) is not None:
+        return 0.0
+    p_V = probs(scores.row(node))
+    return float(-(p_V * p_V.clamp_min(1e-300).log()).sum())
+
+
+class _Paths:
+    """For one answer. opened: attempts that whoever began this closes in the end."""
+
+    def __init__(self, plan: Pool, answer: Text, opened: list[Attempt]) -> None:
+        self._plan, self._answer, self._opened = plan, answer, opened
+        self._begun, self._passes, self._first = list[_Path](), 0, -1
+        self._refines = False  # until the next look
+
+    async def run(self, root: Attempt, rng: Rng) -> Result:
+        plan = self._plan
+        self._begun = [_Path(self._fork(root), s) for s in streams_of(rng, plan.tries)]
+        root.close()
+        pool = list(self._begun)
+        while (live := [p for p in pool if not p.attempt.ended]) and self._written + len(
+            live
+        ) <= plan.budget:
+            await self._pass(live)
+            self._settle(pool)
+            live = [p for p in live if not p.attempt.ended]
+            if plan.early and self._decided(pool, live):
+                break
+            if live and self._passes % plan.control.interval == 0:
+                pool = self._changed(pool, live, rng)
+        ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
+        best = self._elected(ended) if ended else await self._likeliest(pool)
+        self._answer.follow(best.attempt.text)
+        spent = replace(
+            side_by_side([p.attempt.spent for p in self._begun]),
+            passes=self._passes,
+            first=max(self._first, 0),
+        )
+        return self._answer.result(spent)
+
+    @property
+    def _written(self) -> int:
+        return sum(p.attempt.spent.written for p in self._begun)
+
+    async def _pass(self, live: Sequence[_Path]) -> None:
+        rounds = await gather(*(p.attempt.look(p.rng) for p in live))
+        self._passes += 1
+        if self._refines and self._plan.refining is not None:
+            rounds = await self._refined(self._plan.refining, live, rounds)
+        for p, r in zip(live, rounds, strict=True):
+            p.take(r)
+            if p.attempt.ended:
+                p.attempt.close()  # at once: what it holds is free for those that go on
+
+    async def _refined(
+        self, by: Refining, live: Sequence[_Path], rounds: Sequence[Round]
+    ) -> list[Round]:
+        """The rounds, of which the unsure ones are drawn anew: all in one more pass."""
+        out = list(rounds)
+        unsure = [i for i, r in enumerate(rounds) if _entropy(r.scores, 0) > by.above]
+        new = await gather(*(by.refined(live[i].attempt, out[i], live[i].rng) for i in unsure))
+        for i, r in zip(unsure, new, strict=True):
+            out[i] = r
+        self._passes += bool(unsure)
+        return out
+
+    def _changed(self, pool: Sequence[_Path], live: Sequence[_Path], rng: Rng) -> list[_Path]:
+        """The pool after a look at it."""
+        control, phase, windows = (
+            self._plan.control,
+            self._written / self._plan.budget,
+            [p.window() for p in live],
+        )
+        self._refines = control.refines(phase, windows)
+        gone = [live[i] for i in control.drops(phase, windows)]
+        for p in gone:
+            p.attempt.close()
+        new = list[_Path]()
+        if (at := control.grows(phase, windows)) is not None:
+            new = [live[at].fork(self._fork(live[at].attempt), rng.at("branch", len(self._begun)))]
+            self._begun += new
+        return [*(p for p in pool if p not in gone), *new]
+
+    def _fork(self, attempt: Attempt) -> Attempt:
+        twin = attempt.fork(self._answer.choice or 0)
+        self._opened.append(twin)
+        return twin
+
+    def _decided(self, pool: Sequence[_Path], live: Sequence[_Path]) -> bool:
+        """Whether those that live cannot change which answer wins."""
+        ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
+        if not live or len(ended) <= len(live):
+            return False  # as many may vote for another answer
+        tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
+        least = [len(p.logps) + 1 for p in live]
+        most = max(len(p.logps) + p.attempt.text.room for p in live)
+        bounds = self._plan.weights.bounds([p.logps for p in ended], least, most)
+        return decided(said_of(tries, self._plan.mark), bounds, len(live))
+
+    def _elected(self, ended: Sequence[_Path]) -> _Path:
+        tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
+        weight = self._plan.weights.of([p.logps for p in ended])
+        which = elect(tries, said_of(tries, self._plan.mark), dict(enumerate(weight)))
+        ended[which].attempt.text.score = weight[which]
+        return ended[which]
+
+    async def _likeliest(self, pool: Sequence[_Path]) -> _Path:
+        """Where no text has ended, the likeliest, drawn to its end."""
+        best = max(pool, key=lambda p: p.attempt.mean)
+        while not best.attempt.ended:
+            await self._pass([best])
+            self._settle([best])
+        best.attempt.text.score = best.attempt.mean
+        return best
+
+    def _settle(self, pool: Sequence[_Path]) -> None:
+        """What all that may still win begin with is certain."""
+        texts = [p.attempt.text for p in pool]
+        sure = len(common(texts))
+        if self._first < 0:
+            self._first = sure
+            self._answer.edit(
+                Edit()
+            )  # the clock of decoding starts, whether anything is certain or not
+        self._answer.follow(texts[0], sure)

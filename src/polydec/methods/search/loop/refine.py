@@ -1,0 +1,274 @@
+"""Propose, let a reward judge, show the model its best answer, propose again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
+from polydec.methods.search.loop.judging import ByState, ByText, Judging
+from polydec.methods.search.loop.protocols import Reward
+from polydec.methods.search.loop.rollouts import streams_of
+from polydec.methods.search.loop.stats import SearchStats
+from polydec.methods.search.loop.told import told
+from polydec.methods.speculative.loop.walk import Method, Walk
+
+SCORE = "{score}"
+"""What a feedback's text has where the reward's value is to stand."""
+
+
+@dataclass(frozen=True)
+class Refine:
+    """Draws `proposals` answers side by side and asks the reward of each (or whatever else judges). Then, round after round,
+    the model is shown its best answer behind the prompt, with `feedback`, draws as many new ones behind that, and the reward is
+    asked of those that it has not seen. The best of all is the answer.
+
+    A proposal is judged as an answer to the request's own prompt, behind which it is read once more; its log-probabilities are
+    those behind that prompt. One of a later round that was cut at a limit, or holds nothing, is dropped; the value of one that
+    was cut in the first round is 0. Where `patience` rounds in a row found nothing better, the next best answer is shown, and
+    so on in turns. What is shown takes half of the room behind the prompt at most: of a longer answer the beginning.
+
+    With `contrast` the worst answer stands before the best one, `contrast` between them, where the reward values it less. With
+    `critique` the model is asked about its best answer: that text and a line of what it says, greedily, stand before the
+    feedback; they and the worst answer share in the same half of the room.
+
+    rounds, proposals: 1 to 64; feedback: text behind the answer that is shown, "{score}" in it becomes the value, two digits;
+    enough: a value, 0 to 1, at which no further round is begun; patience: at least 1; context: tokens that a prompt and all
+    behind it may take, None: there is room for twice an answer. Rules that look at the prompt (penalties) see what is shown as
+    a part of it.
+
+    contrast: as feedback, of the worst answer. text: what judges answers by their text in place of the reward. The paper's
+    prompts are not known to us: these are ours, and empty at first.
+
+    Exact: approximate: the reward chooses among draws from several laws.
+    Reduces to: best of n at one round, draw for draw.
+    Source: Chakraborty et al., "Review, refine, repeat: understanding iterative decoding of AI agents with dynamic evaluation
+    and selection" (2025).
+    """
+
+    method: Method
+    reward: Reward | None
+    rounds: int = 4
+    proposals: int = 2
+    feedback: str = ""
+    enough: float = 1.0
+    patience: int = 2
+    context: int | None = None
+    contrast: str = ""
+    critique: str = ""
+    text: ByText | None = None
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        for name, value in (("rounds", self.rounds), ("proposals", self.proposals)):
+            if not 1 <= value <= 64:
+                raise RequestError(f"{name} is {value}: it must lie in 1 to 64")
+        at_least_one(self, "patience")
+        if not 0.0 <= self.enough <= 1.0:
+            raise RequestError(f"enough is {self.enough}: it must lie in 0 to 1")
+        if self.reward is None and self.text is None:
+            raise RequestError("reward is None: give a reward, or what judges texts")
+        self.said(0.5)
+        self.said_of_worst(0.5)
+        self.asked()
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def judging(self) -> Judging:
+        """Who judges answers."""
+        if self.text is not None:
+            return self.text
+        assert self.reward is not None  # refused above
+        return ByState(self.reward)
+
+    def said(self, value: float) -> tuple[int, ...]:
+        """The feedback in tokens. Raises RequestError where the vocabulary cannot spell it."""
+        return self._spelled("feedback", self.feedback.replace(SCORE, f"{value:.2f}"))
+
+    def said_of_worst(self, value: float) -> tuple[int, ...]:
+        """The same of what stands behind the worst answer."""
+        return self._spelled("contrast", self.contrast.replace(SCORE, f"{value:.2f}"))
+
+    def asked(self) -> tuple[int, ...]:
+        """The same of what the model is asked about an answer."""
+        return self._spelled("critique", self.critique)
+
+    def _spelled(self, name: str, text: str) -> tuple[int, ...]:
+        text = "" if self.rounds == 1 else text
+        return self.vocab.spelled(text, f"{name} is {getattr(self, name)!r}")
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Rounds for each choice."""
+
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Rounds(self, request, into, answer, root, opened).run(
+                rng(answer.choice or 0)
+            )
+
+        return await for_each(self.method, request, into, write)
+
+
+class _Rounds:
+    """For one answer. root: stands behind the prompt; opened: attempts that whoever began this closes in the end."""
+
+    def __init__(
+        self,
+        plan: Refine,
+        request: Request,
+        into: Transcript,
+        answer: Text,
+        root: Attempt,
+        opened: list[Attempt],
+    ) -> None:
+        self._plan, self._request, self._into, self._answer, self._root, self._opened = (
+            plan,
+            request,
+            into,
+            answer,
+            root,
+            opened,
+        )
+        self._spent, self._seen = SearchStats(), list[Attempt]()
+
+    async def run(self, rng: Rng) -> Result:
+        plan, idle, turn = self._plan, 0, 0
+        await self._first(rng)
+        for t in range(1, plan.rounds):
+            before, order = self._best.value or 0.0, self._ranked
+            if before >= plan.enough:
+                break
+            shown = await self._shown(order[turn % len(order)], rng.at("critique", t))
+            if len(shown) >= self._room:
+                break  # nothing could be written behind it
+            await self._again(shown, [rng.at("round", t, i) for i in range(plan.proposals)])
+            better = (self._best.value or 0.0) > before
+            idle = 0 if better else idle + 1
+            turn = 0 if better else turn + (idle % plan.patience == 0)
+        best = self._best.text
+        best.score = self._best.value
+        self._answer.follow(best)
+        return self._answer.result(self._spent)
+
+    @property
+    def _room(self) -> int:
+        """Tokens that may stand behind the prompt, what is shown included."""
+        whole = self._plan.context
+        most = self._request.max_tokens
+        return 2 * most if whole is None else whole - len(self._request.prompt)
+
+    @property
+    def _ranked(self) -> list[Attempt]:
+        """All that were seen, the best first, of equal ones the earlier."""
+        return sorted(self._seen, key=lambda a: -(a.value or 0.0))
+
+    @property
+    def _best(self) -> Attempt:
+        return self._ranked[0]
+
+    async def _first(self, rng: Rng) -> None:
+        """Proposals behind the prompt alone."""
+        drawn = self._forks(self._root)
+        self._answer.edit(
+            Edit()
+        )  # the clock of decoding starts; nothing is certain before the last round
+        await gather(*(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True)))
+        await gather(*(self._plan.judging.judge(a) for a in drawn))
+        self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
+        for a in drawn:
+            a.value = 0.0 if a.text.finish_reason == "length" else a.value
+            a.close()
+            self._keep(a)
+
+    async def _again(self, shown: tuple[int, ...], streams: Sequence[Rng]) -> None:
+        """Proposals behind the prompt and what is shown; what is new among them is judged."""
+        prompt = (*self._request.prompt, *shown)
+        start = Attempt(
+            await Walk.open(self._plan.method, prompt, whole=True), self._into.hypothesis(), None
+        )
+        self._opened.append(start)
+        drawn = self._forks(start)
+        start.close()
+        limit = min(self._request.max_tokens, self._room - len(shown))
+        for a in drawn:
+            a.text.limit = limit
+        await gather(*(a.go_on(s) for a, s in zip(drawn, streams, strict=True)))
+        spent = side_by_side([a.spent for a in drawn])
+        self._spent = self._spent.plus(replace(spent, scored=spent.scored + len(prompt) - 1))
+        known = {tuple(a.text.tokens) for a in self._seen}
+        new = dict.fromkeys(
+            tuple(a.text.tokens)
+            for a in drawn
+            if a.text.finish_reason == "stop" and a.text.tokens[0] not in a.text.ends
+        )  # behind an answer many end at once
+        for a in drawn:
+            a.close()
+        await self._judge([tokens for tokens in new if tokens not in known])
+
+    async def _judge(self, texts: Sequence[tuple[int, ...]]) -> None:
+        """Read texts as answers to the prompt, and ask the reward of them."""
+        read = [self._root.fork(self._answer.choice or 0) for _ in texts]
+        self._opened += read
+        await gather(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
+        await gather(*(self._plan.judging.judge(a) for a in read))
+        spent = side_by_side([a.spent for a in read])
+        self._spent = self._spent.plus(
+            replace(spent, ended=0, written=0)
+        )  # they were written before
+        for a in read:
+            a.close()
+            if a.ended:
+                self._keep(a)
+
+    def _forks(self, start: Attempt) -> list[Attempt]:
+        drawn = [start.fork(self._answer.choice or 0) for _ in range(self._plan.proposals)]
+        self._opened += drawn
+        return drawn
+
+    def _keep(self, attempt: Attempt) -> None:
+        if tuple(attempt.text.tokens) not in {tuple(a.text.tokens) for a in self._seen}:
+            self._seen.append(attempt)
+
+    async def _shown(self, attempt: Attempt, rng: Rng) -> tuple[int, ...]:
+        """What stands behind the prompt: an answer without what ended it, and what is said of it."""
+        feedback, half = self._plan.said(attempt.value or 0.0), self._room // 2
+        worst, answer = self._worst(attempt, half // 2), written(attempt)
+        critique, left = self._plan.asked(), half - len(worst) - len(feedback)
+        if critique and (room := left - len(critique)) >= 2:
+            most = room // 2
+            asked = (*answer[: room - most], *critique)
+            reply, spent = await told(
+                self._plan.method, self._request, self._into, self._opened, asked, most, rng
+            )
+            self._spent = self._spent.plus(spent)
+            return (*worst, *asked, *reply, *feedback)
+        return (*worst, *answer[: max(0, left)], *feedback)
+
+    def _worst(self, attempt: Attempt, most: int) -> tuple[int, ...]:
+        """The worst answer and what is said of it, where there is a worse one than this and room for it."""
+        worst = self._ranked[-1]
+        remark = self._plan.said_of_worst(worst.value or 0.0)
+        if not remark or len(remark) >= most or (worst.value or 0.0) >= (attempt.value or 0.0):
+            return ()
+        return (*written(worst)[: most - len(remark)], *remark)
+
+
+def written(attempt: Attempt) -> tuple[int, ...]:
+    """An answer without what ended it."""
+    tokens = attempt.text.tokens
+    return tuple(tokens[:-1] if tokens[-1] in attempt.text.ends else tokens)

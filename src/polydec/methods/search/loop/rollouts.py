@@ -1,0 +1,105 @@
+"""Several texts are drawn side by side, and one of them is the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, common
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
+from polydec.methods.search.loop.best_of import score
+from polydec.methods.search.loop.protocols import Pick, Reward
+from polydec.methods.speculative.loop.walk import Method
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Draws `tries` texts from the method's law, side by side: one pass is a round of all of them, and they share the prompt's
+    cache entries. As soon as `enough` of them have come to an end of their own (EOS, a stop) the others are dropped; of the
+    texts that ended so `pick` takes the answer. Where none did, because all were cut at the request's limit, it takes one of
+    those.
+
+    method: who draws, with any drafter; tries: 1 to 256; enough: 1 to tries; reward: asked once of each text that ended, None:
+    nobody is asked. Every answer of a request has texts of its own.
+
+    Exact: approximate: each text is drawn from the law, the one that is picked is not.
+    Reduces to: the method itself at one try, draw for draw.
+    """
+
+    method: Method
+    pick: Pick
+    tries: int = 8
+    enough: int = 8
+    reward: Reward | None = None
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tries <= 256:
+            raise RequestError(f"tries is {self.tries}: it must lie in 1 to 256")
+        if not 1 <= self.enough <= self.tries:
+            raise RequestError(
+                f"enough is {self.enough}: it must lie in 1 to tries, which is {self.tries}"
+            )
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Texts for each choice."""
+
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            choice = answer.choice or 0
+            opened += (tries := [root.fork(choice) for _ in range(self.tries)])
+            root.close()
+            return await self._answer(answer, tries, rng(choice))
+
+        return await for_each(self.method, request, into, write)
+
+    async def _answer(self, answer: Text, tries: Sequence[Attempt], rng: Rng) -> Result:
+        streams, first, finished = streams_of(rng, self.tries), -1, list[Attempt]()
+        while len(finished) < self.enough and (
+            live := [i for i, t in enumerate(tries) if not t.ended]
+        ):
+            for i, r in zip(
+                live, await gather(*(tries[i].look(streams[i]) for i in live)), strict=True
+            ):
+                tries[i].take(r)
+            sure = common(t.text for t in tries)
+            if first < 0:
+                first = len(sure)
+                answer.edit(
+                    Edit()
+                )  # the clock of decoding starts, whether anything is certain or not
+            answer.follow(tries[0].text, len(sure))
+            finished = [t for t in tries if t.text.finish_reason == "stop"]
+            for t in tries:
+                if self.reward is None and t.ended:
+                    t.close()  # at once: what it holds is free for those that go on
+        pool = finished or list(tries)
+        for t in tries:
+            if t not in pool:
+                t.close()
+        if self.reward is not None:
+            await gather(*(t.judge(self.reward) for t in pool))
+        seen = [t.tried(self.vocab.words) for t in pool]
+        which = self.pick.pick(seen)
+        pool[which].text.score = score(seen[which])
+        answer.follow(pool[which].text)
+        return answer.result(replace(side_by_side([t.spent for t in tries]), first=first))
+
+
+def streams_of(rng: Rng, count: int) -> list[Rng]:
+    """One for each try; the first is the answer's own, so that one try draws what plain decoding would."""
+    return [rng, *(rng.at("try", i) for i in range(1, count))]

@@ -1,0 +1,147 @@
+"""A beam over the steps of a solution, ranked by a learned reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polydec.base.errors import RequestError
+from polydec.base.options import at_least_one
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, common
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
+from polydec.methods.search.loop.protocols import Reward
+from polydec.methods.search.loop.stats import SearchStats
+from polydec.methods.search.loop.types import Steps
+from polydec.methods.speculative.loop.walk import Method
+
+
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A beginning of a solution. rng: what is drawn behind it; value: what the reward says of it, 0 where it was cut."""
+
+    attempt: Attempt
+    rng: Rng
+    value: float = 1.0
+
+
+@dataclass(frozen=True)
+class StepBeam:
+    """Draws `keep` times `width` first steps and keeps the `keep` beginnings that the reward values most; behind each of them
+    it draws `width` next steps, and keeps as many again, until all that are kept are whole solutions. The one of the highest
+    value is the answer.
+
+    A whole solution stays in the beam as long as no more than keep - 1 beginnings are worth more. Of a step that is drawn twice
+    behind one beginning one stays. Of equal values the one that was found first counts. The value of a beginning is what the
+    reward says behind its last step; that of a text which was cut at the limit is 0.
+
+    keep, width: 1 to 64; delimiter: what a step ends with; longest: tokens of a step at most. Beside A* there is no way back:
+    what leaves the beam is over, so that no more than keep * width texts are open at a time.
+
+    Exact: approximate: the reward chooses among draws.
+    Reduces to: the method itself at keep 1 and width 1, draw for draw; best of keep * width where a step is a whole text.
+    Source: Snell et al., "Scaling LLM test-time compute optimally can be more effective than scaling model parameters" (2024),
+    beam search against a process reward model.
+    """
+
+    method: Method
+    reward: Reward
+    keep: int = 2
+    width: int = 2
+    delimiter: str = "\n"
+    longest: int = 64
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        for name, value in (("keep", self.keep), ("width", self.width)):
+            if not 1 <= value <= 64:
+                raise RequestError(f"{name} is {value}: it must lie in 1 to 64")
+        at_least_one(self, "longest")
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """A beam for each choice."""
+
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Beam(self, answer, opened).run(Begun(root, rng(answer.choice or 0)))
+
+        return await for_each(self.method, request, into, write)
+
+
+class _Beam:
+    """For one answer. opened: attempts that whoever began this closes in the end."""
+
+    def __init__(self, plan: StepBeam, answer: Text, opened: list[Attempt]) -> None:
+        self._plan, self._answer, self._opened = plan, answer, opened
+        self._spent, self._first = SearchStats(), -1
+        self._steps = Steps((plan.delimiter,), plan.longest, plan.vocab.words)
+
+    async def run(self, root: Begun) -> Result:
+        plan, kept, width = self._plan, [root], self._plan.keep * self._plan.width
+        while any(not b.attempt.ended for b in kept):
+            beams = [b for b in kept if b.attempt.ended] + await self._grown(
+                [b for b in kept if not b.attempt.ended], width
+            )
+            beams.sort(key=lambda b: -b.value)  # stable: of equal ones the first found
+            for b in beams[plan.keep :]:
+                b.attempt.close()
+            kept, width = beams[: plan.keep], plan.width
+            self._settle([b.attempt.text for b in kept])
+        best = kept[0].attempt.text
+        best.score = kept[0].value
+        self._answer.follow(best)
+        return self._answer.result(replace(self._spent, first=max(self._first, 0)))
+
+    async def _grown(self, begun: Sequence[Begun], width: int) -> list[Begun]:
+        """What is new behind these, so many steps drawn behind each, side by side."""
+        choice = self._answer.choice or 0
+        drawn = [
+            (number, attempt, _stream(b, i))
+            for number, b in enumerate(begun)
+            for i in range(width)
+            for attempt in [b.attempt.fork(choice)]
+        ]
+        self._opened += [attempt for _, attempt, _ in drawn]
+        for b in begun:
+            b.attempt.close()
+        await gather(*(attempt.go_on(stream, self._steps) for _, attempt, stream in drawn))
+        once = dict[tuple[int, ...], tuple[Attempt, Rng]]()
+        for number, attempt, stream in drawn:
+            once.setdefault((number, *attempt.text.tokens), (attempt, stream))
+        await gather(*(attempt.judge(self._plan.reward) for attempt, _ in once.values()))
+        self._spent = self._spent.plus(side_by_side([attempt.spent for _, attempt, _ in drawn]))
+        return [
+            Begun(
+                attempt,
+                stream,
+                0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0,
+            )
+            for attempt, stream in once.values()
+        ]
+
+    def _settle(self, texts: Sequence[Text]) -> None:
+        """What all that are kept begin with is certain."""
+        sure = len(common(texts))
+        if self._first < 0:
+            self._first = sure
+            self._answer.edit(
+                Edit()
+            )  # the clock of decoding starts, whether anything is certain or not
+        self._answer.follow(texts[0], sure)
+
+
+def _stream(begun: Begun, number: int) -> Rng:
+    """What is drawn of a step; the first goes on in the beginning's own stream, so that one text draws as plain decoding."""
+    return begun.rng.at("step", len(begun.attempt.text.tokens), number) if number else begun.rng

@@ -1,0 +1,150 @@
+"""Several texts drawn without replacement, in one beam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.law import probs
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Exactness, Reads, Vocab
+from polydec.methods.search.loop.best import Best
+from polydec.methods.search.loop.branches import Branches
+from polydec.methods.search.loop.stats import SearchStats
+
+
+@dataclass(frozen=True)
+class Racer:
+    """A beginning of a text. logp: its log-probability; node: the branch that it goes on from."""
+
+    text: Text
+    logp: float
+    node: int
+
+
+@dataclass
+class _Arrived:
+    """A beginning that has arrived, and the law of those of its children that have not (not normalised)."""
+
+    racer: Racer
+    left_V: Tensor
+    logp_V: Tensor = field(repr=False)
+
+    @property
+    def mass(self) -> float:
+        return math.exp(self.racer.logp) * float(self.left_V.sum())
+
+
+@dataclass(frozen=True)
+class StochasticBeam:
+    """The answers are `width` draws from the law without replacement, in the order in which they were drawn: the first is a
+    draw of plain sampling, each further one is drawn from what the earlier ones left of the law.
+
+    It is Gumbel top-k on whole texts, written as a race: every text arrives after an exponential time whose rate is its
+    probability, and a beginning arrives with the first text that begins so. Of every length the first `width` arrivals are
+    kept, texts that have ended among them. Between arrivals the race has no memory: with S the mass of further children of the
+    beginnings that are there, and R that of all texts whose beginning is not, the next arrival is one of the former with
+    probability S / (S + R), else the next beginning with its first child. So no noise is kept, and the law can be enumerated.
+
+    width: 1 to 64; a request's n is at most that.
+
+    Exact: approximate as a whole (draws without replacement are not draws of the law); the first answer has the law.
+    Reduces to: plain sampling at width 1; all texts where width is at least their number.
+    Source: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (2019).
+    """
+
+    target: Target
+    width: int = 4
+    exactness = Exactness.APPROXIMATE
+    unexercised: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("scored", "tied"), "its texts are drawn, not ranked"
+    )
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= 64:
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 64")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """One search for all choices, drawn in the stream of choice 0. Raises RequestError, before anything is fed, for more of
+        them than texts."""
+        best, stats, drawn = Best(into, self.width), SearchStats(), rng(0)
+        tree = await Branches.open(
+            self.target,
+            request.prompt,
+            base=Reads.NOTHING if request.logprobs is None else Reads.ROW,
+        )
+        try:
+            beam: Sequence[Racer] = [Racer(into.hypothesis(), 0.0, 0)]
+            while fed := {r.node for r in beam if r.text.finish_reason is None}:
+                scores = await tree.score()
+                after = self._race(beam, scores, request, drawn.at("beam", stats.passes))
+                beam = _placed(after, tree)
+                ended = sum(r.text.finish_reason is not None for r in beam)
+                stats = replace(
+                    stats,
+                    passes=stats.passes + 1,
+                    scored=stats.scored + len(fed),
+                    ended=ended,
+                    written=stats.written + sum(r.node >= 0 for r in after),
+                )
+                best.settle([r.text for r in beam])
+        finally:
+            tree.close()
+        return best.results([r.text for r in beam], stats)
+
+    def _race(
+        self, beam: Sequence[Racer], scores: Scores, request: Request, rng: Rng
+    ) -> list[Racer]:
+        """The first arrivals one token further on, still at their parents' nodes; -1 stands for one that had ended."""
+        waiting, there, out, absent = list(beam)[::-1], list[_Arrived](), list[Racer](), 1.0
+        while len(out) < self.width and (waiting or any(a.mass > 0.0 for a in there)):
+            here, further = rng.at(len(out), len(waiting)), sum(a.mass for a in there)
+            share = further / (further + max(absent, 0.0)) if further > 0.0 else 0.0
+            if waiting and not (share > 0.0 and here.at("further").bernoulli(share)):
+                racer = waiting.pop()
+                absent -= math.exp(racer.logp)
+                if racer.text.finish_reason is not None:
+                    out.append(replace(racer, node=-1))
+                    continue
+                logp_V = scores.row(racer.node)
+                parent = _Arrived(racer, probs(logp_V).clone(), logp_V)
+                there.append(parent)
+            else:
+                parent = there[
+                    here.at("parent").categorical(
+                        torch.tensor([a.mass for a in there], dtype=torch.float64)
+                    )
+                ]
+            token = here.categorical(parent.left_V)
+            parent.left_V[token] = 0.0
+            out.append(_child(parent, token, scores, request.logprobs))
+        return out
+
+
+def _child(parent: _Arrived, token: int, scores: Scores, asked: int | None) -> Racer:
+    """One token further on, at its parent's node."""
+    racer, text = parent.racer, parent.racer.text.fork()
+    text.write((token,), () if asked is None else logprobs(scores, (racer.node,), (token,), asked))
+    return Racer(text, racer.logp + float(parent.logp_V[token]), racer.node)
+
+
+def _placed(beam: Sequence[Racer], tree: Branches) -> list[Racer]:
+    """The same, every living one at its own node."""
+    nodes = iter(
+        tree.grow([(r.node, r.text.tokens[-1]) for r in beam if r.text.finish_reason is None])
+    )
+    return [r if r.text.finish_reason is not None else replace(r, node=next(nodes)) for r in beam]

@@ -1,0 +1,238 @@
+"""Several texts for the passes of one: the model reads a mixture of their last tokens."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.law import normalise
+from polydec.core.protocols import Session, Target
+from polydec.core.request import Request, Result
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Draft, Draw, Exactness, Reads, Vocab, Want
+from polydec.methods.search.loop.best import Best
+from polydec.methods.search.loop.protocols import Continuations
+from polydec.methods.search.loop.stats import SearchStats
+
+SHARE = 0.54
+"""Of a table, as published."""
+UNKNOWN = 0.01
+"""What a token counts that the table does not name."""
+LEVELS = (0.01, 0.04, 0.15, 0.18, 0.12)
+"""What the tables of 2 to 6 tokens weigh, as published."""
+OUTSIDE = 200.0
+"""What a step costs a text of which the tables know no token that is kept, as published."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """One of the texts. total: of its steps' mixed scores."""
+
+    text: Text
+    total: float
+
+    @property
+    def score(self) -> float:
+        return self.total / max(1, len(self.text.tokens))
+
+
+@dataclass(frozen=True)
+class Superposed:
+    """Keeps `width` texts and runs the model once a step, on one cache: what enters is the mean of the embeddings of their last
+    tokens, weighted by the softmax of their totals. Of the law that comes out, at `temperature`, the `kept` likeliest tokens
+    go on from every text, and a table of what follows the text's own last tokens tells the texts apart: a step scores
+    (1 - alpha) log P(token) + alpha log N(token). The best `width` go on; one that ends stands aside if it is among these. The
+    answers are the best by mean score, once `width` have ended and none that goes on is better. A score is of this mixture,
+    and no log-probability.
+
+    width: 1 to 64; temperature: above 0; kept: at least width; alpha: 0 to 1, None: SHARE, or 0 without a table; levels: what
+    contexts of 1, 2, 3 ... tokens weigh: N is the sum of their chances then, a token that none of them names is dropped, and a
+    text of which no token is left scores (1 - alpha) log P(token) - OUTSIDE. Without levels N is the chance behind the longest
+    context that was counted, and a token that the table does not name counts 1 in 100. A request's rules (penalties, masks)
+    that look back see the tokens of the leading text. Raises RequestError for a share, or levels, of no table.
+
+    Exact: approximate: one cache stands for several texts.
+    Reduces to: greedy decoding at width 1 without a table.
+    Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive inference pass" (2024), with
+    LEVELS and a table of 5 tokens and all that follows. One table here holds the few likeliest tokens of each context, their
+    chances discounted and interpolated while it was counted; those of the paper hold all, as counted.
+    """
+
+    target: Target
+    width: int = 3
+    temperature: float = 0.06
+    kept: int = 9
+    alpha: float | None = None
+    table: Continuations | None = field(default=None, repr=False)
+    levels: tuple[float, ...] = ()
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= 64:
+            raise RequestError(f"width is {self.width}: it must lie in 1 to 64")
+        if self.kept < self.width:
+            raise RequestError(
+                f"kept is {self.kept}: it must be at least width, which is {self.width}"
+            )
+        if not self.temperature > 0.0:
+            raise RequestError(f"temperature is {self.temperature}: it must be above 0")
+        if not 0.0 <= self.share <= 1.0:
+            raise RequestError(f"alpha is {self.alpha}: it must lie in 0 to 1")
+        if self.alpha and self.table is None:
+            raise RequestError(
+                f"alpha is {self.alpha}, a share of an n-gram table, and there is none that fits: name one (--with "
+                "DIR; `polydec train ngrams` makes one), or leave alpha out"
+            )
+
+        if any(not 0.0 <= x <= 1.0 for x in self.levels):
+            raise RequestError(f"levels is {self.levels}: each must lie in 0 to 1")
+        if self.levels and self.table is None:
+            raise RequestError(
+                f"levels is {self.levels}, weights of an n-gram table, and there is none that fits: name one (--with "
+                "DIR; `polydec train ngrams --order 5` makes one), or leave them out"
+            )
+
+    @property
+    def share(self) -> float:
+        """Of the table in a score."""
+        return SHARE if self.alpha is None else self.alpha
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """One search for all choices. Raises RequestError, before anything is fed, for more of them than texts, and where the
+        model has no embeddings to mix."""
+        best, passes, written = Best(into, self.width), 0, 0
+        session = self.target.open(request.prompt)
+        try:
+            draft, live, ended = (
+                Draft.chain(request.prompt[-1]),
+                [Mixed(into.hypothesis(), 0.0)],
+                list[Mixed](),
+            )
+            session.embed(request.prompt[-1:])
+            await session.prefill(Want(law=Reads.NOTHING))
+            while live:
+                scores = await session.score(draft, Want())
+                live, over = self._step(live, scores.row(len(draft) - 1), request.prompt)
+                passes, written = passes + 1, written + len(live) + len(over)
+                ended = sorted([*ended, *over], key=lambda m: -m.score)[: self.width]
+                if len(ended) == self.width and live and live[0].score <= ended[-1].score:
+                    live = []
+                best.settle(
+                    [] if request.logprobs is not None else [m.text for m in (*live, *ended)]
+                )
+                if live:
+                    draft = _longer(draft, live[0].text.tokens[-1], self._mixture(live, session))
+            for m in ended:
+                m.text.score = m.score
+            texts = [m.text for m in ended]
+            if request.logprobs is not None:
+                texts = [await _noted(t, session, into) for t in texts]
+        finally:
+            session.close()
+        noted = [] if request.logprobs is None else texts
+        fed = passes + sum(len(t.tokens) for t in noted)
+        return best.results(texts, SearchStats(passes + len(noted), 0, fed, len(texts), written))
+
+    def _step(
+        self, live: Sequence[Mixed], logp_V: Tensor, prompt: Sequence[int]
+    ) -> tuple[list[Mixed], list[Mixed]]:
+        """The texts that go on, the best first, and those that end."""
+        value_K, token_K = (logp_V.double() / self.temperature).topk(min(self.kept, len(logp_V)))
+        law = {
+            int(x): float(p)
+            for x, p in zip(token_K, normalise(value_K), strict=True)
+            if p > -math.inf
+        }
+        options = [
+            (m.total + gain, m, x) for m in live for x, gain in self._gains(m, law, prompt).items()
+        ]
+        going, over = list[Mixed](), list[Mixed]()
+        for rank, (total, m, x) in enumerate(sorted(options, key=lambda option: -option[0])):
+            if len(going) == self.width:
+                break
+            after = Mixed(m.text.fork(), total)
+            after.text.write((x,))
+            if after.text.finish_reason is None:
+                going.append(after)
+            elif rank < self.width:
+                over.append(after)
+        return going, over
+
+    def _gains(
+        self, mixed: Mixed, law: dict[int, float], prompt: Sequence[int]
+    ) -> dict[int, float]:
+        """What each token adds to a text's total."""
+        if self.table is None:
+            return law
+        text = (*prompt, *mixed.text.tokens)
+        if self.levels:
+            return self._interpolated(law, self.table.levels(text))
+        known = {x: chance for chance, x in self.table.after(text)}
+        return {
+            x: (1.0 - self.share) * p + self.share * math.log(max(known.get(x, 0.0), UNKNOWN))
+            for x, p in law.items()
+        }
+
+    def _interpolated(
+        self, law: dict[int, float], looked_up: Sequence[Sequence[tuple[float, int]]]
+    ) -> dict[int, float]:
+        """What each token that the table knows behind some context adds; where it knows none, each at OUTSIDE."""
+        known = defaultdict[int, float](float)
+        for weight, followers in zip(self.levels, looked_up, strict=False):
+            for chance, x in followers:
+                known[x] += weight * chance
+        if self.share == 0.0:
+            return law
+        return {
+            x: (1.0 - self.share) * p + self.share * math.log(known[x])
+            for x, p in law.items()
+            if known.get(x, 0.0) > 0.0
+        } or {x: (1.0 - self.share) * p - OUTSIDE for x, p in law.items()}
+
+    def _mixture(self, live: Sequence[Mixed], session: Session) -> Tensor:
+        """What enters the model (H)."""
+        weight_N = torch.tensor([m.total for m in live], dtype=torch.float64).softmax(0)
+        embedded_NH = session.embed([m.text.tokens[-1] for m in live])
+        return (
+            (weight_N[:, None].to(embedded_NH) * embedded_NH).sum(0)
+            if len(live) > 1
+            else embedded_NH[0]
+        )
+
+
+def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
+    """One more node in the chain, which brings its own state."""
+    n = len(draft)
+    return Draft(
+        (*draft.token, token),
+        (*draft.parent, n - 1),
+        (*draft.draw, Draw.CERTAIN),
+        (*draft.law, None),
+        (*(draft.probe or (False,)), True),
+        None,
+        (*(draft.state or (None,)), state_H),
+    )
+
+
+async def _noted(text: Text, session: Session, into: Transcript) -> Text:
+    """The same text with the log-probabilities of its tokens, from a pass of its own."""
+    request, out = into.request, into.hypothesis()
+    scores = await session.score(
+        Draft.chain(request.prompt[-1], text.tokens[:-1]), Want(base=Reads.ROW)
+    )
+    out.write(
+        text.tokens, logprobs(scores, range(len(text.tokens)), text.tokens, request.logprobs or 0)
+    )
+    out.score = text.score
+    return out

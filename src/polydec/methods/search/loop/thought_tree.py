@@ -1,0 +1,351 @@
+"""A tree of sub-questions that are weighed, and answers from its leaves in the words of the evidence."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import at_least_one
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.law import NEG_INF
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript
+from polydec.core.types import Edit, Exactness, Reads, Vocab
+from polydec.laws.constraints.protocols import Language
+from polydec.methods.search.loop.attempt import Attempt, for_each, one, side_by_side
+from polydec.methods.search.loop.passages import Passages
+from polydec.methods.search.loop.stats import SearchStats
+from polydec.methods.search.loop.types import Steps, answer_of
+from polydec.methods.search.loop.word_bank import word_bank
+from polydec.methods.speculative.loop.walk import Method
+
+YES, NO = ("yes", "Yes", " yes", " Yes"), ("no", "No", " no", " No")
+
+CHECK = "Is this step right and useful? Answer yes or no:"
+"""What a model is asked of a step where nobody says what else; ours, the paper's words are not known to us."""
+
+
+@dataclass(frozen=True, eq=False)
+class Thought:
+    """A beginning of a chain. rng: what is drawn behind it; chance: that all its steps are valid; ready: it is to be answered
+    from; answered: the tokens of the chain before the answer."""
+
+    attempt: Attempt
+    rng: Rng
+    chance: float = 1.0
+    ready: bool = False
+    answered: int = 0
+
+
+@dataclass(frozen=True)
+class ThoughtTree:
+    """Draws `steps` next steps behind each beginning, weighs each, keeps `keep` of all beginnings of a level, `depth` levels
+    deep; then answers from each one that is left, greedily, with tokens of a word bank, and takes the answer that weighs most.
+
+    A step is a line: a sub-question with its answer, as examples in the prompt show it. A beginning that the model would end,
+    or go on from with `cue`, is answered from as it stands. Paraphrases go: of two steps behind one beginning that share more
+    than `alike` of their words (Jaccard) the first stays. The validity v of a step is p(yes) / (p(yes) + p(no)) behind `check`
+    under the model's own law, or without a check the geometric mean of the probabilities of its tokens; the chance of a
+    beginning is the product of those of its steps. `keep` are drawn without replacement in proportion to their chances.
+
+    An answer is written behind `cue`, at most `most` tokens, up to the end of its line. With `grounded` it uses no token but
+    those of the word bank of the prompt and the chain (see word_bank); where the law allows none of them, its own likeliest.
+    An answer weighs the sum, over the beginnings that give it, of their chance times the geometric mean of the probabilities
+    of its tokens. The text is the whole chain with the answer that weighs most; its score is that weight.
+
+    passages: of these the `found` best by BM25 for a sub-question are read behind it, a line each, those that have a word of
+    it; the bank has their words then. Without passages, evidence stands in the prompt. own: what a sub-question's own answer is
+    written behind, greedily, at most `most` tokens of a line; empty: the step itself holds it. What does not leave room for an
+    answer is left out. With a check, a step is checked with what was read and answered behind it.
+
+    steps, keep: 1 to 64; depth: 0 to 64; longest: tokens of a step at most; alike: 0 to 1; found: at least 1; language: of the
+    whole text, where the law holds no other (then there can be no cue, no passages and no answers of steps' own). The paper's
+    prompts and widths are not known to us; these are ours.
+
+    Exact: approximate: weights choose among draws.
+    Reduces to: greedy decoding of the law at depth 0, not grounded, without a cue.
+    Source: Bi et al., "STOC-TOT: Stochastic tree-of-thought with constrained decoding for complex reasoning in multi-hop
+    question answering" (2024).
+    """
+
+    method: Method
+    steps: int = 3
+    keep: int = 2
+    depth: int = 3
+    most: int = 16
+    check: str = ""
+    cue: str = ""
+    grounded: bool = True
+    alike: float = 0.8
+    longest: int = 64
+    language: Language[Any] | None = None
+    passages: tuple[str, ...] = ()
+    found: int = 2
+    own: str = ""
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("keep", 1), ("depth", 0)):
+            if not least <= getattr(self, name) <= 64:
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in {least} to 64")
+        at_least_one(self, "most", "longest", "found")
+        if not 0.0 <= self.alike <= 1.0:
+            raise RequestError(f"alike is {self.alike}: it must lie in 0 to 1")
+        for name in ("check", "cue", "own"):
+            self.spelled(name)
+        for passage in self.passages:
+            self.vocab.spelled(passage + "\n", f"passages holds {passage!r}")
+        if (self.passages or self.own) and self.language is not None:
+            raise RequestError(
+                "passages or own are given: the request's constraint leaves no room for them, so leave one of them out"
+            )
+        if self.cue and self.language is not None:
+            raise RequestError(
+                f"cue is {self.cue!r}: the request's constraint leaves no room for it, so leave one of them out"
+            )
+        if self.check and not (self.begun_by(YES) and self.begun_by(NO)):
+            raise RequestError(
+                f"check is {self.check!r}: the model's tokenizer cannot spell yes and no, so leave it empty"
+            )
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    def spelled(self, name: str) -> tuple[int, ...]:
+        """The tokens of a field. Raises RequestError where the vocabulary cannot spell it."""
+        text = getattr(self, name)
+        return self.vocab.spelled(text, f"{name} is {text!r}")
+
+    def begun_by(self, forms: Sequence[str]) -> set[int]:
+        """The first tokens of those forms of a word that the vocabulary can spell."""
+        out, words = set[int](), self.vocab.words
+        for form in forms:
+            try:
+                out.add(words.encode(form, special=False)[0] if words is not None else -1)
+            except PolydecError:
+                continue
+        return out - {-1}
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """A tree for each choice."""
+
+        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+            return await _Tree(self, request, answer, opened).run(
+                Thought(root, rng(answer.choice or 0))
+            )
+
+        return await for_each(
+            self.method, request, into, write, Reads.ROW if self.check else Reads.NOTHING
+        )
+
+
+class _Tree:
+    """For one answer. opened: attempts that whoever began this closes in the end."""
+
+    def __init__(
+        self, plan: ThoughtTree, request: Request, answer: Text, opened: list[Attempt]
+    ) -> None:
+        self._plan, self._request, self._answer, self._opened = plan, request, answer, opened
+        self._steps = Steps(("\n",), plan.longest, plan.vocab.words)
+        self._cue, self._check = plan.spelled("cue"), plan.spelled("check")
+        self._own, self._passages = plan.spelled("own"), Passages(plan.passages)
+        self._spent = SearchStats()
+
+    async def run(self, root: Thought) -> Result:
+        live, ready, plan = [root], list[Thought](), self._plan
+        self._answer.edit(
+            Edit()
+        )  # the clock of decoding starts; nothing is certain before the vote
+        for level in range(plan.depth):
+            deepened = await gather(*(self._grown(t) for t in live))
+            self._spent = self._spent.plus(side_by_side([spent for _, spent in deepened]))
+            grown = [t for thoughts, _ in deepened for t in thoughts]
+            ready += [t for t in grown if t.ready]
+            live = drawn([t for t in grown if not t.ready], plan.keep, root.rng.at("keep", level))
+            if not live:
+                break
+        leaves = list(await gather(*(self._answered(t) for t in (*ready, *live))))
+        self._spent = self._spent.plus(side_by_side([t.attempt.spent for t in leaves]))
+        best, weight = self._elected(leaves)
+        best.attempt.text.score = weight
+        self._answer.follow(best.attempt.text)
+        return self._answer.result(self._spent)
+
+    async def _grown(self, thought: Thought) -> tuple[list[Thought], SearchStats]:
+        """What stands behind a thought, and what that took."""
+        forks, begin = (
+            self._forks(thought.attempt, self._plan.steps),
+            len(thought.attempt.text.tokens),
+        )
+        streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
+        over = await gather(*(self._step(a, s) for a, s in zip(forks, streams, strict=True)))
+        words, out, seen = self._plan.vocab.words, list[Thought](), list[frozenset[str]]()
+        asked = dict[int, str]()
+        for attempt, stream, ready in zip(forks, streams, over, strict=True):
+            tokens = attempt.text.tokens[begin:]
+            step = words.decode(tokens) if words is not None else " ".join(map(str, tokens))
+            if not tokens or (self._plan.cue.strip() and self._plan.cue.strip() in step):
+                if not any(t.ready and t.attempt is thought.attempt for t in out):
+                    out.append(
+                        replace(thought, ready=True)
+                    )  # it is answered from as it stood before
+            elif not any(alike(known, terms(step), self._plan.alike) for known in seen):
+                seen.append(terms(step))
+                out.append(Thought(attempt, stream, ready=ready or attempt.ended))
+                asked[id(attempt)] = step
+        new = [t for t in out if t.attempt is not thought.attempt]
+        spent = _taken(forks)
+        begun, told = thought.attempt.logp, [t for t in new if not t.ready]
+        if self._check:
+            await gather(*(self._told(t, asked[id(t.attempt)]) for t in told))
+        spent = spent.plus(_taken(forks))
+        valid = await gather(*(self._valid(t.attempt, begun, begin) for t in new))
+        spent = spent.plus(side_by_side([checked for _, checked in valid]))
+        if not self._check:
+            await gather(*(self._told(t, asked[id(t.attempt)]) for t in told))
+        chances = {id(t): thought.chance * v for t, (v, _) in zip(new, valid, strict=True)}
+        spent = spent.plus(_taken(forks))
+        return [replace(t, chance=chances.get(id(t), t.chance)) for t in out], spent
+
+    async def _step(self, attempt: Attempt, rng: Rng) -> bool:
+        """Draw a step, token by token; whether the model would end there, or no room is left for an answer."""
+        begin = len(attempt.text.tokens)
+        while attempt.text.room > len(self._cue) + 1:
+            r = await attempt.look(rng)
+            if r.tokens[0] in attempt.text.ends:
+                return True
+            if attempt.take(one(r, r.tokens[0]), self._steps, begin):
+                return False
+        return True
+
+    async def _told(self, thought: Thought, question: str) -> None:
+        """What is read behind a sub-question, and its own answer, as far as there is room."""
+        attempt, plan = thought.attempt, self._plan
+        for passage in self._passages.best(question, plan.found):
+            tokens = plan.vocab.spelled(passage + "\n", "passages")
+            if attempt.text.room > len(tokens) + len(self._own) + plan.most + len(self._cue) + 1:
+                await attempt.say(tokens)
+        if not self._own or attempt.text.room <= len(self._own) + plan.most + len(self._cue) + 1:
+            return
+        await attempt.say(self._own)
+        begin, line = len(attempt.text.tokens), Steps(("\n",), plan.most, plan.vocab.words)
+        while not attempt.ended:
+            r = await attempt.look(thought.rng.at("own", attempt.text.position))
+            logp_V = r.scores.row(0).clone()
+            logp_V[list(attempt.text.ends)] = NEG_INF  # the chain goes on behind it
+            likeliest = int(logp_V.argmax())
+            if float(logp_V[likeliest]) == NEG_INF or attempt.take(one(r, likeliest), line, begin):
+                return
+
+    async def _valid(self, attempt: Attempt, begun: float, begin: int) -> tuple[float, SearchStats]:
+        """How valid the last step of a beginning is, 0 to 1, and what it took to ask."""
+        if not self._check:
+            mean = (attempt.logp - begun) / (len(attempt.text.tokens) - begin)
+            return math.exp(mean), SearchStats()
+        (asking,) = self._forks(attempt, 1)
+        logp_V = (await asking.ask(self._check)).base.row(len(self._check))
+        yes, no = (
+            float(logp_V[list(self._plan.begun_by(words))].exp().sum()) for words in (YES, NO)
+        )
+        asking.close()
+        return yes / (yes + no) if yes + no > 0.0 else 0.5, asking.spent
+
+    async def _answered(self, thought: Thought) -> Thought:
+        """A thought with an answer behind it."""
+        (attempt,) = self._forks(thought.attempt, 1)
+        if attempt.ended:
+            return replace(thought, attempt=attempt, answered=len(attempt.text.tokens))
+        if self._cue and attempt.text.room > len(self._cue):
+            await attempt.say(self._cue)
+        begin, ends = len(attempt.text.tokens), attempt.text.ends
+        line = Steps(("\n",), self._plan.most, self._plan.vocab.words)
+        evidence = (*self._request.prompt, *attempt.text.tokens)
+        bank_V = word_bank(self._plan.vocab, ends, evidence) if self._plan.grounded else None
+        begun = attempt.logp
+        while not attempt.ended:
+            r = await attempt.look(thought.rng.at("answer", attempt.text.position))
+            logp_V = r.scores.row(0)
+            answer = attempt.text.tokens[begin:]
+            ending = (
+                [x for x in ends if float(logp_V[x]) > NEG_INF]
+                if answer and line.closes(answer)
+                else []
+            )
+            kept_V = logp_V if bank_V is None else torch.where(bank_V, logp_V.cpu(), NEG_INF)
+            token = max(ending, key=lambda x: float(logp_V[x])) if ending else int(kept_V.argmax())
+            attempt.take(one(r, token if float(kept_V[token]) > NEG_INF else int(logp_V.argmax())))
+        mean = math.exp((attempt.logp - begun) / max(1, len(attempt.text.tokens) - begin))
+        return Thought(attempt, thought.rng, thought.chance * mean, True, begin)
+
+    def _elected(self, leaves: Sequence[Thought]) -> tuple[Thought, float]:
+        """The likeliest of those that give the answer that weighs most, and that weight. Texts that were cut count only where
+        none came to an end."""
+        pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
+        words, votes, answers = self._plan.vocab.words, defaultdict[str, float](float), list[str]()
+        for t in pool:
+            tokens = t.attempt.text.tokens[t.answered :]
+            answers.append(
+                answer_of(words.decode(tokens).strip(), "") if words is not None else str(tokens)
+            )
+            votes[answers[-1]] += t.chance
+        most = max(votes, key=lambda answer: votes[answer])
+        return max(
+            (t for t, answer in zip(pool, answers, strict=True) if answer == most),
+            key=lambda t: t.chance,
+        ), votes[most]
+
+    def _forks(self, attempt: Attempt, count: int) -> list[Attempt]:
+        forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
+        self._opened += forks
+        return forks
+
+
+def _taken(forks: Sequence[Attempt]) -> SearchStats:
+    """What these took together since they were last asked."""
+    spent = side_by_side([a.spent for a in forks])
+    for a in forks:
+        a.spent = SearchStats()
+    return spent
+
+
+def usual_check(vocab: Vocab) -> str:
+    """CHECK where the tokenizer can spell it, yes and no; else none, so that a step's own probability counts."""
+    try:
+        for text in (CHECK, YES[0], NO[0]):
+            vocab.spelled(text, "check")
+    except PolydecError:
+        return ""
+    return CHECK
+
+
+def drawn(thoughts: Sequence[Thought], count: int, rng: Rng) -> list[Thought]:
+    """So many of them without replacement, in proportion to their chances; all where there are no more."""
+    if len(thoughts) <= count:
+        return list(thoughts)
+    p_N = torch.tensor([max(t.chance, 1e-300) for t in thoughts], dtype=torch.float64)
+    return [thoughts[i] for i in rng.without_replacement(p_N / p_N.sum(), count)]
+
+
+def terms(step: str) -> frozenset[str]:
+    """The words of a step; where it has none, the step."""
+    return frozenset(re.findall(r"\w+", step.lower()) or [step])
+
+
+def alike(a: frozenset[str], b: frozenset[str], share: float) -> bool:
+    """Whether two steps say the same, or share more than so much of their words."""
+    return a == b or len(a & b) / len(a | b) > share

@@ -1,0 +1,211 @@
+"""Each token by what a text is worth that somebody aligned writes behind it (Transfer Q*)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.law import probs
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Exactness, Reads, Vocab
+from polydec.methods.search.loop.branches import Branches
+from polydec.methods.search.loop.contrastive_search import likely
+from polydec.methods.search.loop.stats import SearchStats
+
+
+@dataclass(frozen=True)
+class TransferQ:
+    """Of the `width` likeliest tokens v the one with the largest log p(v) + weight Q(v). Q(v) is the mean reward of `tries`
+    texts: what stands so far, v, and up to `length` tokens that the baseline draws behind it. With heat above 0 a token is
+    drawn, with chances that grow as exp of that sum over heat.
+
+    Beginnings of texts are fed once: what all continuations share is one path of a tree, which all of them extend in one pass,
+    and what stood behind the token that is taken stays for the next. A text that has ended (an end of the text, a stop, the
+    request's limit) is not continued.
+
+    target: in whose law candidates are looked for; reward: a text -> what it is worth, any number, asked of the answer without
+    its prompt; baseline: who continues, with the target's vocabulary, None: the target itself; own: whether the baseline's
+    passes are the target's, so that they are counted with them; width: 1 to 64; length: 0 and more; tries: 1 to 64;
+    weight: at least 0, one over the strength of the pull to the model; heat: at least 0.
+
+    Exact: approximate. It tends to the law p(v) exp(weight Q(v)), with Q by draws, among the likeliest tokens.
+    Reduces to: greedy decoding at width 1 and at weight 0; ARGS at length 0. Raises RequestError for values out of range.
+    Source: Chakraborty et al., "Transfer Q*: principled decoding for LLM alignment" (2024), its direct transfer; the reward of
+    a baseline that was aligned to another one (indirect transfer) is not built.
+    """
+
+    target: Target
+    reward: Callable[[str], float]
+    baseline: Target | None = None
+    own: bool = True
+    width: int = 10
+    length: int = 20
+    tries: int = 1
+    weight: float = 1.0
+    heat: float = 0.0
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if self.baseline is not None:
+            self.target.vocab.require_same(self.baseline.vocab, "the draft")
+        for name, value, least, most in (
+            ("candidates", self.width, 1, 64),
+            ("length", self.length, 0, 1 << 20),
+            ("tries", self.tries, 1, 64),
+        ):
+            if not least <= value <= most:
+                raise RequestError(f"{name} is {value}: it must lie in {least} to {most}")
+        for name, value in (("weight", self.weight), ("heat", self.heat)):
+            if not 0 <= value < math.inf:
+                raise RequestError(f"{name} is {value}: it must be at least 0")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def looks(self) -> bool:
+        """Whether texts behind a token are drawn at all."""
+        return bool(self.length and self.weight and self.width > 1)
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Every choice has draws of its own."""
+        answers = [into.open(choice) for choice in request.choices]
+        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
+        law = await Branches.open(self.target, request.prompt, base=base, whole=True)
+        trees = [law]
+        try:
+            ahead = law
+            baseline = self.baseline or self.target
+            if self.looks and baseline is not self.target:
+                ahead = await Branches.open(baseline, request.prompt, whole=True)
+                trees.append(ahead)
+            writers = list[_Writer]()
+            for answer in answers:
+                choice = answer.choice or 0
+                mine = law.fork(choice)
+                trees.append(mine)
+                theirs = ahead.fork(choice) if self.looks else None
+                trees += [] if theirs is None else [theirs]
+                writers.append(_Writer(self, answer, mine, theirs, rng(choice)))
+            return await gather(*(writer.run(request) for writer in writers))
+        finally:
+            for tree in trees:
+                tree.close()
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A text behind a candidate, of which the number is named. node: its place in the tree, -1 before it has one."""
+
+    of: int
+    text: Text
+    rng: Rng
+    node: int = -1
+
+
+class _Writer:
+    """For one answer. law: the tree that is the answer's own path; ahead: of what is drawn behind candidates."""
+
+    def __init__(
+        self, plan: TransferQ, answer: Text, law: Branches, ahead: Branches | None, rng: Rng
+    ) -> None:
+        self._plan, self._answer, self._law, self._ahead, self._rng = plan, answer, law, ahead, rng
+        self._node, self._root, self._spent = 0, 0, SearchStats()
+        self._roots: Sequence[int] = ()  # the candidates' own nodes in the tree of what is drawn
+
+    async def run(self, request: Request) -> Result:
+        """Token after token."""
+        answer, first = self._answer, True
+        if self._ahead is not None:
+            await self._ahead.score()
+            self._count(1, self._plan.own)
+        while answer.finish_reason is None:
+            scores = await self._law.score()
+            self._count(1, True)
+            tokens, logp = likely(scores, self._node, self._plan.width)
+            rng = self._rng.at("token", len(answer.tokens))
+            value = await self._values(tokens, rng)
+            i = self._choose([p + self._plan.weight * q for p, q in zip(logp, value)], rng)
+            taken, asked = (tokens[i],), request.logprobs
+            answer.write(
+                taken, () if asked is None else logprobs(scores, (self._node,), taken, asked)
+            )
+            if answer.finish_reason is None:
+                (self._node,) = self._law.grow([(self._node, tokens[i])])
+                self._root = self._roots[i] if self._roots else 0
+            self._spent = self._spent.plus(SearchStats(first=int(first), written=1))
+            first = False
+        return answer.result(replace(self._spent, ended=1))
+
+    def _choose(self, score: Sequence[float], rng: Rng) -> int:
+        """The best, the likelier one on a tie; or one that is drawn."""
+        if not self._plan.heat:
+            return score.index(max(score))
+        score_K = torch.tensor(score, dtype=torch.float64) / self._plan.heat
+        return rng.at("taken").categorical(score_K.softmax(-1))
+
+    async def _values(self, tokens: Sequence[int], rng: Rng) -> list[float]:
+        """The mean reward behind each candidate; 0 where nobody asks."""
+        plan = self._plan
+        if not plan.weight or len(tokens) == 1:
+            await self._only(tokens)
+            return [0.0] * len(tokens)
+        texts = list[Continued]()
+        for i, token in enumerate(tokens):
+            text = self._answer.fork()
+            text.write((token,))
+            texts += [Continued(i, text.fork(), rng.at(i, j)) for j in range(plan.tries)]
+        if self._ahead is not None:
+            texts = await self._continued(self._ahead, tokens, texts)
+        total = [0.0] * len(tokens)
+        for t in texts:
+            total[t.of] += plan.reward(t.text.text) / plan.tries
+            t.text.prune()
+        self._spent = self._spent.plus(SearchStats(judged=len(texts)))
+        return total
+
+    async def _only(self, tokens: Sequence[int]) -> None:
+        """Nothing is compared; the tree of what is drawn goes on all the same."""
+        if self._ahead is not None and tokens:
+            self._roots = self._ahead.grow([(self._root, x) for x in tokens])
+            await self._ahead.score()
+            self._count(len(tokens), self._plan.own)
+
+    async def _continued(
+        self, tree: Branches, tokens: Sequence[int], texts: Sequence[Continued]
+    ) -> list[Continued]:
+        """The texts with up to `length` tokens more; all of them take one in a pass."""
+        plan = self._plan
+        roots = tree.grow([(self._root, x) for x in tokens])
+        texts, fed = [replace(t, node=roots[t.of]) for t in texts], len(tokens)
+        for at in range(plan.length):
+            live = [t for t in texts if t.text.finish_reason is None]
+            if not live:
+                break
+            scores = await tree.score()
+            self._count(fed, self._plan.own)
+            for t in live:
+                token = t.rng.at(at).categorical(probs(scores.row(t.node)))
+                t.text.write((token,))
+            self._spent = self._spent.plus(SearchStats(written=len(live)))
+            nodes = tree.grow([(t.node, t.text.tokens[-1]) for t in live], roots)
+            fed, roots = len(set(nodes[: len(live)])), nodes[len(live) :]
+            places = {id(t): node for t, node in zip(live, nodes)}
+            texts = [replace(t, node=places.get(id(t), t.node)) for t in texts]
+        self._roots = roots
+        return list(texts)
+
+    def _count(self, fed: int, of_target: bool) -> None:
+        """What a pass took, where it was one of the target."""
+        if of_target:
+            self._spent = self._spent.plus(SearchStats(1, scored=fed))

@@ -1,0 +1,68 @@
+"""The answer that most texts give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.methods.search.loop.best_of import score
+from polydec.methods.search.loop.types import Tried, answer_of
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Reads the answer of every text (what stands behind the last `mark`, else its last line) and takes the one that most of
+    them give, where the vote of a text weighs what a reward says of it, 1 where none was asked; of the texts that give it, the
+    one of the highest score (a reward's, else the mean log-probability).
+
+    mark: what stands before an answer, "" for the last line. keep: how many vote, those of the most steps (lines that are not
+    empty); earlier begun ones first where these are equal; 0: all. Texts without an answer do not vote. As many votes: the
+    answer whose texts have more steps together, then the one that was given first.
+
+    Source: Wang et al., "Self-consistency improves chain of thought reasoning in language models" (2022); with `keep` Fu et
+    al., "Complexity-based prompting for multi-step reasoning" (2022); with a reward Li et al., "Making language models better
+    reasoners with step-aware verifier" (2022).
+    """
+
+    mark: str = ""
+    keep: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keep < 0:
+            raise RequestError(f"keep is {self.keep}: it must be at least 0")
+
+    def pick(self, tries: Sequence[Tried]) -> int:
+        answers = said_of(tries, self.mark)
+        voters = sorted(answers, key=lambda i: -steps(tries[i].said))[: self.keep or None]
+        weight = {i: 1.0 if (value := tries[i].value) is None else value for i in voters}
+        return elect(tries, {i: answers[i] for i in voters}, weight)
+
+
+def said_of(tries: Sequence[Tried], mark: str) -> dict[int, str]:
+    """The answer of every text that has one, by its place among them."""
+    return {i: answer for i, t in enumerate(tries) if (answer := answer_of(t.said, mark))}
+
+
+def elect(tries: Sequence[Tried], answers: Mapping[int, str], weight: Mapping[int, float]) -> int:
+    """Of the answers that some texts gave the one whose texts weigh most together, then the one whose texts have more steps
+    together, then the one that was given first; of the texts that give it the one of the highest score. Where none gave an
+    answer: of all texts."""
+    if not answers:
+        return max(range(len(tries)), key=lambda i: score(tries[i]))
+    votes, complexity, voters = (
+        defaultdict[str, float](float),
+        defaultdict[str, int](int),
+        sorted(answers),
+    )
+    for i in voters:
+        votes[answers[i]] += weight[i]
+        complexity[answers[i]] += steps(tries[i].said)
+    most = max(voters, key=lambda i: (votes[answers[i]], complexity[answers[i]]))
+    return max((i for i in voters if answers[i] == answers[most]), key=lambda i: score(tries[i]))
+
+
+def steps(text: str) -> int:
+    """Lines that are not empty."""
+    return sum(bool(line.strip()) for line in text.split("\n"))

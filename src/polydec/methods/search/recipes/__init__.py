@@ -1,0 +1,1 @@
+"""One published search a file: a card, and how its parts are put together."""

@@ -1,0 +1,46 @@
+"""Cautious next token prediction."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="cntp",
+    title="Cautious next token prediction",
+    summary="Where the model is unsure, draws several ways on up to the next punctuation and takes the likeliest.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Wang et al., Cautious next token prediction, 2025 (published: 1 to 10 trials, 0.01 to 1.5 nats)",
+    reduces_to="plain where most is 1",
+    parent="plain",
+    home="reasoning at temperatures near 1",
+    aliases=("cautious-next-token-prediction",),
+    arxiv="2507.03038",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    most: Annotated[int, Within(1, 64), "trials where the law is flattest"] = 10,
+    low: Annotated[float, AtLeast(0), "entropy up to which there is one trial, in nats"] = 0.01,
+    high: Annotated[float, AtLeast(0), "entropy from which there are `most`, in nats"] = 1.5,
+    longest: Annotated[int, AtLeast(1), "tokens of a trial at most"] = 64,
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.cautious import Cautious
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    return Cautious(
+        Speculative(searched(kit.target), Nothing(), Match(), Fixed(0)), 1, most, low, high, longest
+    )

@@ -1,0 +1,49 @@
+"""Complexity-based voting."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="complexity-voting",
+    title="Complexity-based voting",
+    summary="Draws several texts; of those with the most steps, the majority answers.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Fu et al., Complexity-based prompting for multi-step reasoning, 2022 (published: 50 texts, of which 30 to 40 vote)",
+    reduces_to="self-consistency where all of them vote",
+    parent="self-consistency",
+    home="problems where skipped steps cause errors",
+    aliases=("complexity-based-prompting", "complex-cot"),
+    arxiv="2210.00720",
+    published="5.3 points more accuracy on average, up to 18, over hand-written chains of thought (GPT-3 "
+    "and Codex)",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 8,
+    keep: Annotated[int, AtLeast(0), Note("0: all"), "how many vote, those of the most steps"] = 5,
+    mark: Annotated[
+        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+    ] = "",
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.rollouts import Rollouts
+    from polydec.methods.search.loop.vote import Vote
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    return Rollouts(method, Vote(mark, keep), tries, tries)

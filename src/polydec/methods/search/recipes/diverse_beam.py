@@ -1,0 +1,56 @@
+"""Diverse beam search."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="diverse-beam",
+    title="Diverse beam search",
+    summary="Searches for likely texts in groups of beams, each charged for the tokens that the groups before it chose.",
+    kind="search",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Vijayakumar et al., Diverse beam search: decoding diverse solutions from neural sequence models, 2016 "
+    "(published: width 10, groups 5, strength 0.5)",
+    reduces_to="beam at one group; greedy decoding at width 1",
+    parent="beam",
+    home="several different answers to one prompt (--n): captions, translations, questions",
+    aliases=("diverse beam search", "group beam search", "dbs"),
+    arxiv="1610.02424",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    width: Annotated[int, Within(1, 64), "beams in all"] = 10,
+    groups: Annotated[int, AtLeast(1), "groups of beams; divides width"] = 5,
+    strength: Annotated[
+        float, Within(0, 100), "log-probability that a choice of an earlier group costs"
+    ] = 0.5,
+    length_penalty: Annotated[
+        float,
+        Within(-10, 10),
+        Note("below 0 favours short texts"),
+        "power of the length that divides a score",
+    ] = 1.0,
+    early: Annotated[
+        bool | None,
+        Note("none: when no text can win that is not there"),
+        "true: stop at as many ended texts as beams; false: guess whether going on helps",
+    ] = None,
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.diverse_beam import DiverseBeam
+    from polydec.methods.search.loop.ranking import Ranking
+
+    return DiverseBeam(
+        searched(kit.target), width, groups, strength, Ranking(length_penalty, early)
+    )

@@ -1,0 +1,64 @@
+"""Decoding with response aggregation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="drag",
+    title="Decoding with response aggregation",
+    summary="Draws several answers and says as much as they agree in: the month where they differ in the day, or that it does "
+    "not know.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Yona et al., Narrowing the knowledge evaluation gap: open-domain question answering with multi-granularity "
+    "answers, 2024 (there a language model aggregates: `ask`; without it rules for dates, numbers and places)",
+    reduces_to="plain at one try",
+    parent="self-consistency",
+    home="questions after dates, numbers and places that the model knows roughly",
+    aliases=("granola", "response-aggregation", "granola-qa"),
+    arxiv="2401.04695",
+    published="about 20 points more accuracy than greedy decoding, counted at several granularities",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 5,
+    share: Annotated[
+        float, Within(0.01, 1.0), "of them that a statement must be supported by"
+    ] = 0.5,
+    mark: Annotated[
+        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+    ] = "",
+    within: Annotated[
+        str,
+        Note("none: no places are known"),
+        "what lies within what: 'Lyon < France; France < Europe'",
+    ] = "",
+    unknown: Annotated[str, "what is said where they agree in nothing"] = "I don't know",
+    ask: Annotated[
+        str,
+        Note("\\n: a line break; {answers}: the answers, a line each; none: rules speak"),
+        "what the model itself is asked to say what they agree in",
+    ] = "",
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.agreed import Agreed, hierarchy
+    from polydec.methods.search.loop.drag import Drag
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    asked = ask.replace("\\n", "\n")
+    return Drag(method, Agreed(share, hierarchy(within)), tries, mark, unknown, asked, kit.context)

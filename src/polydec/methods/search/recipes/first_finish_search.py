@@ -1,0 +1,46 @@
+"""First finish search."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="first-finish-search",
+    title="First finish search",
+    summary="Draws several texts side by side and answers with the first that ends.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Agarwal et al., First finish search: efficient test-time scaling in large language models, 2025",
+    reduces_to="plain at one try",
+    parent="plain",
+    home="reasoning models, whose short solutions are more often right",
+    aliases=("ffs",),
+    arxiv="2505.18149",
+    published="82.23 % right on AIME with DeepSeek-R1, 15 points over a single run, with up to about 45 % "
+    "fewer tokens than a vote",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 4,
+    enough: Annotated[int, AtLeast(1), "stop when so many have ended"] = 1,
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.best_of import BestOf
+    from polydec.methods.search.loop.rollouts import Rollouts
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    return Rollouts(method, BestOf(), tries, enough)

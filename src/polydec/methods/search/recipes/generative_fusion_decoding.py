@@ -1,0 +1,68 @@
+"""Generative fusion decoding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import ANY_DRAFT, Kit
+
+CARD = Card(
+    name="generative-fusion-decoding",
+    title="Generative fusion decoding",
+    summary="Beam search of a recogniser that also weighs what a language model of any tokenizer says of the bytes written.",
+    kind="search",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Hsu et al., Let's fuse step by step: a generative fusion decoding algorithm with LLMs for multi-modal text "
+    "recognition, 2024",
+    reduces_to="greedy decoding at width 1, beam search that ends where the likeliest token ends at share 0",
+    parent="beam",
+    home="a recogniser or translator that hears letters, and a --draft that knows the language, of any tokenizer",
+    needs=(ANY_DRAFT,),
+    aliases=("gfd", "generative fusion", "shallow-fusion-search"),
+    arxiv="2405.14259",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    width: Annotated[int, Within(1, 64), "texts that are followed at once"] = 5,
+    share: Annotated[
+        float, Within(0, 1), Note("0: the language model is not asked"), "what --draft counts"
+    ] = 0.2,
+    lagging: Annotated[
+        bool, "the verdict is that of a text without its newest token, as published"
+    ] = True,
+    mean: Annotated[bool, "scores are those of a token, as published; false: of the text"] = True,
+    heat: Annotated[
+        float, Within(1e-5, 1e6), Note("published: 1.7"), "temperature of the language model's law"
+    ] = 1.0,
+    covers: Annotated[
+        int, Within(1, 64), "sequences of tokens that are followed for the same bytes"
+    ] = 2,
+    before: Annotated[
+        str, Note("none: nothing"), "text that the language model reads first, such as names"
+    ] = "",
+) -> Decoder:
+    from polydec.laws.shapers.temperature import Temperature
+    from polydec.laws.targets.read_as_bytes import EMPTY, read_as_bytes
+    from polydec.laws.targets.searched import searched
+    from polydec.laws.targets.shaped import Shaped
+    from polydec.methods.search.loop.fused_beam import FusedBeam, Reader
+    from polydec.models.text.byte_text import lead_of
+
+    law = searched(kit.drafting)
+    read = read_as_bytes(
+        law if heat == 1.0 else Shaped(law, Temperature(heat)), covers, "the draft"
+    )
+    target = searched(kit.target)
+    words = target.vocab.words
+    lead = b"" if words is None else lead_of(words)
+    most = (read.context or 1 << 20) - len(read.start) - len(read.lead)
+    reader = Reader(read, EMPTY, lead, before, most)
+    return FusedBeam(target, reader, width, share, lagging, mean)

@@ -1,0 +1,67 @@
+"""Multi-view multi-path reasoning."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="multi-view-multi-path",
+    title="Multi-view multi-path reasoning",
+    summary="Describes the prompt in several ways, follows several first tokens behind each, and lets all paths vote on a few "
+    "answers.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Qu et al., Look, compare, decide: alleviating hallucination in large vision-language models via multi-view "
+    "multi-path reasoning, 2024 (here over views of a text)",
+    reduces_to="greedy decoding of a line without views at width 1, where paths are not drawn",
+    parent="self-consistency",
+    home="questions with a few possible answers about a text or a table",
+    aliases=("mvp", "multi-view-multi-path-reasoning"),
+    arxiv="2408.17150",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    answers: Annotated[str, "all possible answers, parted by |"] = "yes|no",
+    views: Annotated[
+        str,
+        Note("none: the prompt as it is; \\n: a line break"),
+        "what the model is asked to write first, parted by |",
+    ] = "",
+    cue: Annotated[str, Note("\\n: a line break"), "what stands before an answer"] = "",
+    caption: Annotated[
+        int,
+        Within(0, 65536),
+        Note("0: what is asked is the view itself"),
+        "tokens of a view at most",
+    ] = 64,
+    width: Annotated[int, Within(1, 64), "first tokens that are followed behind each view"] = 3,
+    least: Annotated[float, Within(0, 1), "probability of a first token that is followed"] = 0.001,
+    most: Annotated[int, Within(1, 65536), "tokens of a path"] = 50,
+    drawn: Annotated[bool, "paths are drawn behind their first token; false: greedy"] = True,
+    shared: Annotated[bool, "a path without an answer counts for all alike, else for none"] = False,
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.multi_view import MultiView
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    def parts(text: str) -> tuple[str, ...]:
+        return tuple(x.replace("\\n", "\n") for x in text.split("|") if x)
+
+    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    asked = cue.replace("\\n", "\n")
+    return MultiView(
+        method, parts(answers), parts(views), asked, caption, width, least, most, drawn, shared
+    )

@@ -1,0 +1,53 @@
+"""Reward-guided speculative decoding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit, Trained
+
+CARD = Card(
+    name="reward-guided",
+    title="Reward-guided speculative decoding",
+    summary="The draft model writes whole steps, and the target those that a learned reward values little.",
+    kind="routing",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Liao et al., Reward-guided speculative decoding for efficient LLM reasoning, 2025",
+    reduces_to="plain of the draft at tau 0, of the target at tau 2",
+    parent="arbitrage",
+    home="problems in steps, with a reward that knows a wrong step",
+    needs=(DRAFT, Trained("prm")),
+    needs_training=True,
+    aliases=("reward-guided-speculative-decoding",),
+    arxiv="2501.19324",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    tau: Annotated[
+        float, Within(0.0, 2.0), "value of a step below which the target writes it, above 1: always"
+    ] = 0.7,
+    delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
+    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+) -> Decoder:
+    from polydec.methods.search.loop.arbiters import ByValue
+    from polydec.methods.search.loop.arbitrage import Arbitrage
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.step_reward import StepReward
+
+    big, small = (
+        Speculative(law, Nothing(), Match(), Fixed(0)) for law in (kit.target, kit.drafting)
+    )
+    return Arbitrage(
+        big, small, ByValue(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest
+    )

@@ -1,0 +1,46 @@
+"""Self-consistency."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="self-consistency",
+    title="Self-consistency",
+    summary="Draws several texts and answers with what most of them say.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Wang et al., Self-consistency improves chain of thought reasoning in language models, 2022 (published: 40 texts)",
+    reduces_to="plain at one try",
+    parent="plain",
+    home="problems with short answers, such as a number behind some steps",
+    aliases=("majority-vote", "majority-voting", "cot-sc"),
+    arxiv="2203.11171",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 8,
+    mark: Annotated[
+        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+    ] = "",
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.rollouts import Rollouts
+    from polydec.methods.search.loop.vote import Vote
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    return Rollouts(method, Vote(mark), tries, tries)

@@ -1,0 +1,50 @@
+"""A beam of steps."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit, Trained
+
+CARD = Card(
+    name="step-beam",
+    title="Beam of steps",
+    summary="Draws several next steps behind the best beginnings of a solution and keeps what a learned reward values most.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Snell et al., Scaling LLM test-time compute optimally can be more effective than scaling model parameters, 2024",
+    reduces_to="plain where one is kept and one is drawn; best-of-n where a step is a whole text",
+    parent="best-of-n",
+    home="problems in steps, with a reward that knows a wrong step",
+    needs=(Trained("prm"),),
+    needs_training=True,
+    aliases=("prm-beam-search", "process-reward-beam", "reward-guided-beam"),
+    arxiv="2408.03314",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    keep: Annotated[int, Within(1, 64), "beginnings that are kept after a step"] = 2,
+    width: Annotated[int, Within(1, 64), "next steps that are drawn behind each"] = 2,
+    delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
+    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.step_beam import StepBeam
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.step_reward import StepReward
+
+    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    return StepBeam(
+        method, kit.need(StepReward), keep, width, delimiter.replace("\\n", "\n"), longest
+    )

@@ -1,0 +1,37 @@
+"""Stochastic beam search."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="stochastic-beam-search",
+    title="Stochastic beam search",
+    summary="Draws several texts without replacement: no two answers are the same.",
+    kind="search",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Kool, van Hoof and Welling, Stochastic beams and where to find them, 2019",
+    reduces_to="plain sampling at width 1",
+    parent="plain",
+    home="several different answers (--n) that are draws, not the likeliest ones",
+    aliases=("sbs", "gumbel-top-k-search"),
+    arxiv="1903.06059",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    width: Annotated[int, Within(1, 64), "texts that are drawn"] = 4,
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.stochastic_beam import StochasticBeam
+
+    return StochasticBeam(searched(kit.target), width)

@@ -1,0 +1,58 @@
+"""Transfer Q*."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit, Trained
+
+CARD = Card(
+    name="transfer-q-star",
+    title="Transfer Q*",
+    summary="Takes each token by what the texts are worth, to a reward, that an aligned model writes behind it.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Chakraborty et al., Transfer Q*: principled decoding for LLM alignment, 2024; at length 0 ARGS: Khanov et al., "
+    "ARGS: alignment as reward-guided search, 2024",
+    reduces_to="greedy decoding at one candidate and at weight 0, ARGS at length 0",
+    parent="best-of-n",
+    home="text that should have a property which a classifier or a function tells; --with a reward of texts",
+    needs=(Trained("reward"),),
+    needs_training=True,
+    aliases=("tq-star", "args", "reward-guided-search"),
+    arxiv="2405.20495",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    candidates: Annotated[int, Within(1, 64), "likeliest tokens that are compared"] = 10,
+    length: Annotated[
+        int, AtLeast(0), Note("0: ARGS"), "tokens that are written behind each, at most"
+    ] = 20,
+    tries: Annotated[int, Within(1, 64), "texts that are drawn behind each"] = 1,
+    weight: Annotated[
+        float, AtLeast(0), Note("0 is greedy"), "nats that a unit of reward is worth"
+    ] = 1.0,
+    heat: Annotated[
+        float, AtLeast(0), "a token is drawn by its score over this (0: the best is taken)"
+    ] = 0.0,
+    own: Annotated[
+        bool, "the model itself writes behind candidates, else the draft model does"
+    ] = True,
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.transfer import TransferQ
+    from polydec.models.learned.kinds.reward import TextReward
+
+    baseline = kit.target if own else kit.drafting
+    reward = kit.need(TextReward).judge
+    return TransferQ(
+        searched(kit.target), reward, baseline, own, candidates, length, tries, weight, heat
+    )

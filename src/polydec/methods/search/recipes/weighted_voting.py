@@ -1,0 +1,49 @@
+"""A vote that a reward weighs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit, Trained
+
+CARD = Card(
+    name="weighted-voting",
+    title="Weighted voting",
+    summary="Draws several texts and answers with what most of them say; a vote weighs what a learned reward says of its text.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Li et al., Making language models better reasoners with step-aware verifier, 2022",
+    reduces_to="self-consistency where the reward says the same of every text",
+    parent="self-consistency",
+    home="problems with short answers, and a reward that is right more often than not",
+    needs=(Trained("prm"),),
+    needs_training=True,
+    aliases=("weighted-best-of-n", "step-aware-verifier"),
+    arxiv="2206.02336",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 8,
+    mark: Annotated[
+        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+    ] = "",
+) -> Decoder:
+    from polydec.laws.targets.searched import searched
+    from polydec.methods.search.loop.rollouts import Rollouts
+    from polydec.methods.search.loop.vote import Vote
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.step_reward import StepReward
+
+    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    return Rollouts(method, Vote(mark), tries, tries, kit.need(StepReward))

@@ -1,0 +1,502 @@
+"""Feed only what pays: of cheap candidates the best choice by measured costs, a draft model where asking pays, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.economics.calibration import Calibration, bin_of
+from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.goodput import while_it_pays
+from polydec.methods.economics.mixing import certain, mixed, weighed
+from polydec.methods.economics.tree_builder import TreeBuilder
+from polydec.methods.speculative.drafters._several import price, reads_prompt, wanted
+from polydec.methods.speculative.drafters.priced import Priced
+from polydec.methods.speculative.drafters.priced_tree import Brought, PricedTree, class_of
+from polydec.methods.speculative.loop.protocols import Drafter, Guess
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+BINS = 12
+"""Chances are told apart to 1 / BINS."""
+TRUST = 24.0
+"""How many trials a chance is worth that was said and not yet seen."""
+LOOKS = (0.0, 0.25, 0.5, 0.75)
+"""Lower ends of the classes of steps, by the best chance that a free candidate has, for which asking is judged apart."""
+EXPLORE = 16
+"""A class of steps in which asking did not pay is asked again every so many steps."""
+RATE = 0.1
+"""How fast the gain of asking follows what was seen."""
+MARGIN = 1.4
+"""How much more than its row a node must be worth: chances err, and all time that is not a pass is uncounted."""
+DOUBT = 1.4
+"""Paths are named and judged down to this part of the chance that is worth a row: what is stated of so unlikely ones has turned
+out to be worth about half (see Belief), and each candidate that is looked for takes time."""
+MEMORY = 0.97
+"""How much of what was learned about speed and about asking is kept from step to step."""
+
+
+def worth_its_cost(drafter: Drafter, passes: float, costs: Costs) -> CostAware:
+    """The drafter, of which a proposal costs so many passes of the target, where it and its rows are worth that."""
+    return CostAware(Priced(drafter, passes * costs.share(1)), None, costs)
+
+
+@dataclass(frozen=True)
+class CostAware:
+    """Keeps those nodes of a draft that are worth their rows, by goodput: tokens per millisecond.
+
+    With λ the tokens per millisecond that this text has been written at, a node whose path is accepted with probability v
+    saves v / λ ms and costs what a further row costs; of the nodes in order of v the best beginning is fed, which may be
+    none. The paid drafter (a model, say) is asked where that has been worth its own time, judged by classes of steps; it
+    goes on below a draw while the next one is expected to pay, and its certain candidates join the tree (drawn ones take its
+    place). Chances are calibrated on what came true. Costs are a table, the drafters' prices and the number of sequences
+    that share the passes, never the clock.
+
+    free: says its chances; where its proposals have a price, it is asked like the paid one, while that has been worth it.
+    paid: None, or a chain drafter that asks the budget's go_on with its own probabilities and takes costs.draft_ms a token
+    beside its price; costs: of passes and of one token of the paid drafter; lasting: whether something of the free drafter
+    outlives the request, which must then have seen all of the text when it ends; tree: None, or a trained drafter whose tree is
+    mixed with the free candidates in those steps in which that is expected to bring more than its levels and rows cost.
+
+    Exact: law, under any exact verifier: what is certain may be chosen freely, what was drawn is left as it was drawn.
+    Reduces to: `free` where further rows and time cost nothing; `nothing` where they cost too much.
+    Source: goodput as in Liu et al., "TurboSpec: closed-loop speculation control" (2024); choice by path as in Sequoia
+    (Chen et al., 2024).
+    """
+
+    free: Drafter
+    paid: Drafter | None
+    costs: Costs
+    lasting: bool = True
+    tree: PricedTree | None = None
+
+    def open(self, prompt: Sequence[int], session: Session) -> CostAwareGuess:
+        paid = None if self.paid is None else self.paid.open(prompt, session)
+        free = self.free.open(prompt, session)
+        tree = None if self.tree is None else self.tree.drafter.open(prompt, session)
+        blind = free.want == Want(law=Reads.NOTHING)
+        return CostAwareGuess(self, session, free, paid, tree, Ledger(), Round(), blind)
+
+
+class Belief:
+    """What a stated chance is worth, by what became of those like it."""
+
+    __slots__ = ("rates",)
+
+    def __init__(self) -> None:
+        self.rates = Calibration(BINS, TRUST)
+
+    def __call__(self, stated: float) -> float:
+        return self.rates.chance(bin_of(stated, BINS), stated)
+
+    def see(self, stated: float, true: bool) -> None:
+        self.rates.observe(bin_of(stated, BINS), true)
+
+
+@dataclass
+class Speed:
+    """How fast the text is written: so many tokens in so much time, both fading from step to step.
+
+    The time is counted in passes of one row as these cost then, since what a pass costs changes with how many sequences
+    share it. The beginning is a guess that is soon forgotten: a bit more than a token a pass.
+    """
+
+    tokens: float = 12.0
+    passes: float = 11.0
+
+    def ms_per_token(self, one_row_ms: float) -> float:
+        """What a token takes at present, which is what an accepted one saves."""
+        return one_row_ms * self.passes / self.tokens
+
+    def observe(self, tokens: int, passes: float) -> None:
+        self.tokens = MEMORY * (self.tokens + tokens)
+        self.passes = MEMORY * (self.passes + passes)
+
+
+@dataclass
+class Asking:
+    """Whether it pays to ask a drafter that takes time, told apart by classes of steps. gain_ms: what asking has brought
+    beyond its cost, a running mean; waited: steps since the last time."""
+
+    gain_ms: list[float]
+    waited: list[int]
+
+    @staticmethod
+    def of(classes: int) -> Asking:
+        return Asking([0.0] * classes, [0] * classes)
+
+    def due(self, step: int) -> bool:
+        """Whether to ask in a step of this class: it has paid, or it is time to see again."""
+        self.waited[step] += 1
+        return self.gain_ms[step] >= 0.0 or self.waited[step] >= EXPLORE
+
+    def observe(self, step: int, gain_ms: float) -> None:
+        self.gain_ms[step] += RATE * (gain_ms - self.gain_ms[step])
+
+
+@dataclass
+class Ledger:
+    """What a text has taught so far: how fast it is written; what chances are worth that were stated of whole paths, and of
+    the paid drafter's tokens; whether it pays to ask the free drafter (where it has a price) and the paid one; what asking for
+    the trained drafter's tree has brought."""
+
+    speed: Speed = field(default_factory=Speed)
+    paths: Belief = field(default_factory=Belief)
+    tokens: Belief = field(default_factory=Belief)
+    free: Asking = field(default_factory=lambda: Asking.of(1))
+    paid: Asking = field(default_factory=lambda: Asking.of(len(LOOKS)))
+    tree: Brought = field(default_factory=Brought)
+
+
+@dataclass
+class Plain:
+    """What a step would have been without a drafter that was asked: the draft that would have been fed, what that would have
+    cost in milliseconds, and the class of the step."""
+
+    draft: Draft
+    ms: float
+    step: int = 0
+
+
+@dataclass
+class Round:
+    """The step under way, kept until its verdict is known.
+
+    one_row_ms: a pass of one row; saved_ms: what an accepted token saves; spent_ms: what the step costs. candidates: all that
+    were proposed, fed or not, and said: the stated chance of each one's path. chain: the paid drafter's (token, own
+    probability). without_free, without_paid, without_tree: for the gain of asking, where it is to be judged. silent: the free
+    drafter was not asked; missed: what it has to be told yet, for that reason.
+    """
+
+    one_row_ms: float = 1.0
+    saved_ms: float = 0.0
+    spent_ms: float = 0.0
+    candidates: Draft | None = None
+    said: list[float] = field(default_factory=list[float])
+    chain: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+    without_free: Plain | None = None
+    without_paid: Plain | None = None
+    without_tree: Plain | None = None
+    silent: bool = False
+    missed: list[tuple[Draft, Verdict]] = field(default_factory=list[tuple[Draft, Verdict]])
+
+
+@dataclass(frozen=True)
+class CostAwareGuess:
+    """The drafters at work, what was learned of them, the step under way, and whether the free one reads no scores."""
+
+    config: CostAware
+    session: Session
+    free: Guess
+    paid: Guess | None
+    tree: Guess | None
+    ledger: Ledger
+    round: Round
+    blind: bool
+
+    @property
+    def guesses(self) -> tuple[Guess, ...]:
+        return (self.free, *(g for g in (self.paid, self.tree) if g is not None))
+
+    @property
+    def price(self) -> float:
+        return price(self.guesses)
+
+    @property
+    def want(self) -> Want:
+        return wanted(self.guesses)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        now, peers, costs = self.round, self.session.peers, self.config.costs
+        now.chain.clear()
+        now.without_free = now.without_paid = now.without_tree = now.candidates = None
+        one_row, two_rows = costs.share(1, peers, position), costs.share(2, peers, position)
+        now.one_row_ms, now.saved_ms = one_row, self.ledger.speed.ms_per_token(one_row)
+        row = MARGIN * (two_rows - one_row)
+        if now.saved_ms < row:  # even what is certain would not pay (in a large batch, say)
+            now.silent, now.spent_ms = True, one_row
+            return Draft.chain(root)
+        least = min(
+            DOUBT * row / now.saved_ms, 1.0
+        )  # of a path that may be worth a row, whatever it is believed
+        likely = Budget(
+            budget.depth, budget.nodes, budget.width, budget.go_on, budget.graded, least
+        )
+        draft, keep, ms = await self._from_free(root, position, likely, rng)
+        pays = (
+            self.paid is not None
+            and self.paid.price + costs.draft_ms + two_rows - one_row < now.saved_ms
+        )  # were it sure
+        if (
+            self.paid is not None
+            and pays
+            and budget.depth > 0
+            and self.ledger.paid.due(step := _class(draft))
+        ):
+            plain = Plain(draft.only(keep), costs.share(len(keep), peers, position) + ms, step)
+            draft, keep = await self._with_paid(
+                self.paid, plain, draft, root, position, budget, rng
+            )
+            ms += self.paid.price + len(now.chain) * costs.draft_ms
+        if self.tree is not None and self._tree_pays(draft, two_rows - one_row, budget):
+            draft, keep, more = await self._with_tree(
+                self.tree, draft, keep, ms, root, position, likely, rng
+            )
+            ms += more
+        draft = self._told(draft, keep)
+        n = len(draft.token)
+        now.spent_ms = ms + (one_row if n == 1 else costs.share(n, peers, position))
+        return draft
+
+    async def _from_free(
+        self, root: int, position: int, budget: Budget, rng: Rng
+    ) -> tuple[Draft, list[int], float]:
+        """The free drafter's candidates, which of them to feed, and the milliseconds that it took."""
+        now, ms = self.round, self.free.price
+        hopeless = (
+            ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
+        )  # were all of it accepted
+        now.silent = hopeless or (ms > 0.0 and not self.ledger.free.due(0))
+        if now.silent:
+            return Draft.chain(root), [0], 0.0
+        if now.missed:
+            self._catch_up()
+        draft = weighed(await self.free.propose(root, position, budget, rng))
+        keep = self._best(draft, position, budget.nodes)
+        if ms > 0.0:
+            self.ledger.free.waited[0] = 0
+            now.without_free = Plain(
+                draft.only(keep),
+                self.config.costs.share(len(keep), self.session.peers, position) + ms,
+            )
+        return draft, keep, ms
+
+    def _catch_up(self) -> None:
+        """The free drafter learns what it missed."""
+        for draft, verdict in self.round.missed:
+            self.free.learn(draft, cast(Scores, None), verdict)  # it said that it reads none
+        self.round.missed.clear()
+
+    def _told(self, draft: Draft, keep: list[int]) -> Draft:
+        """These nodes, with chances whose products are what the paths are believed to be worth."""
+        if len(keep) == 1 or self.round.candidates is not draft:
+            return draft if len(keep) == len(draft.token) else draft.only(keep)
+        worth = [1.0, *[self.ledger.paths(v) for v in self.round.said[1:]]]
+        chance = (
+            1.0,
+            *[min(1.0, worth[i] / max(worth[p], 1e-9)) for i, p in enumerate(draft.parent[1:], 1)],
+        )
+        return draft.only(keep, chance)
+
+    def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
+        """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""
+        if len(draft.token) == 1:  # nothing was proposed
+            return [0]
+        now, believed, share, peers = (
+            self.round,
+            self.ledger.paths,
+            self.config.costs.share,
+            self.session.peers,
+        )
+        value, chance = [1.0], draft.chance or (1.0,) * len(draft)
+        for p, c in zip(draft.parent[1:], chance[1:]):
+            value.append(value[p] * c)
+        now.candidates, now.said = draft, value
+        bearer, fixed = _bearers(draft), _fixed(draft)
+        rows = [0] * len(value)
+        for i in bearer:
+            rows[i] += 1  # fed with node i: itself and its probes
+        size = sum(rows[i] for i in fixed)
+        candidates = [i for i in range(1, len(value)) if rows[i] and i not in fixed]
+        candidates.sort(
+            key=value.__getitem__, reverse=True
+        )  # stable: parents stay before their children
+        best, most, saved, more, base = 0, 0.0, 0.0, 0, share(size, peers, position)
+        for k, i in enumerate(candidates, 1):
+            more += rows[i]
+            if size + more > nodes + 1:
+                break
+            saved += believed(value[i]) * now.saved_ms
+            gain = saved - MARGIN * (share(size + more, peers, position) - base)
+            if gain > most:
+                best, most = k, gain
+            elif value[i] * now.saved_ms < 1e-3 * base:
+                break
+        kept = {*fixed, *candidates[:best]}
+        return [i for i in range(len(value)) if bearer[i] in kept]
+
+    async def _with_paid(
+        self,
+        paid: Guess,
+        plain: Plain,
+        free: Draft,
+        root: int,
+        position: int,
+        budget: Budget,
+        rng: Rng,
+    ) -> tuple[Draft, list[int]]:
+        """The paid drafter's chain joined to what is there, and which of it to feed."""
+        now, costs, peers, believed = (
+            self.round,
+            self.config.costs,
+            self.session.peers,
+            self.ledger.tokens,
+        )
+        size = len(plain.draft)
+
+        def token_ms(n: int) -> float:
+            row = costs.share(size + n + 1, peers, position) - costs.share(
+                size + n, peers, position
+            )
+            return row + costs.draft_ms
+
+        go_on = while_it_pays(believed, 0.5, now.saved_ms, token_ms)
+        chain = await paid.propose(
+            root, position, replace(budget, go_on=go_on, graded=True), rng.at("paid")
+        )
+        now.chain += zip(chain.token[1:], (chain.chance or ())[1:])
+        if any(law is not None for law in chain.law):  # drawn: it goes in as it is, and alone
+            now.candidates = None
+            return chain, list(range(len(chain)))
+        now.without_paid, self.ledger.paid.waited[plain.step] = plain, 0
+        both = _joined(free, chain, [believed(q) for _, q in now.chain])
+        return both, self._best(both, position, budget.nodes)
+
+    def _tree_pays(self, free: Draft, row_ms: float, budget: Budget) -> bool:
+        """Whether the trained drafter is expected to bring more than it costs in this step."""
+        tree, step = self.config.tree, class_of(free)
+        if tree is None or budget.depth < 1 or not certain(free):
+            return False
+        brought = self.ledger.tree.expected(step, tree.brings(step))
+        if brought * self.round.saved_ms > tree.least_ms(row_ms):
+            return True
+        self.ledger.tree.pass_over(step)
+        return False
+
+    async def _with_tree(
+        self,
+        guess: Guess,
+        free: Draft,
+        keep: list[int],
+        ms: float,
+        root: int,
+        position: int,
+        budget: Budget,
+        rng: Rng,
+    ) -> tuple[Draft, list[int], float]:
+        """The trained drafter's tree mixed with what is there, which of it to feed, and the milliseconds that it took."""
+        tree, now = self.config.tree, self.round
+        assert tree is not None
+        asked = tree.budget(budget, now.saved_ms)
+        grown = await guess.propose(root, position, asked, rng.at("tree"))
+        now.without_tree = Plain(free.only(keep), ms, class_of(free))
+        both = mixed(free, grown)
+        return both, self._best(both, position, budget.nodes), tree.took_ms(grown, asked.depth)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        now, ledger = self.round, self.ledger
+        if now.silent and self.blind:
+            now.missed.append((draft, verdict))
+        elif not verdict.prompt or reads_prompt(self.free):
+            self.free.learn(draft, scores, verdict)
+        if self.paid is not None and (not verdict.prompt or reads_prompt(self.paid)):
+            self.paid.learn(draft, scores, verdict)
+        if self.tree is not None and (not verdict.prompt or reads_prompt(self.tree)):
+            self.tree.learn(draft, scores, verdict)
+        if verdict.prompt:
+            return
+        truth = verdict.tokens(draft)
+        for (token, q), true in zip(now.chain, truth):
+            ledger.tokens.see(q, token == true)
+            if token != true:
+                break
+        self._see_paths(truth)
+        text = (draft.token[0], *truth)
+        if (
+            now.without_free is not None
+        ):  # beside a pass of one row, which asking nobody would have been
+            plain = now.without_free
+            ledger.free.observe(
+                0, (len(plain.draft.nodes_of(text)) - 1) * now.saved_ms + now.one_row_ms - plain.ms
+            )
+        if now.without_paid is not None:
+            plain = now.without_paid
+            more = len(verdict.path) - (len(plain.draft.nodes_of(text)) - 1)
+            ledger.paid.observe(plain.step, more * now.saved_ms + plain.ms - now.spent_ms)
+        if now.without_tree is not None:
+            plain = now.without_tree
+            came = len(plain.draft.nodes_of(text)) - 1
+            ledger.tree.observe(plain.step, len(verdict.path) - came)
+        ledger.speed.observe(len(truth), now.spent_ms / now.one_row_ms)
+        now.spent_ms = 0.0
+
+    def _see_paths(self, truth: Sequence[int]) -> None:
+        """Of every candidate, fed or not, whether its path came true; nothing is known behind the last true token."""
+        tree, self.round.candidates = self.round.candidates, None
+        if tree is None:
+            return
+        true, bearer = [True], _bearers(tree)
+        for i in range(1, len(tree)):
+            known = tree.depth[i] <= len(truth)
+            true.append(
+                true[tree.parent[i]] and (not known or tree.token[i] == truth[tree.depth[i] - 1])
+            )
+            if bearer[i] == i and (known or not true[i]):
+                self.ledger.paths.see(self.round.said[i], true[i])
+
+    def fork(self, session: Session, choice: int | None = None) -> CostAwareGuess:
+        paid = None if self.paid is None else self.paid.fork(session, choice)
+        return replace(
+            self,
+            session=session,
+            free=self.free.fork(session, choice),
+            paid=paid,
+            tree=None if self.tree is None else self.tree.fork(session, choice),
+            ledger=deepcopy(self.ledger),
+            round=deepcopy(self.round),
+        )
+
+    def close(self) -> None:
+        if self.config.lasting:
+            self._catch_up()
+        for guess in self.guesses:
+            guess.close()
+
+
+def _class(draft: Draft) -> int:
+    """The class of a step: how good the best first token is."""
+    best = max((draft.chance[c] for c in draft.children[0]), default=0.0) if draft.chance else 0.0
+    return sum(best > low for low in LOOKS[1:])
+
+
+def _bearers(draft: Draft) -> Sequence[int]:
+    """Of each node the one that it is fed with: itself, but for probes, and what stands on them, the last one above them that
+    may be accepted."""
+    if draft.probe is None:
+        return range(len(draft))
+    out = [0]
+    for i in range(1, len(draft)):
+        above = draft.parent[i]
+        out.append(out[above] if draft.probe[i] or out[above] != above else i)
+    return out
+
+
+def _fixed(draft: Draft) -> set[int]:
+    """The root and all drawn nodes, with what is above them."""
+    out = {0}
+    for i, law_V in enumerate(draft.law):
+        if law_V is not None:
+            out.update(draft.path_to(i))
+    return out
+
+
+def _joined(tree: Draft, chain: Draft, chance: Sequence[float]) -> Draft:
+    """The tree with the chain in it; a node that stands in both has the better of its chances."""
+    out, node = TreeBuilder.of(tree), 0
+    for token, p in zip(chain.token[1:], chance):
+        node = out.put(node, token, p)
+    return out.draft()

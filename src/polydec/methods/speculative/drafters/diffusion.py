@@ -1,0 +1,190 @@
+"""A masked-diffusion model drafts: one pass fills all gaps behind the text, and a path through their laws is the draft."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import log
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.canvas_law import Denoiser
+from polydec.core.law import normalise
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.speculative.loop.protocols import Guess
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.models.learned.kinds.ngrams import NGrams
+
+BACK_OFF = 0.4
+"""What a shorter context's share counts where the longer one has not seen the token."""
+
+Level = Sequence[tuple[int, float]]
+"""The candidates of one gap, likeliest first: token and log-probability."""
+
+
+@dataclass(frozen=True)
+class Diffusion:
+    """Puts as many gaps behind the text as the budget allows and lets the model look at them once. Of each gap's law the
+    likeliest tokens are kept; a beam goes through them from the left, and the path of the highest mean score is the draft. A
+    token's score is weight * log p(token | gap) + (1 - weight) * log q(token | the two tokens before it), where q counts what
+    stood behind these in the text so far, and backs off where it saw nothing. A path ends behind an EOS.
+
+    denoiser: of the target's vocabulary; weight: 0 to 1; mass: of a law's likeliest tokens as few are kept as have this
+    probability together, 0 to 1; top: at most so many, at least 1 (an EOS is kept in any case); beam: paths, at least 1.
+    corpus: a table of what follows tokens in some text, which counts `known` of q, 0 to 1, and the text so far the rest. ends:
+    a draft says how many of the gaps' likeliest tokens stand before the first end (`Draft.natural`), whatever path is taken.
+
+    Where the text is longer than the denoiser's context its end is read. A block-causal denoiser drafts to the end of a block.
+
+    Exact: law, under any exact verifier: the path is certain, whatever it was chosen for.
+    Reduces to: the likeliest token of each gap for weight = 1 and top = 1; `nothing` for a budget of 0.
+    Source: DiffuSpec (2025), causal-consistency path search. There q is a 3-gram model of a corpus alone, and scores are added
+    up.
+    """
+
+    denoiser: Denoiser
+    weight: float = 0.5
+    mass: float = 0.8
+    top: int = 15
+    beam: int = 3
+    corpus: NGrams | None = None
+    known: float = 0.0
+    ends: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "mass", "known"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
+        for name in ("top", "beam"):
+            if getattr(self, name) < 1:
+                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+    def open(self, prompt: Sequence[int], session: Session) -> DiffusionGuess:
+        guess = DiffusionGuess(self)
+        guess.read(prompt)
+        return guess
+
+    def levels(self, logp_RV: Tensor) -> list[Level]:
+        """The candidates of each gap."""
+        ends, out = self.denoiser.vocab.eos, list[Level]()
+        for row_V in logp_RV:
+            logp_V, token_V = row_V.sort(descending=True, stable=True)
+            count = min(self.top, int((logp_V.exp().cumsum(0) < self.mass).sum()) + 1)
+            kept = dict(zip(token_V[:count].tolist(), logp_V[:count].tolist(), strict=True))
+            last = [
+                (x, logp)
+                for x in sorted(ends - kept.keys())
+                if (logp := float(row_V[x])) > float("-inf")
+            ]
+            out.append([*kept.items(), *sorted(last, key=lambda candidate: -candidate[1])])
+        return out
+
+    def path(
+        self, levels: Sequence[Level], before: Sequence[int], seen: Counter[tuple[int, ...]]
+    ) -> tuple[int, ...]:
+        """The best path through the candidates; before: the text's last tokens; seen: how often each sequence of up to three
+        tokens stood in it."""
+        ends, paths = self.denoiser.vocab.eos, [(0.0, tuple[int, ...]())]
+        for level in levels:
+            longer = list[tuple[float, tuple[int, ...]]]()
+            for total, path in paths:
+                if path and path[-1] in ends:
+                    longer.append((total, path))
+                    continue
+                context = (*before, *path)[-2:]
+                longer += [
+                    (total + self._score(x, logp, context, seen), (*path, x)) for x, logp in level
+                ]
+            paths = sorted(
+                longer,
+                key=lambda longer_path: (-longer_path[0] / len(longer_path[1]), longer_path[1]),
+            )[: self.beam]
+        return paths[0][1]
+
+    def _score(
+        self, token: int, logp: float, context: tuple[int, ...], seen: Counter[tuple[int, ...]]
+    ) -> float:
+        share = self._share(token, context, seen)
+        if self.corpus is not None:
+            share += self.known * (self._follows(self.corpus, token, context) - share)
+        return self.weight * logp + (1 - self.weight) * log(share)
+
+    def _follows(self, corpus: NGrams, token: int, context: tuple[int, ...]) -> float:
+        """The token's share behind the context in the corpus, as `_share` has it of the text."""
+        levels, scale = corpus.levels(context), BACK_OFF ** len(context)
+        for n, row in reversed(list(enumerate(levels, 1))):
+            for chance, follower in row:
+                if follower == token and chance:
+                    return chance * BACK_OFF ** (len(context) - n)
+        return scale / self.denoiser.vocab.size
+
+    def before_end(self, logp_RV: Tensor) -> int:
+        """How many of the gaps' likeliest tokens stand before the first end."""
+        likeliest = [int(x) for x in logp_RV.argmax(-1)]
+        ends = self.denoiser.vocab.eos
+        return next((i for i, x in enumerate(likeliest) if x in ends), len(likeliest))
+
+    def _share(self, token: int, context: tuple[int, ...], seen: Counter[tuple[int, ...]]) -> float:
+        """How often the token stood behind the context, of all that did; of a shorter context where it never did."""
+        scale = 1.0
+        while context:
+            if count := seen[(*context, token)]:
+                return scale * count / seen[context]
+            context, scale = context[1:], scale * BACK_OFF
+        return scale * (seen[(token,)] + 1) / (seen[()] + self.denoiser.vocab.size)
+
+
+@dataclass(frozen=True)
+class DiffusionGuess(Guess):
+    """text: everything so far, the pending root included; seen: how often each sequence of up to three tokens stood in it."""
+
+    config: Diffusion
+    text: list[int] = field(default_factory=list[int])
+    seen: Counter[tuple[int, ...]] = field(default_factory=Counter[tuple[int, ...]])
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """The text goes on by these."""
+        for token in tokens:
+            self.text.append(token)
+            for n in range(4):
+                if n <= len(self.text):
+                    self.seen[tuple(self.text[len(self.text) - n :])] += 1
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        denoiser = self.config.denoiser
+        most = min(budget.depth, budget.nodes, denoiser.context - 1)
+        if most < 1:
+            return Draft.chain(root)
+        known = self.text[-(denoiser.context - most) :]
+        room = (
+            most
+            if not denoiser.block
+            else min(most, -len(known) % denoiser.block or denoiser.block)
+        )
+        canvas = (*known, *(None,) * room)
+        board = denoiser.open(len(canvas), len(known))
+        try:
+            logw_RV = await board.score(canvas, range(len(known), len(canvas)), range(len(canvas)))
+        finally:
+            board.close()
+        config, logp_RV = self.config, normalise(logw_RV)
+        path = config.path(config.levels(logp_RV), self.text[-2:], self.seen)
+        natural = config.before_end(logp_RV) if config.ends else None
+        return replace(Draft.chain(root, path), natural=natural)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.read(verdict.tokens(draft))
+
+    def fork(self, session: Session, choice: int | None = None) -> DiffusionGuess:
+        return DiffusionGuess(self.config, list(self.text), Counter(self.seen))
+
+    def close(self) -> None:
+        pass

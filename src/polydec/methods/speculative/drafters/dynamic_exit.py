@@ -1,0 +1,192 @@
+"""Early exit, its depth and its length chosen each round from what every depth would have got right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import exp
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.speculative.loop.protocols import Guess, Tree
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+@dataclass(frozen=True)
+class DynamicExit:
+    """Draws a chain behind the exit, and of the length, that promise most tokens for each layer that runs.
+
+    Of every position whose text was right, the likeliest token at each exit (the depths every, 2 every, … below `layers`) is
+    held against the target's; hits and misses are discounted by omega each round. Exit l with hit rate a is expected to give
+    e(g) = 1 + a e(g - 1) tokens for g drafts, at the cost of layers + g l + (g + 1) head. Ties go to the shallower exit, then
+    to the shorter draft. A chain also stops below a token that its exit gave less than half the sum of the mean
+    probabilities of its hits and of its misses.
+
+    tree: how the chain is drawn; layers: of the target; every: 1 to layers - 1, unless the target has one; depth: longest
+    draft, 0 to 64; omega: 0 to 1;
+    prompt: its last positions that are counted before the first round, 0 (its states are not kept) to 4096; head: what the
+    head costs, in layers, 0 or more; by_length: the length is the best one, else `depth`; by_confidence: stop as said.
+
+    Exact: law, under any exact verifier: exit and length follow from earlier rounds, the stop from what was drawn.
+    Reduces to: `nothing` while no exit promises more than a plain pass; `part` of one exit with every = layers - 1.
+    Source: Entezari Zarch et al., "DEL: context-aware dynamic exit layer for efficient self-speculative decoding" (2025);
+    the head's cost is our addition, their rule has head = 0.
+    """
+
+    tree: Tree
+    layers: int = 3
+    every: int = 1
+    depth: int = 18
+    omega: float = 0.95
+    prompt: int = 32
+    head: float = 1.0
+    by_length: bool = True
+    by_confidence: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.every <= max(1, self.layers - 1):
+            raise RequestError(
+                f"every is {self.every}: it must lie in 1 to {max(1, self.layers - 1)}, the layers below the last"
+            )
+        if not 0 <= self.depth <= 64:
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
+        if not 0.0 <= self.omega <= 1.0:
+            raise RequestError(f"omega is {self.omega}: it must lie in 0 to 1")
+        if not 0 <= self.prompt <= 4096:
+            raise RequestError(f"prompt is {self.prompt}: it must lie in 0 to 4096")
+        if not self.head >= 0.0:
+            raise RequestError(f"head is {self.head}: it must be at least 0")
+
+    @property
+    def exits(self) -> tuple[int, ...]:
+        return tuple(range(self.every, self.layers, self.every))
+
+    def open(self, prompt: Sequence[int], session: Session) -> DynamicGuess:
+        return DynamicGuess(self, session, {e: Count() for e in self.exits})
+
+    def best(self, counts: dict[int, Count]) -> tuple[int, int]:
+        """(exit, length) that promise most tokens a layer; length 0: a plain pass."""
+        best, choice = 1.0 / (self.layers + self.head), (self.exits[0], 0)
+        for exit, count in counts.items():
+            tokens = 1.0
+            for length in range(1, self.depth + 1) if count.hits + count.misses else ():
+                tokens = 1.0 + count.rate * tokens
+                value = tokens / (self.layers + length * exit + (length + 1) * self.head)
+                if value > best:
+                    best, choice = value, (exit, length)
+        return choice
+
+
+@dataclass(frozen=True)
+class Count:
+    """Of one exit, discounted: right and wrong predictions, and the sums of their probabilities."""
+
+    hits: float = 0.0
+    misses: float = 0.0
+    hit_p: float = 0.0
+    miss_p: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self.hits / (self.hits + self.misses)
+
+    @property
+    def bar(self) -> float:
+        """Below this probability a token is rather a miss; 0 while that cannot be said."""
+        return (
+            (self.hit_p / self.hits + self.miss_p / self.misses) / 2
+            if self.hits and self.misses
+            else 0.0
+        )
+
+    def after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> Count:
+        right, wrong = [p for ok, p in outcomes if ok], [p for ok, p in outcomes if not ok]
+        return Count(
+            omega * self.hits + len(right),
+            omega * self.misses + len(wrong),
+            omega * self.hit_p + sum(right),
+            omega * self.miss_p + sum(wrong),
+        )
+
+
+@dataclass
+class DynamicGuess(Guess):
+    """session: the decoder's own, which that one commits. begun: after the prompt."""
+
+    config: DynamicExit
+    session: Session
+    counts: dict[int, Count]
+    begun: bool = False
+
+    @property
+    def want(self) -> Want:
+        config = self.config
+        exits = config.exits if self.begun else (*config.exits, config.layers)
+        return Want(law=Reads.NOTHING, prompt=config.prompt > 0, exits=exits)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        config, exits = self.config, self.config.exits
+        known = any(c.hits + c.misses for c in self.counts.values())
+        self.begun = True
+        exit, length = (
+            config.best(self.counts) if known and exits else (1, min(1, config.depth, len(exits)))
+        )
+        exit = exit if known or not exits else exits[0]
+        length = length if config.by_length or not length or not known else config.depth
+        length = min(length, budget.depth, budget.nodes)
+        if length < 1:
+            return Draft.chain(root)
+        bar = self.counts[exit].bar if config.by_confidence else 0.0
+        part = Tapped(self.session.part(range(exit)), tuple(e for e in exits if e <= exit))
+        return await config.tree.grow(
+            part,
+            root,
+            position,
+            replace(
+                budget,
+                depth=length,
+                nodes=length,
+                graded=True,
+                go_on=lambda depth, q: q >= bar and budget.go_on(depth, q),
+            ),
+            rng,
+        )
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        nodes = (0, *verdict.path)
+        nodes = nodes if self.begun else nodes[-self.config.prompt :]
+        shadows = {
+            exit: scores.exit(exit, nodes) for exit in self.counts
+        }  # all asked for before one is looked at
+        if not self.begun:  # the prompt, read as a chain that was accepted whole
+            truth = scores.exit(self.config.layers, nodes)
+            right = [truth.argmax(k) for k in range(len(nodes))]
+        else:
+            right = [scores.argmax(i) for i in nodes]
+        for exit, count in self.counts.items():
+            shadow = shadows[exit]
+            tokens = [shadow.argmax(k) for k in range(len(nodes))]
+            outcomes = [
+                (x == y, exp(shadow.base.logp(k, (x,))[0]))
+                for k, (x, y) in enumerate(zip(tokens, right, strict=True))
+            ]
+            self.counts[exit] = count.after(self.config.omega, outcomes)
+
+    def fork(self, session: Session, choice: int | None = None) -> DynamicGuess:
+        return DynamicGuess(self.config, session, dict(self.counts), self.begun)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Tapped:
+    """A session whose scores also keep the states at these depths."""
+
+    inner: Session
+    exits: tuple[int, ...] = field(default=())
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        return await self.inner.score(draft, replace(want, exits=self.exits))

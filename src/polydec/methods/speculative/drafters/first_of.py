@@ -1,0 +1,67 @@
+"""Several drafters in turn: the first that has something to propose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Want
+from polydec.methods.speculative.drafters._several import price, tell, wanted
+from polydec.methods.speculative.loop.protocols import Drafter, Guess
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+@dataclass(frozen=True)
+class FirstOf:
+    """Asks the drafters in this order and takes the first proposal that is not empty; all of them learn from every pass.
+
+    drafters: at least one; put the one that is silent most often and right most often first.
+
+    Exact: law, under any exact verifier: which drafter speaks depends on the text and on what they were shown.
+    Reduces to: its only drafter; the second one where the first is always silent.
+    Source: composition; CopySpec (Dumitru et al., 2025) falls back from copying to a draft model in this way.
+    """
+
+    drafters: tuple[Drafter, ...]
+
+    def __post_init__(self) -> None:
+        if not self.drafters:
+            raise RequestError("drafters is empty: at least one is needed")
+
+    def open(self, prompt: Sequence[int], session: Session) -> FirstOfGuess:
+        return FirstOfGuess(tuple(d.open(prompt, session) for d in self.drafters))
+
+
+@dataclass(frozen=True)
+class FirstOfGuess:
+    """The guesses of all of them."""
+
+    guesses: tuple[Guess, ...]
+
+    @property
+    def price(self) -> float:
+        return price(self.guesses)
+
+    @property
+    def want(self) -> Want:
+        return wanted(self.guesses)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        for guess in self.guesses:
+            draft = await guess.propose(root, position, budget, rng)
+            if len(draft) > 1:
+                return draft
+        return Draft.chain(root)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        tell(self.guesses, draft, scores, verdict)
+
+    def fork(self, session: Session, choice: int | None = None) -> FirstOfGuess:
+        return FirstOfGuess(tuple(g.fork(session, choice) for g in self.guesses))
+
+    def close(self) -> None:
+        for guess in self.guesses:
+            guess.close()

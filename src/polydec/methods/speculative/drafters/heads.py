@@ -1,0 +1,102 @@
+"""Small trained heads on the target's last hidden state draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from polydec.core.effects import Forward
+from polydec.core.protocols import Model, Scores, Session
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.speculative.drafters._states import StateGuess, StateLaws, Weights, at_work
+from polydec.methods.speculative.loop.protocols import Tree
+
+
+class Stepped(Weights, Model, Protocol):
+    """Heads of which each goes on where the one before it stopped: see models/learned/kinds/heads.py."""
+
+    @property
+    def reads(self) -> bool: ...
+    def head(self, k: int) -> Tensor | None: ...
+    def start(self, state_NH: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class FromHeads:
+    """Grows a tree from the laws of `weights` on the last state that is known, which is the one before the root: head k gives
+    the laws of nodes k + 1 levels below the root. Heads that read tokens know the path to a node. Norm, head and embeddings
+    are the target's own, and so are the shapers; heads in the published form bring matrices of their own (`head`) and read what
+    the target's final norm leaves (`normed`).
+
+    weights: heads, or what goes on like them; prompt: where a layer reads all states first, the prompt's are read too, and a
+    cached prefix is computed again for them; else the last one's only; bent: laws are shaped as the target's are.
+
+    Exact: law, under any exact verifier.
+    Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
+    Source: Medusa (Cai et al., 2024); Hydra (Ankner et al., 2024); Clover (Xiao et al., 2024).
+    """
+
+    weights: Stepped
+    tree: Tree
+    prompt: bool = True
+    bent: bool = True
+
+    @property
+    def want(self) -> Want:
+        whole = self.prompt and self.weights.network is not None
+        return Want(law=Reads.NOTHING, hidden=True, prompt=whole, last=not whole)
+
+    def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
+        return at_work(self, session)
+
+    def laws(self, known: StateGuess) -> HeadLaws:
+        return HeadLaws(self.weights, known)
+
+
+class HeadLaws:
+    """The laws at the nodes of a draft. Where heads read no tokens, nodes of a level share one."""
+
+    def __init__(self, weights: Stepped, known: StateGuess) -> None:
+        state = (
+            known.tip.hidden_RH
+            if known.tip is not None
+            else None
+            if known.true_H is None
+            else known.true_H[None]
+        )
+        assert state is not None, "a draft is asked for before the target has read the prompt"
+        if weights.normed and known.tip is None:  # a layer has read normed states already
+            state = known.session.normed(state)
+        self._weights, self._laws, self._carry = (
+            weights,
+            StateLaws(known.session, known.bent),
+            {-1: weights.start(state)[0]},
+        )
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        laws = self._laws
+        for k in sorted({draft.depth[i] for i in laws.new(draft)}):
+            nodes = [i for i in laws.new(draft) if draft.depth[i] == k]
+            computed = nodes if self._weights.reads else nodes[:1]
+            carry = torch.stack([self._carry[draft.parent[i]] for i in computed])
+            embed = laws.session.embed([draft.token[i] for i in computed])
+            below, state = await Forward(self._weights, (k, carry, embed), len(computed))
+            self._carry |= dict(
+                zip(
+                    nodes,
+                    below if len(computed) == len(nodes) else [below[0]] * len(nodes),
+                    strict=True,
+                )
+            )
+            if (own_VH := self._weights.head(k)) is None:
+                laws.add(nodes, state)
+            else:
+                # As exact as the target's own laws, which are of float64 in toys.
+                exact = torch.promote_types(embed.dtype, torch.float32)
+                laws.put(nodes, linear(state, own_VH.detach()).to(exact))
+        return laws.scores(draft)

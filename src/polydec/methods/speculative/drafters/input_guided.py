@@ -1,0 +1,174 @@
+"""Go on copying a source text, and find the place again after the output has left it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.economics.calibration import Calibration
+from polydec.methods.speculative.loop.protocols import Guess
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+LONGEST = 3
+"""A place is looked for by the last 1 to LONGEST tokens of the output."""
+PRIOR = (0.35, 0.55, 0.65, 0.75, 0.8, 0.85, 0.88, 0.9, 0.95)
+"""The chance of the next source token after 0 (a guess), 1, 2, … tokens that agreed, worth TRUST trials."""
+TRUST = 4.0
+LOST = 3
+"""How many tokens after a divergence the place is still guessed, and how many tokens such a guess copies at most."""
+
+
+@dataclass(frozen=True)
+class InputGuided:
+    """Propose the rest of the source from where the output stands in it.
+
+    The source is prompt[start:stop]. While the output repeats it, the copy goes on. After a divergence the place is
+    looked for as published: by the last token of the output if it stands in the source once, else by the last two, else
+    the last three; nothing is proposed where they do not occur or stay ambiguous.
+
+    near: use the place that was left as well: of several occurrences of the last three, two or one tokens take the one
+    nearest to it, ahead of it on a tie; where there is none, guess for three tokens that as many source tokens were
+    replaced as were written. eager: begin with the source's first token, for spans that are just the text to be rewritten;
+    block: 1 to 64, most tokens of a copy (as published: the whole rest). `chance` is the running rate of source tokens
+    that came after as many agreed.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: `nothing` where the output shares no token with the source.
+    Source: Ge, Xia, Sun, Chen, Wei, "Lossless acceleration for seq2seq generation with aggressive decoding" (2022), its
+    input-guided half; for decoder-only models a span of the prompt stands in for the encoder's input. `near` is ours.
+    """
+
+    start: int = 0
+    stop: int | None = None
+    near: bool = False
+    eager: bool = False
+    block: int = 10
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.block <= 64:
+            raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
+        start, stop = self.start, self.stop
+        if stop is not None and (stop == 0 or (stop <= start and (stop < 0) == (start < 0))):
+            raise RequestError(f"stop is {stop}: it must lie behind start, which is {start}")
+
+    def open(self, prompt: Sequence[int], session: Session) -> InputGuidedGuess:
+        source, ends = tuple(prompt[self.start : self.stop]), dict[tuple[int, ...], list[int]]()
+        for end in range(1, len(source) + 1):
+            for n in range(1, min(LONGEST, end) + 1):
+                ends.setdefault(source[end - n : end], []).append(end)
+        return InputGuidedGuess(
+            self, source, ends, Place(0 if self.eager else None), Calibration(len(PRIOR), TRUST)
+        )
+
+
+@dataclass
+class Place:
+    """at: the source token that should come next, None: unknown; agreed: how many came as expected before it; lost: how
+    many tokens were written since the place was left; last: the latest tokens of the output."""
+
+    at: int | None
+    agreed: int = 0
+    lost: int = 0
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class InputGuidedGuess(Guess):
+    """ends: of the source's n-grams where they end; rates: by tokens that agreed, how often the next one did."""
+
+    config: InputGuided
+    source: tuple[int, ...]
+    ends: dict[tuple[int, ...], list[int]]
+    place: Place
+    rates: Calibration
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    def expected(self) -> tuple[int | None, int]:
+        """(index of the source token that is proposed next, how many tokens agreed before it)."""
+        p = self.place
+        at = (
+            p.at
+            if p.at is None or not p.lost
+            else p.at + p.lost
+            if self.config.near and p.lost <= LOST
+            else None
+        )
+        return (at, p.agreed) if at is not None and at < len(self.source) else (None, 0)
+
+    def push(self, token: int) -> None:
+        """The output has one more token."""
+        p = self.place
+        at, agreed = self.expected()
+        p.last = (*p.last, token)[-LONGEST:]
+        if at is not None and self.source[at] == token:
+            p.at, p.agreed, p.lost = at + 1, agreed + 1, 0
+            return
+        match = self._nearest() if self.config.near and p.at is not None else self._unique()
+        if match is not None:
+            p.at, p.agreed, p.lost = match[0], match[1], 0
+        elif self.config.near and p.at is not None:
+            p.agreed, p.lost = 0, p.lost + 1
+        else:
+            p.at, p.agreed, p.lost = None, 0, 0
+
+    def _unique(self) -> tuple[int, int] | None:
+        """(place after it, n) of the shortest n-gram at the output's end that stands in the source exactly once."""
+        for n in range(1, len(self.place.last) + 1):
+            ends = self.ends.get(self.place.last[-n:], ())
+            if len(ends) == 1:
+                return ends[0], n
+            if not ends:
+                break
+        return None
+
+    def _nearest(self) -> tuple[int, int] | None:
+        """(place after it, n) of the longest such n-gram, where it stands nearest to the place that was left."""
+        left = (self.place.at or 0) + self.place.lost + 1
+        for n in range(len(self.place.last), 0, -1):
+            ends = self.ends.get(self.place.last[-n:])
+            if ends and (n > 1 or len(ends) == 1 or min(abs(e - left) for e in ends) <= LOST):
+                return min(ends, key=lambda e: (abs(e - left), -e)), n
+        return None
+
+    def chance(self, agreed: int) -> float:
+        i = min(agreed, len(PRIOR) - 1)
+        return self.rates.chance(i, PRIOR[i])
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        at, agreed = self.expected()
+        if at is None:
+            return Draft.chain(root)
+        most = min(self.config.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
+        copied = self.source[at : at + most]
+        return Draft.certain(
+            (root, *copied),
+            range(-1, len(copied)),
+            (1.0, *[self.chance(agreed + i) for i in range(len(copied))]),
+        )
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        for x in verdict.tokens(draft):
+            at, agreed = self.expected()
+            if at is not None:
+                self.rates.observe(min(agreed, len(PRIOR) - 1), self.source[at] == x)
+            self.push(x)
+
+    def fork(self, session: Session, choice: int | None = None) -> InputGuidedGuess:
+        p = self.place
+        return InputGuidedGuess(
+            self.config,
+            self.source,
+            self.ends,
+            Place(p.at, p.agreed, p.lost, p.last),
+            self.rates.copy(),
+        )
+
+    def close(self) -> None:
+        pass

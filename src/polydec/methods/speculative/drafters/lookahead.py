@@ -1,0 +1,154 @@
+"""The target guesses along many futures at once, and what it said there is tried when its first token comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.economics.tree_builder import TreeBuilder
+from polydec.methods.speculative.drafters.jacobi import spread
+from polydec.methods.speculative.loop.protocols import Guess
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+@dataclass(frozen=True)
+class Lookahead:
+    """A window of guesses that a Jacobi iteration moves along, and a pool of the n-grams that it left behind.
+
+    The window has `window` columns and ngram - 1 levels. Level 0 is a chain that begins with the root; below its column j
+    the levels above it stand as a chain of their own, so that a cell sees the text, level 0 up to its column and the
+    cells below it, at the position that its depth says: a token tree. Cells are probes, fed and never accepted. A pass
+    gives each column a further token; a column's first token and the ngram - 1 after it enter the pool. Of the n-grams
+    that begin with the root the newest `guesses` are candidates. Cells and candidates of one path are one node. Until all
+    levels are filled (ngram - 2 passes) the window is a longer and flatter one over tokens of the prompt.
+
+    window: 1 to 32; ngram: 2 to 16; guesses: 0 to 64 n-grams of one first token; pool: most n-grams in all, at least
+    guesses; those whose first token was seen longest ago leave first. A pass whose budget cannot hold the whole window
+    goes without it. Guesses follow the shaped law, penalties included.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: `nothing` with guesses 0 (but for the cells, which are fed all the same).
+    Source: Fu et al., "Break the sequential dependency of LLM inference using Lookahead decoding" (2024).
+    """
+
+    window: int = 4
+    ngram: int = 3
+    guesses: int = 4
+    pool: int = 4096
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("window", 1, 32),
+            ("ngram", 2, 16),
+            ("guesses", 0, 64),
+            ("pool", 1, 1 << 20),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise RequestError(f"{name} is {value}: it must lie in {low} to {high}")
+        if self.pool < self.guesses:
+            raise RequestError(
+                f"pool is {self.pool}: it must be at least guesses, which is {self.guesses}"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """The most nodes of a draft, root left out."""
+        columns = range(
+            self.window, self.window + self.ngram - 1
+        )  # the more of them, the fewer levels above
+        cells = max(c - 1 + c * (self.window + self.ngram - 2 - c) for c in columns)
+        return cells + self.guesses * (self.ngram - 1)
+
+    def open(self, prompt: Sequence[int], session: Session) -> LookaheadGuess:
+        return LookaheadGuess(self, [list(spread(prompt, self.window + self.ngram - 3))], {})
+
+
+@dataclass(frozen=True)
+class LookaheadGuess(Guess):
+    """levels[0]: the window's chain, the root left out; levels[k]: one token a column, the root's first. pool: of each
+    first token what followed it, newest last; its keys stand in the order of their last use."""
+
+    config: Lookahead
+    levels: list[list[int]]
+    pool: dict[int, list[tuple[int, ...]]]
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        guessed = [path[: budget.depth] for path in reversed(self.pool.get(root, ()))]
+        candidates = {path[:n] for path in guessed for n in range(1, len(path) + 1)}
+        tree, place = (
+            TreeBuilder(root),
+            dict[tuple[int, ...], int]({(): 0}),
+        )  # of each path from the root its node
+
+        def lay(path: tuple[int, ...]) -> None:
+            for n in range(1, len(path) + 1):
+                here = path[:n]
+                if here not in place:
+                    if len(tree) > budget.nodes:
+                        return
+                    place[here] = tree.add(
+                        place[path[: n - 1]], path[n - 1], probe=here not in candidates
+                    )
+
+        columns = list(self.columns())
+        cells = {path[:n] for path in columns for n in range(1, len(path) + 1)}
+        if max(map(len, columns)) <= budget.depth and len(cells) <= budget.nodes:
+            for path in columns:
+                lay(path)
+        for path in guessed:
+            lay(path)
+        return tree.draft()
+
+    def columns(self) -> Iterator[tuple[int, ...]]:
+        """Of each column the path to its uppermost cell."""
+        chain, above = self.levels[0], self.levels[1:]
+        for j in range(len(chain) + 1):
+            yield (*chain[:j], *[level[j] for level in above])
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        at = {(p, x): i for i, (p, x) in enumerate(zip(draft.parent, draft.token, strict=True))}
+        new: list[int] = []
+        for path in self.columns():
+            node = 0
+            for x in path:
+                below = at.get((node, x))
+                if below is None:  # this window was not fed
+                    return
+                node = below
+            new.append(scores.argmax(node))
+        levels = self.levels
+        if len(levels) < self.config.ngram - 1:  # one more level, and every column one to the left
+            self.levels[:] = [level[1:] for level in (*levels, new)]
+            return
+        if self.config.guesses:
+            for j, head in enumerate((draft.token[0], *levels[0])):
+                self._keep(head, (*[level[j] for level in levels[1:]], new[j]))
+        levels = [*levels[1:], new]
+        self.levels[:] = [levels[0][1:], *levels[1:]]
+
+    def _keep(self, head: int, ngram: tuple[int, ...]) -> None:
+        row = self.pool.pop(head, [])
+        if ngram in row:
+            row.remove(ngram)
+        self.pool[head] = [*row, ngram][-self.config.guesses :]
+        if len(self.pool) > self.config.pool // self.config.guesses:
+            del self.pool[next(iter(self.pool))]
+
+    def fork(self, session: Session, choice: int | None = None) -> LookaheadGuess:
+        return LookaheadGuess(
+            self.config,
+            [list(level) for level in self.levels],
+            {head: list(row) for head, row in self.pool.items()},
+        )
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,75 @@
+"""A second, cheaper law drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.speculative.loop.protocols import Guess, Tree
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+def required_draft(draft: Target | None, asked: str) -> Target:
+    """The draft model that an option asks for (`asked`: which one, and its value). Raises RequestError where there is none."""
+    if draft is None:
+        raise RequestError(
+            f"{asked}: there is no draft model, so name one (--draft) or leave it out"
+        )
+    return draft
+
+
+@dataclass(frozen=True)
+class FromModel:
+    """Draws a tree from `draft`, a target of the same vocabulary, shaped as one likes: what it is decides how much is
+    accepted, never what is said. last: how many tokens of the prompt the draft reads, at least 1; None: all.
+
+    Exact: law, under any exact verifier.
+    Reduces to: `nothing` at depth 0.
+    Source: Leviathan et al. (2023); Chen et al. (2023).
+    """
+
+    draft: Target
+    tree: Tree
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.last is not None and self.last < 1:
+            raise RequestError(f"last is {self.last}: it must be at least 1")
+
+    def open(self, prompt: Sequence[int], session: Session) -> ModelGuess:
+        return ModelGuess(
+            self.tree, self.draft.open(prompt if self.last is None else prompt[-self.last :])
+        )
+
+
+@dataclass(frozen=True)
+class ModelGuess(Guess):
+    """The draft's own session, kept in step with what is committed."""
+
+    tree: Tree
+    session: Session
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        if budget.depth < 1:
+            return Draft.chain(root)
+        await self.session.prefill(
+            Want(law=Reads.NOTHING)
+        )  # in chunks; nothing is left to feed from the second time on
+        return await self.tree.grow(self.session, root, position, budget, rng)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.session.commit(verdict.committed(draft))
+
+    def fork(self, session: Session, choice: int | None = None) -> ModelGuess:
+        return ModelGuess(self.tree, self.session.fork(choice))
+
+    def close(self) -> None:
+        self.session.close()

@@ -1,0 +1,126 @@
+"""Masks with a gated adapter ride in the target's own pass, and a small sampler makes a draft of what they came out as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from polydec.core.effects import Forward
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.methods.speculative.drafters._states import StateLaws
+from polydec.methods.speculative.drafters.probes import LevelLaws, states_behind
+from polydec.methods.speculative.loop.protocols import Tree
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.models.learned.kinds.mtp import Mtp
+
+
+@dataclass(frozen=True)
+class FromMtp:
+    """Masks ride behind drafted tokens, and run with matrices that no token sees. Those behind the token that was accepted last
+    give the next draft, one a level.
+
+    mtp: the trained masks, matrices and sampler; tree: which nodes are drawn of their laws; quadratic: a block of
+    masks stands behind the root and every drafted token, so that there is a draft whatever is accepted;
+    else behind the drafted tokens without children alone: where one of these is not accepted, the next draft is empty and
+    masks stand behind its root. sampler: a guess depends on the token before it; else the target's head reads the masks'
+    states. Of a budget, nodes are tokens and masks together.
+
+    Exact: law, under any exact verifier.
+    Reduces to: `nothing` in the first round, and where the budget has no room for one token and its masks.
+    Source: Samragh et al. (2025).
+    """
+
+    mtp: Mtp
+    tree: Tree
+    quadratic: bool = True
+    sampler: bool = True
+
+    def open(self, prompt: Sequence[int], session: Session) -> MtpGuess:
+        return MtpGuess(self, session)
+
+    def room(self, nodes: int) -> int:
+        """Tokens for which a budget of so many nodes has room, their masks counted."""
+        k = len(self.mtp)
+        return max(0, (nodes + 1) // (1 + k) - 1 if self.quadratic else nodes - k)
+
+
+@dataclass
+class MtpGuess:
+    """session: the target's own. state_KH: what the masks behind the last accepted token came out as, None: there were none."""
+
+    config: FromMtp
+    session: Session
+    state_KH: Tensor | None = None
+    price = 0.0
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING, hidden=True)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        config, draft, known = self.config, Draft.chain(root), self.state_KH
+        if budget.depth < 1:
+            return draft
+        if known is not None and (most := config.room(budget.nodes)):
+            laws = (
+                SampledLaws(known, self.session, config.mtp)
+                if config.sampler
+                else LevelLaws(known[:, None], self.session)
+            )
+            room = replace(budget, depth=min(budget.depth, len(known)), nodes=most)
+            draft = await config.tree.grow(laws, root, position, room, rng)
+        return self._with_masks(draft, budget)
+
+    def _with_masks(self, draft: Draft, budget: Budget) -> Draft:
+        """The draft, and its masks behind it."""
+        mtp, n, parent, states = self.config.mtp, len(draft), list(draft.parent), list[Tensor]()
+        for node in range(n):
+            if draft.children[node] and not self.config.quadratic:
+                continue
+            count = min(len(mtp), budget.depth - draft.depth[node], budget.nodes + 1 - len(parent))
+            for k in range(count):
+                parent.append(len(parent) - 1 if k else node)
+                states.append(mtp.mask_KH[k])
+        more = len(states)
+        if not more:
+            return draft
+        return Draft(
+            (*draft.token, *[draft.token[0]] * more),
+            tuple(parent),
+            (*draft.draw, *[Draw.CERTAIN] * more),
+            (*draft.law, *[None] * more),
+            (*[False] * n, *[True] * more),
+            (*(draft.chance or [1.0] * n), *[0.0] * more),
+            (*[None] * n, *states),
+            None,
+            mtp.adapter,
+        )
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.state_KH = states_behind(draft, scores, verdict)
+
+    def fork(self, session: Session, choice: int | None = None) -> MtpGuess:
+        return MtpGuess(self.config, session, self.state_KH)
+
+    def close(self) -> None:
+        pass
+
+
+class SampledLaws:
+    """The laws at the nodes of a draft: each depends on its level's mask and on the node's token."""
+
+    def __init__(self, state_KH: Tensor, session: Session, mtp: Mtp) -> None:
+        self._state_KH, self._mtp, self._laws = state_KH, mtp, StateLaws(session)
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        new = self._laws.new(draft)
+        if new:
+            embed_NH = self._laws.session.embed([draft.token[i] for i in new])
+            state_NH = torch.stack([self._state_KH[draft.depth[i]] for i in new])
+            self._laws.add(new, await Forward(self._mtp, (state_NH, embed_NH), len(new)))
+        return self._laws.scores(draft)

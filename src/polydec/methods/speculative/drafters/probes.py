@@ -1,0 +1,211 @@
+"""Probes that ride in the target's own pass draft what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.methods.economics.state_trees import StateTree
+from polydec.methods.speculative.drafters._states import StateLaws
+from polydec.methods.speculative.loop.protocols import Tree
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.models.learned.kinds.probes import Probes
+
+
+@dataclass(frozen=True)
+class FromProbes:
+    """Behind every drafted token, and behind the root, stand probes. Those behind the token that was accepted last give the
+    laws of the next draft, one a level; no pass but the target's runs. Tokens never see a probe, and no probe is ever
+    accepted.
+
+    probes: the trained embeddings; tree: which nodes are drawn of their laws; rows: tokens and
+    probes that are fed beside the root, 1 to 1024, as far as the budget has nodes. Where they do
+    not suffice, the probes go that are least likely to be asked. A probe of several copies takes as
+    many rows: each copy stands behind the same copy of the probe before it, and the logits of all
+    are averaged. by_state: what is fed where the last accepted token had no probe, one, and so on
+    (methods/economics/state_trees.py), and who grows it, in the place of `tree`; none: always the
+    same tree. Where the budget cuts such a tree, its probes are chosen as without.
+
+    sure: what the target itself, before any shaping, must have given to the root for anything to be drafted behind it (lexical
+    units), at least 0.
+
+    Exact: law, under any exact verifier.
+    Reduces to: `nothing` at rows 1, and in the first round.
+    Source: parallel prompt decoding (Chen et al., 2024); Hidden Transfer (Wu et al., 2024).
+    """
+
+    probes: Probes
+    tree: Tree
+    rows: int = 24
+    by_state: tuple[tuple[StateTree, Tree], ...] = ()
+    sure: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rows <= 1024:
+            raise RequestError(f"rows is {self.rows}: it must lie in 1 to 1024")
+        if not self.sure >= 0:
+            raise RequestError(f"sure is {self.sure}: it must be at least 0")
+
+    def open(self, prompt: Sequence[int], session: Session) -> ProbesGuess:
+        return ProbesGuess(self, session)
+
+
+@dataclass
+class ProbesGuess:
+    """session: the target's own. state_LEH: what the copies of the probes behind the last accepted token came out as."""
+
+    config: FromProbes
+    session: Session
+    state_LEH: Tensor | None = None
+    price = 0.0
+
+    @property
+    def want(self) -> Want:
+        return Want(
+            law=Reads.NOTHING, base=Reads.ROW if self.config.sure else Reads.NOTHING, hidden=True
+        )
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        if budget.depth < 1:
+            return Draft.chain(root)
+        draft, known, config = Draft.chain(root), self.state_LEH, self.config
+        plan, tree = None, config.tree
+        if config.by_state:
+            plan, tree = config.by_state[0 if known is None else len(known)]
+        if known is not None:
+            room = replace(
+                budget,
+                depth=min(budget.depth, len(known)),
+                nodes=min(budget.nodes, config.rows),
+            )
+            laws = LevelLaws(known, self.session)
+            draft = await tree.grow(laws, root, position, room, rng)
+        return await self._with_probes(draft, budget, plan)
+
+    async def _with_probes(self, draft: Draft, budget: Budget, plan: StateTree | None) -> Draft:
+        """The draft, and behind its nodes as many probes as there is room for."""
+        probes, n = self.config.probes, len(draft)
+        room = min(budget.nodes, self.config.rows) + 1 - n
+        room //= probes.copies
+        whole = plan is not None and len(plan.paths) == n - 1 and sum(plan.probes) <= room
+        if plan is not None and whole:
+            counts = [min(x, budget.depth - d) for x, d in zip(plan.probes, draft.depth)]
+        else:
+            counts = allotted(draft, probes.rates, room, budget.depth)
+        entering = probes.behind({d: await self._at(d, draft) for d in probes.depths}, n)
+        chains = [
+            (probes.enter[j], node, copy, j)
+            for node, count in enumerate(counts)
+            for copy in range(probes.copies)
+            for j in range(count)
+        ]
+        chains.sort(key=lambda probe: probe[0])  # what enters further up stands behind
+        more, place = len(chains), {probe[1:]: n + i for i, probe in enumerate(chains)}
+        if not more:
+            return draft
+        parent, states = list(draft.parent), list[Tensor | None]([None] * n)
+        for _, node, copy, j in chains:
+            parent.append(place[node, copy, j - 1] if j else node)
+            states.append(entering[node, copy * len(probes) + j])
+        return Draft(
+            (*draft.token, *[draft.token[0]] * more),
+            tuple(parent),
+            (*draft.draw, *[Draw.CERTAIN] * more),
+            (*draft.law, *[None] * more),
+            (*[False] * n, *[True] * more),
+            (*(draft.chance or [1.0] * n), *[0.0] * more),
+            tuple(states),
+            (*[0] * n, *[probe[0] for probe in chains]),
+        )
+
+    async def _at(self, depth: int, draft: Draft) -> Tensor | None:
+        """The states of a draft's tokens that enter the layer of this index."""
+        if not depth:
+            return self.session.embed(draft.token)
+        layers = self.session.part(range(depth))
+        return (await layers.score(draft, Want(law=Reads.NOTHING, hidden=True))).hidden_NH
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        state_NH, copies = states_behind(draft, scores, verdict), self.config.probes.copies
+        if state_NH is not None and self.config.sure:
+            last = verdict.path[-1] if verdict.path else 0
+            chance = exp(scores.base.logp(last, (verdict.bonus,))[0])
+            state_NH = state_NH if chance >= self.config.sure else None
+        self.state_LEH = (
+            None if state_NH is None else state_NH.unflatten(0, (copies, -1)).transpose(0, 1)
+        )
+
+    def fork(self, session: Session, choice: int | None = None) -> ProbesGuess:
+        return ProbesGuess(self.config, session, self.state_LEH)
+
+    def close(self) -> None:
+        pass
+
+
+class LevelLaws:
+    """The laws at the nodes of a draft: nodes of a level share one, of the mean of its copies' logits."""
+
+    def __init__(self, state_LEH: Tensor, session: Session) -> None:
+        self._state_LEH, self._laws = state_LEH, StateLaws(session)
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        for k in sorted({draft.depth[i] for i in self._laws.new(draft)}):
+            nodes, state_EH = (
+                [i for i in self._laws.new(draft) if draft.depth[i] == k],
+                self._state_LEH[k],
+            )
+            self._laws.add_mean(nodes, state_EH)
+        return self._laws.scores(draft)
+
+
+def states_behind(draft: Draft, scores: Scores, verdict: Verdict) -> Tensor | None:
+    """What the probes behind the last accepted token came out as, copy by copy, [copies x probes, H]; None where none stood
+    there."""
+    probe, node, nodes = (
+        draft.probe or (False,) * len(draft),
+        verdict.path[-1] if verdict.path else 0,
+        list[int](),
+    )
+    # they stand behind all tokens, each behind the one before it, and each copy's first behind the token
+    for i in range(node + 1, len(draft)):
+        if probe[i] and draft.parent[i] in (node, nodes[-1] if nodes else node):
+            nodes.append(i)
+    if scores.hidden_NH is None:
+        raise RequestError(
+            "the target shows no hidden states: what was trained on them cannot draft for it"
+        )
+    return scores.hidden_NH[nodes] if nodes else None
+
+
+def allotted(draft: Draft, rates: Sequence[Sequence[float]], room: int, depth: int) -> list[int]:
+    """How many probes stand behind each node, `room` in all, none below `depth`: every node would have one for each rate; the
+    least useful goes first, by how likely its node is the last that is accepted and by what a further level of the next draft
+    is worth."""
+    reach = [1.0] * len(draft)
+    for i in range(1, len(draft)):
+        reach[i] = reach[draft.parent[i]] * (draft.chance[i] if draft.chance else 1.0)
+    stop = [
+        max(0.0, reach[i] - sum(reach[c] for c in draft.children[i])) for i in range(len(draft))
+    ]
+    worth, product = list[float](), 1.0
+    for level in rates:
+        product *= min(1.0, sum(level))
+        worth.append(product)
+    useful = [
+        (-stop[i] * value, j, i)
+        for i in range(len(draft))
+        for j, value in enumerate(worth)
+        if draft.depth[i] + j < depth
+    ]
+    counts = [0] * len(draft)
+    for _, j, i in sorted(useful):  # a node's probes come in their order: worth falls
+        if sum(counts) < room and counts[i] == j:
+            counts[i] += 1
+    return counts

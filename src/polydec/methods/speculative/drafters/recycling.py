@@ -1,0 +1,148 @@
+"""Keep what the target found likely after each token, and draft from these notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heappop, heappush
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.economics.tree_builder import TreeBuilder
+from polydec.methods.speculative.drafters._shape import Template, of_counts, template
+from polydec.methods.speculative.loop.protocols import Guess
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
+"""How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
+SmolLM2-135M-Instruct to Spec-Bench prompts. They decide which nodes a small tree has."""
+
+NODES = 7
+"""Of a tree where nothing says how many."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """after[token]: what the target found likeliest after it when it last saw it, best first. Given to a drafter it
+    outlives a request (a hot start); drafts made from it can show to one request what another one wrote."""
+
+    after: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+
+    @property
+    def nbytes(self) -> int:
+        """What the table holds: 4 bytes for a token and for each of its followers."""
+        return sum(4 * (1 + len(row)) for row in self.after.values())
+
+
+@dataclass(frozen=True)
+class Recycling:
+    """Unfold a table of each token's k likeliest followers, breadth first, into a tree of fixed shape.
+
+    The tree has the `nodes` index paths (rank of the child at each level) that are accepted most often if rank r is
+    accepted at rate rates[r], which is a node's `chance`; a token that has no row has no children. Every scored node,
+    accepted or not, then writes its row; the accepted ones write last.
+
+    k: 1 to 64 followers a token; nodes: 1 to 256, None: 7; shape: where given, the tree's child counts, breadth first (such
+    as calibration finds: the positions that were accepted most often), and `nodes` must be None; recycle_prefill: the
+    prompt's rows are written too (its pass then computes them); memory: a table that outlives the request, None: an empty
+    one each time.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: `nothing` while the table is empty.
+    Source: Luo et al., "Turning trash into treasure: accelerating inference of large language models with Token
+    Recycling" (2024).
+    """
+
+    k: int = 8
+    nodes: int | None = None
+    recycle_prefill: bool = False
+    rates: tuple[float, ...] = RATES
+    memory: Memory | None = None
+    shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.k <= 64:
+            raise RequestError(f"k is {self.k}: it must lie in 1 to 64")
+        if self.shape and self.nodes is not None:
+            raise RequestError(
+                f"shape is {','.join(map(str, self.shape))}: it says how many tokens a tree has, so nodes "
+                f"({self.nodes}) must be left out"
+            )
+        if self.nodes is not None and not 1 <= self.nodes <= 256:
+            raise RequestError(f"nodes is {self.nodes}: it must lie in 1 to 256")
+        if (
+            not self.rates
+            or not all(0.0 < r < 1.0 for r in self.rates)
+            or list(self.rates) != sorted(self.rates)[::-1]
+        ):
+            raise RequestError(
+                f"rates is {self.rates}: it must hold numbers between 0 and 1 that never rise"
+            )
+        if self.shape:
+            of_counts(self.shape)
+
+    @cached_property
+    def template(self) -> Template:
+        """Of each node below the root (its parent's index, its rank), breadth first."""
+        if self.shape:
+            return of_counts(self.shape)
+        ranks = self.rates[: self.k]
+        best: list[tuple[int, ...]] = []
+        heap: list[tuple[float, tuple[int, ...]]] = [(-r, (i,)) for i, r in enumerate(ranks)]
+        while len(best) < (NODES if self.nodes is None else self.nodes):
+            value, path = heappop(heap)
+            best.append(path)
+            for i, r in enumerate(ranks):
+                heappush(heap, (value * r, (*path, i)))
+        return template(best)
+
+    def open(self, prompt: Sequence[int], session: Session) -> RecyclingGuess:
+        return RecyclingGuess(self, Memory() if self.memory is None else self.memory)
+
+
+@dataclass(frozen=True)
+class RecyclingGuess(Guess):
+    """Drafts from the table and writes to it; what is kept between rounds is all in there."""
+
+    config: Recycling
+    memory: Memory
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING, base=Reads.TOPK, prompt=self.config.recycle_prefill)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        tree, rates = TreeBuilder(root), self.config.rates
+        place: list[int | None] = [
+            0
+        ]  # of each node of the template its node in the draft, None: left out
+        for above, rank in self.config.template:
+            p = place[above]
+            row = () if p is None else self.memory.after.get(tree.token[p], ())
+            if (
+                p is None
+                or rank >= len(row)
+                or tree.depth[p] == budget.depth
+                or len(tree) > budget.nodes
+            ):
+                place.append(None)
+            else:
+                place.append(tree.add(p, row[rank], rates[min(rank, len(rates) - 1)]))
+        return tree.draft()
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        rows = scores.base.topk_rows(range(len(draft)), self.config.k)
+        accepted = (0, *verdict.path)
+        for i in (*[i for i in range(len(draft)) if i not in accepted], *accepted):
+            self.memory.after[draft.token[i]] = tuple(rows[i])
+
+    def fork(self, session: Session, choice: int | None = None) -> RecyclingGuess:
+        if self.config.memory is not None:
+            return self
+        return RecyclingGuess(self.config, Memory(dict(self.memory.after)))
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,121 @@
+"""A draft model with another tokenizer, held to the tokens that both vocabularies have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import NEG_INF, normalise, probs
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Reads, Vocab, Want
+from polydec.methods.speculative.drafters._reader import Reader, check, twins
+from polydec.methods.speculative.loop.protocols import Guess
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+@dataclass(frozen=True)
+class SharedTokens:
+    """Draw a chain from the draft's law on those of its tokens that stand for the same bytes as one of the target's
+    tokens, renormalised; each node carries that law in the target's ids.
+
+    The draft reads the text in its own spelling, as `other_tokenizer` does. It stops where its law has no weight on a
+    shared token (a greedy draft: where its token is not shared). An end is shared with an end. vocab: the target's;
+    context: the most tokens that the draft reads, 16 to 65536. Both vocabularies must know their words.
+
+    Exact: law, under any exact verifier: a node's law is the one that it was drawn from.
+    Reduces to: a draft model with a `chain` where the two tokenizers are one; `nothing` where they share no token.
+    Source: Timor et al., "Accelerating LLM inference with lossless speculative decoding algorithms for heterogeneous
+    vocabularies" (2025), "token-level intersection".
+    """
+
+    draft: Target
+    vocab: Vocab
+    context: int = 512
+
+    def __post_init__(self) -> None:
+        check(self.draft, self.vocab, self.context)
+
+    def open(self, prompt: Sequence[int], session: Session) -> SharedTokensGuess:
+        reader = Reader.of(self.draft, self.vocab, self.context, prompt)
+        return SharedTokensGuess(reader, Shared.of(self.draft.vocab, self.vocab), self.vocab.size)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The tokens that two vocabularies share. twin: of one of the draft the target's; back: the other way; ours_K, theirs_K:
+    the draft's ids and the target's, in one order."""
+
+    twin: dict[int, int]
+    back: dict[int, int]
+    ours_K: Tensor
+    theirs_K: Tensor
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(draft: Vocab, target: Vocab) -> Shared:
+        """Made once for the same two."""
+        twin = twins(draft, target)
+        return Shared(
+            twin,
+            {b: a for a, b in twin.items()},
+            torch.tensor(list(twin)),
+            torch.tensor(list(twin.values())),
+        )
+
+
+@dataclass(frozen=True)
+class SharedTokensGuess(Guess):
+    """The draft, reading along; size: of the target's vocabulary."""
+
+    reader: Reader
+    shared: Shared
+    size: int
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        most, draft = min(budget.depth, budget.nodes), Draft.chain(root)
+        place = await self.reader.catch_up() if most > 0 and self.shared.twin else None
+        if place is None:
+            return draft
+        session, first = place
+        chain = Draft.chain(first)
+        shared = self.shared
+        for depth in range(1, most + 1):
+            scores = await session.score(chain, Want())
+            only, law_V, p, draw = scores.certain(depth - 1), None, 1.0, Draw.CERTAIN
+            if only is not None:
+                if only not in shared.twin:
+                    break
+                token = shared.twin[only]
+            else:
+                row_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
+                shared_K = row_V[shared.ours_K.to(row_V.device)]
+                if not float(shared_K.max()) > NEG_INF:
+                    break
+                law_V = row_V.new_full((self.size,), NEG_INF)
+                law_V[shared.theirs_K.to(row_V.device)] = normalise(shared_K)
+                p_V = probs(law_V)
+                token = rng.at("draft", position, depth).categorical(p_V)
+                p = float(p_V[token])
+            draft = draft.grown(token, depth - 1, draw, law_V, p)
+            chain = chain.grown(shared.back[token], depth - 1, Draw.CERTAIN, None)
+            if not budget.go_on(depth, p):
+                break
+        return draft
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.reader.text += verdict.tokens(draft)
+
+    def fork(self, session: Session, choice: int | None = None) -> SharedTokensGuess:
+        return SharedTokensGuess(self.reader.fork(choice), self.shared, self.size)
+
+    def close(self) -> None:
+        self.reader.close()

@@ -1,0 +1,115 @@
+"""A draft model of several depths: each token leaves it where it is sure enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.speculative.loop.draws import categorical, drawn
+from polydec.methods.speculative.loop.protocols import Guess
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+@dataclass(frozen=True)
+class SortedExits:
+    """Draws each token from the first of the draft's exits whose likeliest token has at least its threshold of probability
+    (before shaping), or from the last one. Tokens that left early keep the state they left with; when a later token goes
+    deeper, all of them pass the missing layers in one query first, which gives what running them at once would have given.
+
+    draft: a target whose layers can run alone, of the same vocabulary, best trained at these depths (`polydec train
+    sorted`); exits: ascending depths, the last one is the whole draft's; thresholds: one for each exit but the last, 0
+    (always) and more (above 1: never); stop: drafting ends where the exit's likeliest token has less than this, 0 to 1.
+    One such draft serves several targets, each with thresholds of its own.
+
+    Exact: law, under any exact verifier: the exit follows from the text, and the node carries the exit's row.
+    Reduces to: `model` with a chain at thresholds above 1 and stop 0; the first exit alone at threshold 0.
+    Source: Kavehzadeh et al., "S2D: sorted speculative decoding" (2024).
+    """
+
+    draft: Target
+    exits: tuple[int, ...] = (1, 2, 3)
+    thresholds: tuple[float, ...] = (0.9, 0.8)
+    stop: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not self.exits or list(self.exits) != sorted(set(self.exits)) or self.exits[0] < 1:
+            raise RequestError(
+                f"exits is {self.exits}: it must hold ascending depths of 1 and more"
+            )
+        if len(self.thresholds) != len(self.exits) - 1 or not all(
+            t >= 0.0 for t in self.thresholds
+        ):
+            raise RequestError(
+                f"thresholds is {self.thresholds}: it must hold a number of at least 0 for each exit but the last"
+            )
+        if not 0.0 <= self.stop <= 1.0:
+            raise RequestError(f"stop is {self.stop}: it must lie in 0 to 1")
+
+    @staticmethod
+    def of(draft: Target, exits: Sequence[int], stop: float, **thresholds: float) -> SortedExits:
+        """Where depths coincide (a draft of few layers), or none is left, the deeper exit's threshold counts. Raises
+        RequestError with the name of a threshold below 0."""
+        bad = next((name for name, bar in thresholds.items() if not bar >= 0.0), None)
+        if bad is not None:
+            raise RequestError(f"{bad} is {thresholds[bad]}: it must be at least 0")
+        at = dict(zip(exits, (*thresholds.values(), 0.0), strict=True))
+        at.pop(0, None)
+        return SortedExits(draft, tuple(at), tuple(at.values())[:-1], stop)
+
+    def open(self, prompt: Sequence[int], session: Session) -> SortedGuess:
+        return SortedGuess(self, self.draft.open(prompt))
+
+
+@dataclass(frozen=True)
+class SortedGuess(Guess):
+    """The draft's own session, kept in step with what is committed."""
+
+    config: SortedExits
+    session: Session
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        draft, most = Draft.chain(root), min(budget.depth, budget.nodes)
+        if most:
+            await self.session.prefill(Want(law=Reads.NOTHING))
+        for depth in range(1, most + 1):
+            scores, sure = await self._law(draft)
+            if sure < self.config.stop:
+                break
+            token, draw, law_V, q = drawn(
+                scores, depth - 1, categorical(rng.at("draft", position, depth))
+            )
+            q = sure if law_V is None else q
+            draft = draft.grown(token, depth - 1, draw, law_V, q)
+            if not budget.go_on(depth, q):
+                break
+        return draft
+
+    async def _law(self, draft: Draft) -> tuple[Scores, float]:
+        """The exit's scores, and how sure it is of the token after the draft's last."""
+        bars = (*self.config.thresholds, 0.0)
+        for exit, bar in zip(self.config.exits, bars, strict=True):
+            if bar > 1.0:  # never sure enough: its head has nothing to say
+                continue
+            scores = await self.session.part(range(exit)).score(draft, Want(base=Reads.ROW))
+            sure = exp(scores.base.topk(len(draft) - 1, 1)[1][0])
+            if sure >= bar:
+                return scores, sure
+        raise AssertionError("the last exit has no bar")
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.session.commit(verdict.committed(draft))
+
+    def fork(self, session: Session, choice: int | None = None) -> SortedGuess:
+        return SortedGuess(self.config, self.session.fork(choice))
+
+    def close(self) -> None:
+        self.session.close()

@@ -1,0 +1,303 @@
+"""A table of what follows two tokens, moved by the output and searched for the likeliest short sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import log, sqrt
+from typing import Protocol
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.economics.tree_builder import TreeBuilder
+from polydec.methods.speculative.loop.protocols import Guess
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.models.learned.kinds.ngrams import NGrams
+
+Pair = tuple[int, int]
+Sentence = tuple[float, tuple[int, ...]]
+"""Visits, and the tokens."""
+C1, C2 = 32.0, 8.0
+"""How much the search trusts the table's weights against the visits, and how slowly that grows."""
+
+
+class Followers(Protocol):
+    """What follows two tokens in a corpus."""
+
+    def row(self, pair: Pair) -> dict[int, float]:
+        """The weight of each token after these two, not to be written to; empty where they are not known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An n-gram table of contexts of two tokens or more, as `polydec train ngrams` makes it of any text."""
+
+    table: NGrams
+
+    def row(self, pair: Pair) -> dict[int, float]:
+        return {token: chance for chance, token in self.table.exactly_after(pair) if chance > 0.0}
+
+
+@dataclass(frozen=True)
+class Trigrams:
+    """after[a, b][c]: the weight of c after a, b."""
+
+    after: dict[Pair, dict[int, float]] = field(default_factory=dict[Pair, dict[int, float]])
+
+    @staticmethod
+    def of(corpus: Iterable[Sequence[int]], top: int = 12) -> Trigrams:
+        """Relative frequencies in some token sequences, of each pair the `top` most frequent."""
+        counts: dict[Pair, dict[int, float]] = {}
+        for text in corpus:
+            for a, b, c in zip(text, text[1:], text[2:]):
+                row = counts.setdefault((a, b), {})
+                row[c] = row.get(c, 0.0) + 1.0
+        return Trigrams(
+            {
+                key: {c: n / sum(row.values()) for c, n in sorted(row.items(), key=_best)[:top]}
+                for key, row in counts.items()
+            }
+        )
+
+    def row(self, pair: Pair) -> dict[int, float]:
+        return self.after.get(pair, {})
+
+
+def _best(item: tuple[int, float]) -> tuple[float, int]:
+    return -item[1], item[0]
+
+
+def _last_two(tokens: Sequence[int]) -> Pair:
+    return tokens[-2], tokens[-1]
+
+
+@dataclass(frozen=True)
+class Trigram:
+    """Search continuations of the last two tokens by PUCT over trigram weights; the most visited ones, each with its
+    likeliest next token, are the tree.
+
+    A search goes down to the child with the largest S / N + (c1 + ln((N' + c2 + 1) / c2)) P sqrt(N') / (1 + N), unvisited
+    ones first (the likelier one, then the lower id on a tie), adds the children of a new node, goes on by drawing tokens
+    by their weights to the full length, and adds 1 + the sum of the weights on its way to S of all nodes that it passed
+    (visits N, parent's visits N', c1 = 32, c2 = 8). With 0 iterations the likeliest nodes are taken instead, best first.
+
+    Weights move with the output: each trigram of the last `window` tokens (0: each that is new) gains `rate`, up to `cap`,
+    after the others of its pair were multiplied by `decay`. rate 0 turns that off.
+
+    iterations: 0 to 1,024 (published: 150); length: 1 to 16 tokens that are searched; sentences: 1 to 256; top: 1 to 64
+    followers; rate: 0 to 1; cap: above 0; window: 0 (ours) or 3 to 1,024 (published: 16); decay: above 0 to 1; longest_first:
+    where the budget is short leave out the longest sentences (as published) instead of the least visited; prompt: the
+    prompt's own frequencies stand in for what the table lacks; table: of a corpus, not written to.
+
+    Exact: law, under any exact verifier: candidates are certain, whatever the search drew.
+    Reduces to: `nothing` where no pair comes back.
+    Source: ADED, "Adaptive draft-verification for efficient large language model decoding" (2024). Its published code looks
+    a path's weights up one token off and takes the last child; here they are as described.
+    """
+
+    iterations: int = 32
+    length: int = 3
+    sentences: int = 24
+    top: int = 12
+    rate: float = 0.04
+    cap: float = 3.0
+    window: int = 0
+    decay: float = 1.0
+    longest_first: bool = False
+    prompt: bool = True
+    table: Followers = field(default_factory=Trigrams)
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("iterations", 0, 1024),
+            ("length", 1, 16),
+            ("sentences", 1, 256),
+            ("top", 1, 64),
+            ("rate", 0, 1),
+            ("window", 0, 1024),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise RequestError(
+                    f"{name} is {getattr(self, name)}: it must lie in {low} to {high}"
+                )
+        if self.rate == 0.0 and (self.window, self.decay) != (0, 1.0):
+            raise RequestError(
+                "rate is 0: nothing adapts then, so window and decay must be left out"
+            )
+        if not self.cap > 0.0:
+            raise RequestError(f"cap is {self.cap}: it must be above 0")
+        if not 0.0 < self.decay <= 1.0:
+            raise RequestError(f"decay is {self.decay}: it must be above 0 and at most 1")
+
+    def open(self, prompt: Sequence[int], session: Session) -> TrigramGuess:
+        own = Trigrams.of([prompt], self.top).after if self.prompt else {}
+        return TrigramGuess(
+            self, {k: row for k, row in own.items() if not self.table.row(k)}, list(prompt)
+        )
+
+
+class Node:
+    """A token of the search: the pair that it makes, its weight, visits, summed scores, children (None: not yet made)."""
+
+    __slots__ = ("kids", "pair", "score", "token", "visits", "weight")
+
+    def __init__(self, pair: Pair, weight: float) -> None:
+        self.pair, self.token, self.weight = pair, pair[1], weight
+        self.visits, self.score = 0, 0.0
+        self.kids: list[Node] | None = None
+
+    def choose(self) -> Node:
+        """The child to visit."""
+        if self.visits <= len(
+            self.kids or ()
+        ):  # each visit but the first opened a child, the likeliest first
+            fresh = next((k for k in self.kids or () if not k.visits), None)
+            if fresh is not None:
+                return fresh
+        wide = (C1 + log((self.visits + C2 + 1.0) / C2)) * sqrt(self.visits)
+        return max(
+            self.kids or (),
+            key=lambda k: (k.score / k.visits + wide * k.weight / (1 + k.visits), -k.token),
+        )
+
+    def below(self, tokens: tuple[int, ...] = ()) -> Iterator[Sentence]:
+        for kid in self.kids or ():
+            if kid.visits:
+                yield kid.visits, (*tokens, kid.token)
+                yield from kid.below((*tokens, kid.token))
+
+
+@dataclass(frozen=True)
+class TrigramGuess(Guess):
+    """own: rows that differ from the given table's; text: everything so far, the pending root included."""
+
+    config: Trigram
+    own: dict[Pair, dict[int, float]]
+    text: list[int]
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    def row(self, pair: Pair) -> dict[int, float]:
+        row = self.own.get(pair)
+        return self.config.table.row(pair) if row is None else row
+
+    def likeliest(self, pair: Pair) -> list[tuple[int, float]]:
+        """(token, weight), best first."""
+        return sorted(self.row(pair).items(), key=_best)[: self.config.top]
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        if len(self.text) < 2 or min(budget.depth, budget.nodes) < 1:
+            return Draft.chain(root)
+        start = _last_two(self.text)
+        if not self.row(start):
+            return Draft.chain(root)
+        if not self.config.iterations:
+            return self._best_first(start, budget)
+        kept = self._search(start, rng.at("draft", position))
+        if self.config.longest_first:
+            kept = sorted(kept, key=lambda s: (len(s[1]), -s[0], s[1]))
+        return self._tree(start, [tokens[: budget.depth] for _, tokens in kept], budget.nodes)
+
+    def _search(self, start: Pair, rng: Rng) -> list[Sentence]:
+        """The most visited sentences, each with its likeliest next token."""
+        top = Node(start, 0.0)
+        for i in range(self.config.iterations):
+            way, node = [top], top
+            while node.kids and len(way) <= self.config.length:
+                node = node.choose()
+                way.append(node)
+            if node.kids is None and len(way) <= self.config.length:
+                node.kids = [Node((node.token, c), w) for c, w in self.likeliest(node.pair)]
+                if node.kids:
+                    node = node.kids[0]
+                    way.append(node)
+            score = (
+                1.0
+                + sum(n.weight for n in way[1:])
+                + self._roll(node.pair, self.config.length + 1 - len(way), rng.at(i))
+            )
+            for n in way:
+                n.visits += 1
+                n.score += score
+        best = sorted(top.below(), key=lambda s: (-s[0], len(s[1]), s[1]))[: self.config.sentences]
+        return [
+            (n, (*tokens, *[c for c, _ in self.likeliest(_last_two((*start, *tokens)))[:1]]))
+            for n, tokens in best
+        ]
+
+    def _roll(self, pair: Pair, steps: int, rng: Rng) -> float:
+        """The weights on a random way of so many steps. One uniform serves all: what is left of it is uniform again."""
+        out, u = 0.0, rng.uniform() if steps else 0.0
+        for _ in range(steps):
+            row = self.likeliest(pair)
+            total = sum(w for _, w in row)
+            if not total > 0.0:
+                break
+            left = u * total
+            at = 0
+            while at + 1 < len(row) and left >= row[at][1]:
+                left -= row[at][1]
+                at += 1
+            token, weight = row[at]
+            out, u, pair = out + weight, min(left / weight, 1.0 - 2.0**-53), (pair[1], token)
+        return out
+
+    def _tree(self, start: Pair, sentences: Sequence[tuple[int, ...]], most: int) -> Draft:
+        """A trie of the sentences, as many as fit."""
+        tree = TreeBuilder(start[1])
+        for tokens in sentences:
+            node, context = 0, start
+            for x in tokens:
+                if x not in tree.children[node] and len(tree) > most:
+                    break
+                row = self.row(context)
+                node, context = (
+                    tree.put(node, x, min(row[x] / sum(row.values()), 1.0)),
+                    (context[1], x),
+                )
+        return tree.draft()
+
+    def _best_first(self, start: Pair, budget: Budget) -> Draft:
+        """The nodes with the largest product of relative weights."""
+        heap: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
+        paths: list[tuple[int, ...]] = []
+        while heap and len(paths) <= budget.nodes:
+            value, tokens = heappop(heap)
+            paths.append(tokens)
+            if len(tokens) <= self.config.length and len(tokens) < budget.depth:
+                pair = _last_two((*start, *tokens))
+                total = sum(self.row(pair).values())
+                for c, w in self.likeliest(pair):
+                    heappush(heap, (value * w / total, (*tokens, c)))
+        return self._tree(start, paths[1:], budget.nodes)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        new = verdict.tokens(draft)
+        self.text.extend(new)
+        if self.config.rate:
+            first = max(len(self.text) - (self.config.window or len(new) + 2), 0)
+            for a, b, c in zip(self.text[first:], self.text[first + 1 :], self.text[first + 2 :]):
+                self._gain((a, b), c)
+
+    def _gain(self, pair: Pair, token: int) -> None:
+        row = self.own.get(pair)
+        if row is None:
+            row = self.own[pair] = dict(self.config.table.row(pair))
+        if self.config.decay < 1.0:
+            for c in row:
+                row[c] *= self.config.decay
+        row[token] = min(row.get(token, 0.0) + self.config.rate, self.config.cap)
+
+    def fork(self, session: Session, choice: int | None = None) -> TrigramGuess:
+        return TrigramGuess(
+            self.config, {k: dict(row) for k, row in self.own.items()}, list(self.text)
+        )
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,63 @@
+"""Draft more after a draft that was accepted whole, less after any other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Draft
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+@dataclass(frozen=True)
+class Additive:
+    """The depth rises by `rise` after a draft of which every level was accepted and falls by `fall` after any other; a
+    round without a draft leaves it.
+
+    first: depth of the first draft, least to most; least, most: its bounds, 1 <= least <= most <= 64; rise: 0 to 64;
+    fall: 0 to 64; nodes: in all, 0 to 1024, None: as many as the depth.
+
+    Exact: law: the budget depends on what was committed before.
+    Reduces to: `fixed` where rise and fall are 0, or least equals most.
+    Source: the "heuristic" schedule of assisted generation in Hugging Face transformers (Gante, 2023): 5, +2, -1.
+    """
+
+    first: int = 5
+    least: int = 1
+    most: int = 16
+    rise: int = 2
+    fall: int = 1
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.most <= 64:
+            raise RequestError(f"most is {self.most}: it must lie in 1 to 64")
+        if not 1 <= self.least <= self.most:
+            raise RequestError(
+                f"least is {self.least}: it must lie in 1 to most, which is {self.most}"
+            )
+        if not self.least <= self.first <= self.most:
+            raise RequestError(
+                f"first is {self.first}: it must lie in {self.least} to {self.most}, the bounds least and most"
+            )
+        for name in ("rise", "fall"):
+            if not 0 <= getattr(self, name) <= 64:
+                raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to 64")
+        if self.nodes is not None and not 0 <= self.nodes <= 1024:
+            raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
+
+    def start(self) -> int:
+        return self.first
+
+    def budget(self, state: int) -> Budget:
+        return Budget(state, state if self.nodes is None else self.nodes)
+
+    def observe(self, state: int, draft: Draft, verdict: Verdict) -> int:
+        deepest = max(draft.depth)
+        if not deepest:
+            return state
+        return (
+            min(state + self.rise, self.most)
+            if len(verdict.path) == deepest
+            else max(state - self.fall, self.least)
+        )

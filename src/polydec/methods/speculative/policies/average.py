@@ -1,0 +1,58 @@
+"""As long a draft as the last ones were, and longer where they were accepted whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Draft
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+State = tuple[int, float, float]
+"""The next depth, and the moving averages of the tokens that were drafted and accepted."""
+
+
+@dataclass(frozen=True)
+class Average:
+    """Keeps moving averages of how long drafts were and of how much of them was accepted. The next draft may be as long as the
+    average one, and by `rise` longer where no less was accepted than drafted on average.
+
+    least, most: bounds of the depth, 1 <= least <= most <= 64, the first draft has the latter; rise: 0 to 64; rate: share of
+    the old average that stays, 0 to below 1; both averages begin at 0.
+
+    Exact: law: the budget depends on what was committed before.
+    Reduces to: `fixed` where least equals most.
+    Source: DiffuSpec (2025), adaptive draft length. There a draft's length ends before the first end of text of the drafter's
+    likeliest tokens, which a draft may say (`Draft.natural`); else it is that of the draft itself, its end included.
+    """
+
+    least: int = 4
+    most: int = 12
+    rise: int = 3
+    rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.most <= 64:
+            raise RequestError(f"most is {self.most}: it must lie in 1 to 64")
+        if not 1 <= self.least <= self.most:
+            raise RequestError(
+                f"least is {self.least}: it must lie in 1 to most, which is {self.most}"
+            )
+        if not 0 <= self.rise <= 64:
+            raise RequestError(f"rise is {self.rise}: it must lie in 0 to 64")
+        if not 0 <= self.rate < 1:
+            raise RequestError(f"rate is {self.rate}: it must be at least 0 and below 1")
+
+    def start(self) -> State:
+        return self.most, 0.0, 0.0
+
+    def budget(self, state: State) -> Budget:
+        return Budget(state[0], state[0])
+
+    def observe(self, state: State, draft: Draft, verdict: Verdict) -> State:
+        if len(draft) == 1:
+            return state
+        drafted = max(draft.depth) if draft.natural is None else draft.natural
+        long = self.rate * state[1] + (1 - self.rate) * drafted
+        good = self.rate * state[2] + (1 - self.rate) * len(verdict.path)
+        return max(self.least, min(self.most, round(long + self.rise * (good >= long)))), long, good

@@ -1,0 +1,76 @@
+"""As wide a draft as pays at the number of sequences that are being written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Draft
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+@dataclass(frozen=True)
+class InUse:
+    """width: of drafts just now, None before the first round; rounds: how many in a row have asked for another one."""
+
+    width: int | None = None
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class BatchWidth:
+    """Looks the width up by the batch; another one is taken once `patience` rounds in a row have
+    asked for it, so that a batch that swings about a bound does not change it in every round. What
+    a draft costs and brings decides the table beforehand (methods/economics/widths.py), so no
+    budget depends on a clock; only on how many sequences are written, which each round tells it
+    (`joined`).
+
+    widths: (sequences from which on, tokens of a draft), sequences ascending from 1, tokens 0 to 1024; depth: most levels,
+    0 to 64; patience: rounds, at least 1.
+
+    Exact: law, under a verifier whose text does not depend on what was drafted (`match`).
+    Reduces to: `fixed` where there is one width.
+    Source: Scaling Laws for Speculative Decoding (Yan et al., 2025).
+    """
+
+    widths: tuple[tuple[int, int], ...]
+    depth: int = 5
+    patience: int = 3
+
+    def __post_init__(self) -> None:
+        batches = [batch for batch, _ in self.widths]
+        if not batches or batches[0] != 1 or batches != sorted(set(batches)):
+            raise RequestError(
+                f"widths is {self.widths}: its numbers of sequences must begin at 1 and ascend"
+            )
+        for _, width in self.widths:
+            if not 0 <= width <= 1024:
+                raise RequestError(f"widths has {width} tokens: it must lie in 0 to 1024")
+        if not 0 <= self.depth <= 64:
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
+        if self.patience < 1:
+            raise RequestError(f"patience is {self.patience}: it must be at least 1")
+
+    def at(self, sequences: int) -> int:
+        """The width that pays at so many sequences, at least 1."""
+        return [width for batch, width in self.widths if batch <= sequences][-1]
+
+    def start(self) -> InUse:
+        """Nothing is in use yet: the first round takes what pays then."""
+        return InUse()
+
+    def joined(self, state: InUse, sequences: int) -> InUse:
+        """What is in use in a round that so many sequences share. state: of the round before."""
+        wanted = self.at(sequences)
+        if state.width in (None, wanted) or state.rounds + 1 >= self.patience:
+            return InUse(wanted)
+        return InUse(state.width, state.rounds + 1)
+
+    def budget(self, state: InUse) -> Budget:
+        """The most that is drafted then."""
+        width = self.at(1) if state.width is None else state.width
+        return Budget(self.depth if width else 0, width)
+
+    def observe(self, state: InUse, draft: Draft, verdict: Verdict) -> InUse:
+        """What was accepted does not matter: the rates that the table was made of are those of the training."""
+        return state

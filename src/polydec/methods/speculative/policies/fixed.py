@@ -1,0 +1,39 @@
+"""The same budget for every draft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Draft
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """depth: levels of a draft, 0 to 64; nodes: in all, root left out, 0 to 1024, None: as many as depth.
+
+    Exact: law: the budget depends on nothing.
+    Reduces to: plain decoding at depth 0.
+    """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"moved": "it gives the same budget for every draft"}
+    depth: int = 4
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.depth <= 64:
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
+        if self.nodes is not None and not 0 <= self.nodes <= 1024:
+            raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
+
+    def start(self) -> Budget:
+        return Budget(self.depth, self.depth if self.nodes is None else self.nodes)
+
+    def budget(self, state: Budget) -> Budget:
+        return state
+
+    def observe(self, state: Budget, draft: Draft, verdict: Verdict) -> Budget:
+        return state

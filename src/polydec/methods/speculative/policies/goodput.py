@@ -1,0 +1,99 @@
+"""As long a draft as pays, by measured costs and what was accepted so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Draft
+from polydec.methods.economics.calibration import Calibration, bin_of
+from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.goodput import while_it_pays
+from polydec.methods.speculative.loop.types import Budget, Verdict
+
+BINS = 10
+KEPT = 0.97
+
+
+@dataclass(frozen=True)
+class Track:
+    """What a text has taught: by the probability that the draft gave a token, how many were accepted (never written to:
+    each round has a copy); the rate at which first tokens are; tokens and ms, decaying; rounds since the last draft."""
+
+    rates: Calibration
+    first: float
+    tokens: float
+    ms: float
+    idle: int = 0
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Goes on below a token while the next one is expected to save more time than it costs; drafts nothing where even the
+    first does not, but for one round in `explore`.
+
+    A token said to have probability q is accepted with (accepted + trust · q) / (tried + trust), counted over tokens of
+    about the same q; the next one is expected to do as well, with a doubt. An accepted token saves what a token has cost so
+    far; it costs its row in the target's pass and its own time in the draft model.
+
+    costs: measured, for a pass behind `context` tokens; depth: most levels, 0 to 64; trust: above 0; explore: at least 1.
+
+    Exact: law: where a draft stops depends on what was drawn, what is kept does not.
+    Reduces to: plain decoding, but for the exploring rounds, where the draft is never right; `fixed` where nothing costs.
+    Source: Liu et al., "TurboSpec: closed-loop speculation control" (2024), with the confidence of each token.
+    """
+
+    costs: Costs
+    depth: int = 10
+    context: int = 256
+    trust: float = 8.0
+    explore: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.depth <= 64:
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
+        if self.context < 0:
+            raise RequestError(f"context is {self.context}: it must be at least 0")
+        if not self.trust > 0.0:
+            raise RequestError(f"trust is {self.trust}: it must be above 0")
+        if self.explore < 1:
+            raise RequestError(f"explore is {self.explore}: it must be at least 1")
+
+    def start(self) -> Track:
+        return Track(Calibration(BINS, self.trust), 0.5, 10.0, 10.0 * self._pass(0))
+
+    def budget(self, state: Track) -> Budget:
+        worth = state.ms / state.tokens
+        if state.first * worth <= self._row(0) and state.idle + 1 < self.explore:
+            return Budget(0, 0)
+        go_on = while_it_pays(
+            lambda q: state.rates.chance(bin_of(q, BINS), q), state.first, worth, self._row
+        )
+        return Budget(self.depth, self.depth, go_on=go_on, graded=True)
+
+    def observe(self, state: Track, draft: Draft, verdict: Verdict) -> Track:
+        got, rates, first = len(verdict.path), state.rates.copy(), state.first
+        drafted = sum(map(len, draft.children))
+        accepted = set(verdict.path)
+        for node in (0, *verdict.path):
+            for c in draft.children[node]:
+                q = 1.0 if draft.chance is None else draft.chance[c]
+                rates.observe(bin_of(q, BINS), c in accepted)
+        if drafted:
+            first += 0.1 * ((got > 0) - first)
+        ms = self._pass(drafted) + max(draft.depth) * self.costs.draft_ms
+        return replace(
+            state,
+            rates=rates,
+            first=first,
+            tokens=KEPT * (state.tokens + got + 1),
+            ms=KEPT * (state.ms + ms),
+            idle=0 if drafted else state.idle + 1,
+        )
+
+    def _pass(self, drafted: int) -> float:
+        return self.costs.share(1 + drafted, 1, self.context)
+
+    def _row(self, drafted: int) -> float:
+        """What one more drafted token costs."""
+        return self._pass(drafted + 1) - self._pass(drafted) + self.costs.draft_ms

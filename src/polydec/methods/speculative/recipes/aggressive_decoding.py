@@ -1,0 +1,70 @@
+"""Input-guided aggressive decoding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Formerly, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.loop.with_source import with_source_text
+
+CARD = Card(
+    name="aggressive-decoding",
+    title="Input-guided aggressive decoding",
+    summary="Copies the prompt's text on and on, and finds its place again after each departure from it.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Ge, Xia, Sun, Chen, Wei, Lossless acceleration for seq2seq generation with aggressive decoding, 2022 "
+    "(input-guided; the generalised form needs an encoder-decoder)",
+    reduces_to="plain where the output shares no token with the source",
+    parent="plain",
+    home="grammar correction and code edits",
+    aliases=("input-guided aggressive decoding",),
+    arxiv="2205.10350",
+    published="7 to 9 times on grammatical error correction and simplification, over a Transformer-big with "
+    "beam 5",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    start: Annotated[
+        int, "where the source begins in the prompt, in tokens (negative: from its end)"
+    ] = 0,
+    stop: Annotated[
+        int | None, "where it ends (negative: from the prompt's end), none: with the prompt"
+    ] = None,
+    near: Annotated[
+        bool,
+        "after a departure, look near the place that was left (ours), else for what is unambiguous (as published)",
+    ] = True,
+    eager: Annotated[
+        bool,
+        "begin with the source's first token: for a span that is just the text to be rewritten",
+    ] = False,
+    block: Annotated[int, Within(1, 64), "most tokens of a copy"] = 10,
+    cost_aware: Annotated[
+        bool,
+        Formerly("thrift"),
+        "feed only what is worth its rows by the costs measured here (as published: false)",
+    ] = True,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.cost_aware import CostAware
+    from polydec.methods.speculative.drafters.input_guided import InputGuided
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    end = len(kit.source) if stop is None and kit.source else stop  # a source of its own: all of it
+    drafter = with_source_text(InputGuided(start, end, near, eager, block), kit.source)
+    return Speculative(
+        kit.target,
+        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
+        Match(),
+        Fixed(block),
+    )

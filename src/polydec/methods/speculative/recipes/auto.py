@@ -1,0 +1,92 @@
+"""Choose by goodput, step by step, what to draft and how much."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.loop.with_source import with_source_text
+
+CARD = Card(
+    name="auto",
+    title="Goodput",
+    source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
+    summary="Of what copies, counts and trained drafters propose, feeds what is worth its rows here, or nothing.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    parent="plain",
+    home="wherever a pass takes a millisecond: never slower than plain",
+    reduces_to="plain where every further row costs more than the token it may bring",
+    aliases=("goodput", "turbospec", "smartspec"),
+    arxiv="2406.14066",
+)
+
+
+RIGHT = 0.2
+"""How often a draft model is supposed to be right where copies and counts say little: zoo:smollm2-draft is in a third of all
+steps. A text is too short to find out, and trying took a twentieth of the speed."""
+
+LONG_MS = 10.0
+"""From a pass of this length on Token Recycling pays beside copies and counts: it brings about a fiftieth more tokens a pass,
+and takes 0.3 ms of each, for itself and for rows of the law that nobody else reads."""
+
+
+def build(
+    kit: Kit,
+    *,
+    depth: Annotated[int, Within(0, 64), "most levels of a draft"] = 12,
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 32,
+    wide: Annotated[
+        bool | None,
+        "weigh Token Recycling too; none: where four rows cost less than 1.5 passes, and a pass 10 ms or more",
+    ] = None,
+    ask: Annotated[
+        bool | None,
+        "ask the draft model too; none: where there is one, rows cost as little, and it pays",
+    ] = None,
+    states: Annotated[
+        bool, "ask what was trained on the model's states too, where its levels pay"
+    ] = False,
+) -> Decoder:
+    from polydec.laws.shapers.greedy import Greedy
+    from polydec.laws.targets.shaped import Shaped
+    from polydec.methods.speculative.drafters import trained_tree
+    from polydec.methods.speculative.drafters.copy_ngram_mixture import CopyNGramMixture
+    from polydec.methods.speculative.drafters.cost_aware import CostAware
+    from polydec.methods.speculative.drafters.merged_tree import MergedTree
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.drafters.priced_tree import PricedTree
+    from polydec.methods.speculative.drafters.recycling import Recycling
+    from polydec.methods.speculative.drafters.suffix import Suffix
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.best_first import BestFirst
+    from polydec.methods.speculative.trees.chain import Chain
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.ngrams import NGrams
+
+    rows_are_cheap, table, copies = (
+        kit.costs.share(4) < 1.5 * kit.costs.share(1),
+        kit.find(NGrams),
+        Suffix(floor=0.05),
+    )
+    free = with_source_text(
+        copies if table is None else CopyNGramMixture(copies, table), kit.source
+    )
+    noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS if wide is None else wide
+    free = MergedTree((free, Recycling())) if noted else free
+    asked = (
+        rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT)
+        if ask is None
+        else ask
+    )
+    paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
+    grown = BestFirst(trained_tree.WIDTH, trained_tree.TIPS)
+    tree = PricedTree.by_costs(trained_tree.need(kit, grown), kit.costs) if states else None
+    drafter = CostAware(free, paid if tree is None else None, kit.costs, lasting=False, tree=tree)
+    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

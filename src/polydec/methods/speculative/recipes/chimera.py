@@ -1,0 +1,54 @@
+"""Chimera: one layer over the target's states and codes of the last three tokens, and a head for each token ahead."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit, Trained
+
+CARD = Card(
+    name="chimera",
+    title="Chimera",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    summary="A layer over all true states and the codes of the last three tokens; drafted tokens enter as codes.",
+    source="Zeng et al., Chimera: a lossless decoding method for accelerating LLM inference by fusing all tokens, 2024",
+    reduces_to="plain at depth 0",
+    parent="medusa",
+    home="a target that is used long enough to train the layer for it",
+    needs=(Trained("chimera"),),
+    needs_training=True,
+    arxiv="2402.15758",
+    published="2.7 times plain decoding on average (Vicuna 7B and 13B, LLaMA-2)",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    prompt: Annotated[
+        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
+    ] = True,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
+    from polydec.methods.speculative.drafters.eagle import FromEagle
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.ranked import Ranked
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.chimera import Chimera
+
+    kit.read_prompt(CARD.name, prompt, "set prompt=false")
+    chimera = kit.need(Chimera)
+    drafter = FromEagle(chimera, Ranked.of(chimera.rates, nodes), prompt)
+    drafter = worth_its_cost(drafter, chimera.share, kit.costs) if cost_aware else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(chimera.depth, nodes))

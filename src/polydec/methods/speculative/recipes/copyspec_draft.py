@@ -1,0 +1,53 @@
+"""CopySpec over a draft model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.speculative.loop.with_source import with_source_text
+
+CARD = Card(
+    name="copyspec-draft",
+    title="CopySpec over a draft model",
+    summary="Copies where the last few tokens stood in the conversation before; elsewhere a cheap model drafts.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Dumitru et al., CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality, 2025",
+    reduces_to="draft-model with block 0",
+    parent="draft-model",
+    home="later turns of a chat that repeat what was said",
+    needs=(DRAFT,),
+    published="49 % faster on average than the draft model alone, on the second turn of MT-Redundant",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    gamma: Annotated[int, Within(1, 16), "tokens that must match"] = 3,
+    block: Annotated[int, Within(0, 64), "tokens copied"] = 10,
+    depth: Annotated[int, Within(0, 64), "tokens that the model drafts a pass"] = 3,
+    first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = True,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.capped import Capped
+    from polydec.methods.speculative.drafters.copying import Copying
+    from polydec.methods.speculative.drafters.first_of import FirstOf
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.chain import Chain
+    from polydec.methods.speculative.verifiers.exact import Exact
+
+    drafter = FirstOf(
+        (
+            with_source_text(Copying(gamma, block, first), kit.source),
+            Capped(FromModel(kit.drafting, Chain()), depth),
+        )
+    )
+    return Speculative(kit.target, drafter, Exact(), Fixed(max(block, depth)))

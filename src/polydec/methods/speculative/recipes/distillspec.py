@@ -1,0 +1,45 @@
+"""DistillSpec's lenient acceptance: a draft passes more often than the model's law allows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Above, AtMost, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="distillspec",
+    title="DistillSpec with lenience",
+    summary="A drawn token passes with probability p / (lenience q): more of a distilled draft stands, off the model's law.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Zhou et al., DistillSpec: improving speculative decoding via knowledge distillation, 2023",
+    reduces_to="draft-model at lenience 1, and under greedy laws",
+    parent="draft-model",
+    home="sampling where speed counts more than the model's own law; `polydec train draft` distils the draft",
+    needs=(DRAFT,),
+    aliases=("lenience", "lenient speculative sampling", "lossy speculative decoding"),
+    arxiv="2310.08461",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 5,
+    lenience: Annotated[
+        float, Above(0), AtMost(1), "a token passes with probability p / (lenience q); 1: exact"
+    ] = 0.5,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.chain import Chain
+    from polydec.methods.speculative.verifiers.lenient import Lenient
+
+    drafter = FromModel(kit.drafting, Chain())
+    return Speculative(kit.target, drafter, Lenient(lenience), Fixed(depth))

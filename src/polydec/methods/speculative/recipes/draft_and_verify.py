@@ -1,0 +1,63 @@
+"""Draft & Verify: the target without some of its attentions and MLPs drafts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import LAYERS, Kit
+
+CARD = Card(
+    name="draft-and-verify",
+    title="Draft & Verify self-speculation",
+    summary="The target drafts without some attentions and MLPs, and stops where it is less sure than a threshold that adapts.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Zhang et al., Draft & verify: lossless large language model acceleration via self-speculative decoding, 2023",
+    reduces_to="plain at depth 0",
+    parent="plain",
+    home="large models without a draft",
+    needs=(LAYERS,),
+    aliases=(
+        "layer-skip",
+        "draft & verify",
+        "self-speculation",
+        "self-speculative decoding by skipping",
+    ),
+    arxiv="2309.08168",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    skip: Annotated[
+        str | None,
+        "what does not draft, such as 3,5a,7m: layer 3, attention of 5, MLP of 7; none: every second layer",
+    ] = None,
+    depth: Annotated[int, Within(0, 64), "longest draft"] = 12,
+    threshold: Annotated[
+        float, Within(0, 1), "first threshold of a token's draft probability"
+    ] = 0.8,
+    rate: Annotated[float, Within(0, 1), "acceptance rate to hold"] = 0.9,
+) -> Decoder:
+    from polydec.methods.economics.depth import halves, kept_layers, left
+    from polydec.methods.speculative.drafters.self_speculative import SelfSpeculative
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.threshold import Threshold
+    from polydec.methods.speculative.trees.chain import Chain
+    from polydec.methods.speculative.verifiers.exact import Exact
+
+    L = kit.target.layers
+    run = (
+        (kept_layers(L, 2.0, even=True), frozenset[int]())
+        if skip is None
+        else left(halves(skip, L), L)
+    )
+    return Speculative(
+        kit.target, SelfSpeculative(Chain(), *run), Exact(), Threshold(threshold, rate, depth)
+    )

@@ -1,0 +1,45 @@
+"""Speculative sampling that stops where the draft model is unsure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="draft-model-confidence",
+    title="Speculative sampling, length by confidence",
+    summary="The draft stops after a token that its model held for unlikely.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Leviathan et al., 2023; the confidence threshold of Hugging Face transformers (Assisted generation)",
+    reduces_to="draft-model where threshold is 0",
+    parent="draft-model",
+    home="any text; most where passes over more tokens cost more, as on CPUs",
+    needs=(DRAFT,),
+    aliases=("assisted-generation-confidence",),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float, Within(0, 1), "least probability of a token that the draft goes on after"
+    ] = 0.4,
+    depth: Annotated[int, Within(0, 64), "longest draft"] = 8,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.confidence import Confidence
+    from polydec.methods.speculative.trees.chain import Chain
+    from polydec.methods.speculative.verifiers.exact import Exact
+
+    return Speculative(
+        kit.target, FromModel(kit.drafting, Chain()), Exact(), Confidence(threshold, depth)
+    )

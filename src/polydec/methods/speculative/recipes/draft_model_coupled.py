@@ -1,0 +1,39 @@
+"""Drafter-invariant speculative sampling."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="draft-model-coupled",
+    title="Drafter-invariant speculative sampling",
+    summary="Draft and target draw with the same noise at each position: the text of a seed does not depend on the draft.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Daliri, Musco, Suresh, Coupling without communication and drafter-invariant speculative decoding, 2024",
+    reduces_to="draft-model where the target is greedy",
+    parent="plain",
+    home="sampling where a text must be reproducible under any draft",
+    needs=(DRAFT,),
+    aliases=("drafter-invariant", "gumbel-coupling"),
+    arxiv="2408.07978",
+)
+
+
+def build(
+    kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.coupled_chain import CoupledChain
+    from polydec.methods.speculative.verifiers.coupled import Coupled
+
+    return Speculative(kit.target, FromModel(kit.drafting, CoupledChain()), Coupled(), Fixed(depth))

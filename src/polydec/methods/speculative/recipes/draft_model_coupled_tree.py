@@ -1,0 +1,48 @@
+"""Drafter-invariant speculative sampling with a token tree."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Length, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="draft-model-coupled-tree",
+    title="Drafter-invariant speculative sampling with a token tree",
+    summary="At each node the draft proposes the tokens that come first under the noise that the target will draw with.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Daliri, Musco, Suresh, Coupling without communication and drafter-invariant speculative decoding, 2024; "
+    "Kool et al., Stochastic beams and where to find them, 2019",
+    reduces_to="draft-model-coupled where every level has one child",
+    parent="draft-model-coupled",
+    home="sampling where a text must be reproducible under any draft",
+    needs=(DRAFT,),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    levels: Annotated[
+        tuple[int, ...],
+        Length(1, 16),
+        Within(1, 16),
+        "children of each node, level by level, such as 2,1,1",
+    ] = (2, 1, 1),
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.coupled_static import CoupledStatic
+    from polydec.methods.speculative.verifiers.coupled import Coupled
+
+    return Speculative(
+        kit.target, FromModel(kit.drafting, CoupledStatic(levels)), Coupled(), Fixed(64, nodes)
+    )

@@ -1,0 +1,45 @@
+"""Speculative sampling with drafts as long as pay."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="draft-model-goodput",
+    title="Speculative sampling with drafts as long as pay",
+    summary="Drafts while the next token is expected to save more time than it costs by the costs measured here, or nothing.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
+    reduces_to="plain, but for exploring rounds, where the draft is never right",
+    parent="draft-model",
+    home="text of changing difficulty, machines on which no one length is best",
+    needs=(DRAFT,),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    depth: Annotated[int, Within(0, 64), "most tokens of a draft"] = 10,
+    explore: Annotated[int, AtLeast(1), "rounds without a draft after which one is tried"] = 16,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.goodput import Goodput
+    from polydec.methods.speculative.trees.chain import Chain
+    from polydec.methods.speculative.verifiers.exact import Exact
+
+    return Speculative(
+        kit.target,
+        FromModel(kit.drafting, Chain()),
+        Exact(),
+        Goodput(kit.costs, depth, explore=explore),
+    )

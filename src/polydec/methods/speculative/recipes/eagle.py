@@ -1,0 +1,56 @@
+"""EAGLE: a one-layer network drafts the target's states, and the target's own head their tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit, Trained
+
+CARD = Card(
+    name="eagle",
+    title="EAGLE",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    summary="One layer, with a cache of its own, makes the next state of the target's state and the token behind it.",
+    source="Li et al., EAGLE: speculative sampling requires rethinking feature uncertainty, 2024",
+    reduces_to="plain at depth 0",
+    parent="hydra",
+    home="a target that is used long enough to train the layer for it",
+    needs=(Trained("eagle"),),
+    needs_training=True,
+    aliases=("eagle-1",),
+    arxiv="2401.15077",
+    published="3 times plain decoding (Vicuna-13B), 1.6 times Medusa",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, Within(1, 16), "levels"] = 4,
+    prompt: Annotated[
+        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
+    ] = True,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
+    from polydec.methods.speculative.drafters.eagle import FromEagle
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.ranked import Ranked
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.eagle import Eagle
+
+    kit.read_prompt(CARD.name, prompt, "set prompt=false")
+    eagle = kit.need(Eagle)
+    drafter = FromEagle(eagle, Ranked.of(eagle.rates, nodes, depth), prompt)
+    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

@@ -1,0 +1,46 @@
+"""A draft model's likeliest paths."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="eagle-2-tree",
+    title="EAGLE-2's tree over a draft model",
+    summary="The draft model's likeliest paths are proposed with certainty, the likeliest nodes of all that it looked at.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Li et al., EAGLE-2: faster inference of language models with dynamic draft trees, 2024 (the tree)",
+    reduces_to="draft-model under greedy laws at width 1",
+    parent="draft-model",
+    home="greedy decoding, and sampling at low temperature",
+    needs=(DRAFT,),
+    aliases=("draft-model-best-first", "eagle-2's tree", "dynamic draft tree"),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    width: Annotated[
+        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+    ] = 3,
+    nodes: Annotated[int, Within(0, 1024), "tokens of a tree"] = 6,
+    depth: Annotated[int, Within(0, 64), "levels"] = 4,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.best_first import BestFirst
+    from polydec.methods.speculative.verifiers.match import Match
+
+    return Speculative(
+        kit.target, FromModel(kit.drafting, BestFirst(width)), Match(), Fixed(depth, nodes)
+    )

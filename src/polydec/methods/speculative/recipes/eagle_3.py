@@ -1,0 +1,58 @@
+"""EAGLE-3: a layer that reads states of several depths and is trained on its own output."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import LAYERS, Kit, Trained
+
+CARD = Card(
+    name="eagle-3",
+    title="EAGLE-3",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    summary="One layer reads states of several depths, trained on its own output, a head over some tokens; EAGLE-2's tree.",
+    source="Li et al., EAGLE-3: scaling up inference acceleration of large language models via training-time test, 2025",
+    reduces_to="plain at depth 0",
+    parent="eagle-2",
+    home="a target that is used long enough to train the layer for it",
+    needs=(LAYERS, Trained("eagle-3")),
+    needs_training=True,
+    arxiv="2503.01840",
+    published="5.6 times plain decoding, 1.8 times EAGLE (Vicuna-13B)",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    width: Annotated[
+        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+    ] = 4,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, Within(1, 16), "levels"] = 5,
+    prompt: Annotated[
+        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
+    ] = True,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
+    from polydec.methods.speculative.drafters.eagle import FromEagle
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.best_first import BestFirst
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.eagle3 import Eagle3
+
+    kit.read_prompt(CARD.name, prompt, "set prompt=false")
+    eagle = kit.need(Eagle3)
+    drafter = FromEagle(eagle, BestFirst(width), prompt)
+    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

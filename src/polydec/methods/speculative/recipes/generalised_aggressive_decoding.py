@@ -1,0 +1,47 @@
+"""Generalised aggressive decoding: a block drafter fills gaps behind the text, and the model verifies them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit, Trained
+
+CARD = Card(
+    name="generalised-aggressive-decoding",
+    title="Generalised aggressive decoding",
+    summary="A network trained for it fills a block of gaps behind the text in one pass; the model keeps what it agrees with.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Ge, Xia, Sun, Chen, Wei, Lossless acceleration for seq2seq generation with aggressive decoding, 2022 "
+    "(the generalised form)",
+    reduces_to="plain where nothing is accepted",
+    parent="plain",
+    home="text that is made of a source: repair, translation, summaries",
+    needs=(Trained("block-drafter"),),
+    needs_training=True,
+    aliases=("gad", "generalized aggressive decoding", "speculative decoding for seq2seq"),
+    published="3 to 5 times on WMT14 English-German, WMT16 English-Romanian and summarisation, at equal quality",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    block: Annotated[
+        int | None, Within(1, 64), "gaps of a pass, none: as trained (published: 25)"
+    ] = None,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.block_filled import BlockFilled
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.block_drafter import BlockDrafter
+
+    trained = kit.need(BlockDrafter)
+    drafter = BlockFilled(trained, kit.source, block)
+    return Speculative(kit.target, drafter, Match(), Fixed(block or trained.block))

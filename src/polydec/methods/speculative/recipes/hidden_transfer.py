@@ -1,0 +1,54 @@
+"""Hidden Transfer: states of a middle layer, moved on by trained maps, finish the target's own pass as guesses."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import LAYERS, Kit, Trained
+
+NEED = Trained(
+    "probes", "transferred states (hidden-transfer)", lambda probes: probes.maps is not None
+)
+CARD = Card(
+    name="hidden-transfer",
+    title="Hidden Transfer",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    summary="At a middle layer trained maps make states of the next tokens, which ride through the rest of the target's pass.",
+    source="Wu et al., Parallel decoding via hidden transfer for lossless large language model acceleration, 2024",
+    reduces_to="plain without rows for probes",
+    parent="medusa",
+    home="rows that cost little, and a target whose layers can run alone",
+    needs=(NEED, LAYERS),
+    needs_training=True,
+    aliases=("pseudo hidden states",),
+    arxiv="2404.12022",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 8,
+    rows: Annotated[int, Within(1, 256), "tokens and probes fed beside the root"] = 24,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
+    from polydec.methods.speculative.drafters.probes import FromProbes
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.ranked import Ranked
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.probes import Probes
+
+    probes = kit.need(Probes, NEED.which)
+    drafter = FromProbes(probes, Ranked.of(probes.rates, nodes), rows)
+    drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(2 * len(probes), rows))

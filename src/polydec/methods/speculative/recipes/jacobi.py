@@ -1,0 +1,35 @@
+"""Jacobi decoding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="jacobi",
+    title="Jacobi decoding",
+    summary="Guesses a block of tokens at once and lets every pass correct all of them.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Santilli et al., Accelerating transformer inference for translation via parallel decoding, 2023",
+    reduces_to="plain where no guess comes true",
+    parent="plain",
+    home="text whose next tokens hardly depend on each other; rarely more than a few per cent alone",
+    aliases=("parallel-jacobi",),
+    arxiv="2305.10427",
+)
+
+
+def build(kit: Kit, *, block: Annotated[int, Within(1, 64), "tokens guessed"] = 4) -> Decoder:
+    from polydec.methods.speculative.drafters.jacobi import Jacobi
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    return Speculative(kit.target, Jacobi(block), Match(), Fixed(block))

@@ -1,0 +1,50 @@
+"""Judge decoding: drafted tokens that the target would not have written are kept where a probe finds them right."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit, Trained
+
+CARD = Card(
+    name="judge-decoding",
+    title="Judge decoding",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    summary="A probe on the target's state after each drafted token keeps right ones that the target would have put otherwise.",
+    source="Bachmann et al., Judge decoding: faster speculative sampling requires going beyond model alignment, 2025",
+    reduces_to="a greedy chain of the draft under match at threshold 1",
+    parent="draft-model",
+    home="a strong draft, and answers of which only the result counts",
+    needs=(DRAFT, Trained("judge")),
+    needs_training=True,
+    aliases=("judge",),
+    arxiv="2501.19309",
+    published="19.7 tokens accepted in place of 6.3; up to 9 times plain decoding, about 3.9 times in an "
+    "optimised engine (Llama 8B and 405B)",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    threshold: Annotated[float, Within(0, 1), "chance above which a token is kept"] = 0.5,
+    depth: Annotated[int, Within(1, 64), "tokens drafted a pass"] = 10,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.drafters.with_states import WithStates
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.ranked import Ranked
+    from polydec.methods.speculative.verifiers.judged import Judged
+    from polydec.models.learned.kinds.judge import Judge
+
+    judge, ends = kit.need(Judge), frozenset(kit.target.vocab.eos)
+    chain = Ranked(tuple((0,) * n for n in range(1, depth + 1)))
+    drafter = WithStates(FromModel(kit.drafting, chain))
+    return Speculative(kit.target, drafter, Judged(judge, threshold, ends), Fixed(depth))

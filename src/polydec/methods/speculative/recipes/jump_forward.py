@@ -1,0 +1,51 @@
+"""Jump-forward decoding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.loop.with_source import with_source_text
+
+CARD = Card(
+    name="jump-forward",
+    title="Jump-forward decoding",
+    summary="Proposes the tokens that a constraint leaves no choice about; elsewhere, if asked, what stands in the prompt.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Zheng et al., SGLang: efficient execution of structured language model programs, 2024 (here verified)",
+    reduces_to="plain without a constraint",
+    parent="plain",
+    home="JSON with long keys, templates: text that a constraint dictates in part",
+    aliases=("forced tokens", "fast-forward", "jump forward decoding"),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    depth: Annotated[int, Within(0, 64), "most tokens a draft may hold"] = 16,
+    lookup: Annotated[
+        int, Within(0, 64), Note("0: none"), "tokens copied from earlier text where none is forced"
+    ] = 0,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.capped import Capped
+    from polydec.methods.speculative.drafters.first_of import FirstOf
+    from polydec.methods.speculative.drafters.forced import Forced
+    from polydec.methods.speculative.drafters.lookup import Lookup
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    drafter = FirstOf(
+        (
+            Forced(kit.target.vocab, kit.language),
+            Capped(with_source_text(Lookup(), kit.source), lookup),
+        )
+    )
+    return Speculative(kit.target, drafter, Match(), Fixed(depth))

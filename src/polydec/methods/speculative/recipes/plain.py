@@ -1,0 +1,32 @@
+"""Plain decoding."""
+
+from __future__ import annotations
+
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+
+CARD = Card(
+    name="plain",
+    title="Plain decoding",
+    summary="One token a pass, drawn from the target's law: what every other method is measured against.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="the definition of an autoregressive law",
+    reduces_to="itself",
+    aliases=("autoregressive", "greedy", "sampling", "vanilla"),
+    unexercised=dict.fromkeys(
+        ("drafted", "accepted", "rejected"), "plain decoding writes each token by itself"
+    ),
+)
+
+
+def build(kit: Kit) -> Decoder:
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    return Speculative(kit.target, Nothing(), Match(), Fixed(0))

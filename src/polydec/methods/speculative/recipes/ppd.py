@@ -1,0 +1,69 @@
+"""PPD: trained prompt tokens behind every drafted token make the target itself guess ahead."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit, Trained
+
+NEED = Trained("probes", "prompt tokens (ppd)", lambda probes: probes.maps is None)
+CARD = Card(
+    name="ppd",
+    title="PPD",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    summary="A few trained prompt tokens ride behind every drafted token in the target's own pass and guess what follows.",
+    source="Chen et al., Hardware-aware parallel prompt decoding for memory-efficient acceleration of LLM inference, 2024",
+    reduces_to="plain without rows for probes",
+    parent="medusa",
+    home="rows that cost little, and no memory for further weights",
+    needs=(NEED,),
+    needs_training=True,
+    aliases=("parallel prompt decoding", "prompt tokens"),
+    arxiv="2405.18628",
+    published="up to 2.49 times plain decoding; 1.22 times on top of a draft model",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree, unless by_state"] = 8,
+    rows: Annotated[int, Within(1, 256), "tokens and probes fed beside the root, at most"] = 24,
+    by_state: Annotated[
+        bool,
+        "a tree for each number of levels that have guesses, by the Markov chain of these (as published); false: one tree",
+    ] = False,
+    hardware_aware: Annotated[
+        bool, "by_state with so many rows as pay by the costs measured here (as published)"
+    ] = False,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
+) -> Decoder:
+    from polydec.methods.economics import state_trees
+    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
+    from polydec.methods.speculative.drafters.probes import FromProbes
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.ranked import Ranked
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.models.learned.kinds.probes import Probes
+
+    probes = kit.need(Probes, NEED.which)
+    rates = tuple(tuple(level) for level in probes.rates)
+    fitted = state_trees.sized(rates, rows, kit.costs) if hardware_aware else None
+    made = fitted or (state_trees.best(rates, rows) if by_state else ())
+    drafter = FromProbes(
+        probes,
+        Ranked.of(rates, nodes),
+        rows,
+        tuple((masks, Ranked(masks.paths or ((0,),))) for masks in made),
+    )
+    drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(2 * len(probes), rows))

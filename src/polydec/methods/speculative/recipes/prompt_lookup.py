@@ -1,0 +1,66 @@
+"""Prompt lookup decoding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Formerly, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.loop.with_source import with_source_text
+
+CARD = Card(
+    name="prompt-lookup",
+    title="Prompt lookup decoding",
+    summary="Finds the last few tokens earlier in the text and proposes what followed them there.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Saxena, Prompt lookup decoding, 2023",
+    reduces_to="plain where no n-gram of the text comes back",
+    parent="plain",
+    home="text that copies from its prompt: edits, summaries, code",
+    aliases=("pld", "ngram", "prompt-lookup-decoding"),
+    published="2 to 4 times plain decoding where answers repeat their prompt; by others on Spec-Bench 1.66 "
+    "times, 1.75 tokens a pass, summaries 2.66 times (Vicuna-7B, one A100)",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    max_ngram: Annotated[int, Within(1, 16), "longest run of tokens that is looked up"] = 8,
+    min_ngram: Annotated[
+        int, AtLeast(1), "shortest run of tokens that is looked up, at most max_ngram"
+    ] = 1,
+    depth: Annotated[int, Within(0, 64), "most tokens a draft may hold"] = 10,
+    growth: Annotated[
+        int,
+        Within(0, 16),
+        "tokens copied for each token that matched (0: always depth, as published)",
+    ] = 2,
+    loop: Annotated[
+        bool, "a copy that reaches the end of the text goes on from its own start"
+    ] = True,
+    first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = False,
+    cost_aware: Annotated[
+        bool,
+        Formerly("thrift"),
+        "feed only what is worth its rows by the costs measured here (as published: false)",
+    ] = True,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.cost_aware import CostAware
+    from polydec.methods.speculative.drafters.lookup import Lookup
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    drafter = with_source_text(Lookup(max_ngram, min_ngram, first, loop, growth), kit.source)
+    return Speculative(
+        kit.target,
+        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
+        Match(),
+        Fixed(depth),
+    )

@@ -1,0 +1,53 @@
+"""Generalised aggressive decoding with relaxed verification: drafted tokens near the likeliest are kept."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit, Trained
+
+CARD = Card(
+    name="relaxed-aggressive-decoding",
+    title="Relaxed aggressive decoding",
+    summary="A block drafter's tokens are kept where they stand among the model's likeliest ones, near the first.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Ge, Xia, Sun, Chen, Wei, Lossless acceleration for seq2seq generation with aggressive decoding, 2022 "
+    "(the generalised form, relaxed)",
+    reduces_to="generalised-aggressive-decoding at top 1 for greedy text, and where a request has a constraint",
+    parent="generalised-aggressive-decoding",
+    home="text that may be put in several ways: translation, summaries",
+    needs=(Trained("block-drafter"),),
+    needs_training=True,
+    aliases=("gad++", "gad-plus-plus"),
+    published="faster than the strict form at equal quality on WMT14 English-German and WMT16 English-Romanian",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    block: Annotated[
+        int | None, Within(1, 64), "gaps of a pass, none: as trained (published: 25)"
+    ] = None,
+    top: Annotated[int, AtLeast(1), "of the model's likeliest tokens so many may stand"] = 5,
+    tolerance: Annotated[
+        float, AtLeast(0), "how far below the likeliest, in nats of log-probability"
+    ] = 3.0,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.block_filled import BlockFilled
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.verifiers.near_best import NearBest
+    from polydec.models.learned.kinds.block_drafter import BlockDrafter
+
+    trained = kit.need(BlockDrafter)
+    drafter = BlockFilled(trained, kit.source, block, True)
+    verifier = NearBest(top, tolerance) if kit.language is None else Match()
+    return Speculative(kit.target, drafter, verifier, Fixed(block or trained.block))

@@ -1,0 +1,49 @@
+"""A token tree of draws without replacement."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Length, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="rsd-c",
+    title="Recursive speculative decoding, constant branching",
+    summary="Siblings are drawn without replacement, so none is tried twice, and rejection knows what is left of the draft.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Jeon et al., Recursive speculative decoding: accelerating LLM inference via sampling without replacement, 2024",
+    reduces_to="draft-model where every level has one child",
+    parent="specinfer",
+    home="sampling, where passes over several tokens cost little more than one",
+    needs=(DRAFT,),
+    aliases=("draft-model-tree", "recursive speculative decoding", "constant branching"),
+    arxiv="2402.14160",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    levels: Annotated[
+        tuple[int, ...],
+        Length(1, 16),
+        Within(1, 16),
+        "children of each node, level by level, such as 2,1,1",
+    ] = (2, 1, 1),
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.static import Static
+    from polydec.methods.speculative.verifiers.exact import Exact
+
+    return Speculative(
+        kit.target, FromModel(kit.drafting, Static(levels)), Exact(), Fixed(64, nodes)
+    )

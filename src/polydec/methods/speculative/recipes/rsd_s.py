@@ -1,0 +1,42 @@
+"""Whole paths drawn without replacement."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="rsd-s",
+    title="Recursive speculative decoding, stochastic beam",
+    summary="A stochastic beam draws whole paths without replacement: branches that became unlikely end early.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Jeon et al., Recursive speculative decoding: accelerating LLM inference via sampling without replacement, 2024",
+    reduces_to="draft-model at width 1",
+    parent="rsd-c",
+    home="sampling, where passes over several tokens cost little more than one",
+    needs=(DRAFT,),
+    aliases=("stochastic beam",),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    width: Annotated[int, Within(1, 64), "paths drawn"] = 2,
+    depth: Annotated[int, Within(0, 64), "levels"] = 3,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.stochastic_beam import StochasticBeam
+    from polydec.methods.speculative.verifiers.exact import Exact
+
+    drafter = FromModel(kit.drafting, StochasticBeam(width))
+    return Speculative(kit.target, drafter, Exact(), Fixed(depth, min(width * depth, 1024)))

@@ -1,0 +1,48 @@
+"""A token tree of independent draws."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Length, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="specinfer",
+    title="SpecInfer",
+    summary="The draft draws several tokens independently at each node; rejection runs through them one after another.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Miao et al., SpecInfer: accelerating LLM serving with tree-based speculative inference and verification, 2023",
+    reduces_to="draft-model where every level has one child",
+    parent="draft-model",
+    home="sampling at high temperature, where passes over several tokens cost little more than one",
+    needs=(DRAFT,),
+    arxiv="2305.09781",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    levels: Annotated[
+        tuple[int, ...],
+        Length(1, 16),
+        Within(1, 16),
+        "children of each node, level by level, such as 2,1,1",
+    ] = (2, 1, 1),
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.trees.static import Static
+    from polydec.methods.speculative.verifiers.exact import Exact
+
+    return Speculative(
+        kit.target, FromModel(kit.drafting, Static(levels, replace=True)), Exact(), Fixed(64, nodes)
+    )

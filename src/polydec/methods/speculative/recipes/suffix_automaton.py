@@ -1,0 +1,63 @@
+"""Suffix automaton decoding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Formerly, Within
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.loop.with_source import with_source_text
+
+CARD = Card(
+    name="suffix-automaton",
+    title="Suffix automaton decoding",
+    summary="Finds the longest run of tokens that stood in the text before and copies on for as long as that looks likely.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Hu et al., SAM decoding: speculative decoding via suffix automaton, 2024; Oliaro et al., SuffixDecoding, 2024",
+    reduces_to="plain where no token of the text comes back",
+    parent="prompt-lookup",
+    home="text that copies in long runs from its prompt or from itself",
+    aliases=("sam-decoding", "sam", "suffix-decoding", "suffixdecoding"),
+    arxiv="2411.10666",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    min_match: Annotated[int, Within(1, 64), "shortest run of tokens that is copied from"] = 1,
+    floor: Annotated[
+        float, Within(0, 1), "go on while the whole copy is right with at least this chance"
+    ] = 0.3,
+    width: Annotated[int, Within(1, 16), "most alternatives after a run"] = 2,
+    depth: Annotated[int, Within(0, 64), "most tokens in a row"] = 16,
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 16,
+    hot: Annotated[
+        bool, "copy from the engine's earlier requests as well: drafts then show what these hold"
+    ] = False,
+    cost_aware: Annotated[
+        bool,
+        Formerly("thrift"),
+        "feed only what is worth its rows by the costs measured here (as published: false)",
+    ] = True,
+) -> Decoder:
+    from polydec.methods.speculative.drafters.automaton import Store
+    from polydec.methods.speculative.drafters.cost_aware import CostAware
+    from polydec.methods.speculative.drafters.suffix import Suffix
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    store = kit.memory.setdefault("store", Store()) if hot else None
+    drafter = with_source_text(Suffix(min_match, floor, width, store=store, add=hot), kit.source)
+    return Speculative(
+        kit.target,
+        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
+        Match(),
+        Fixed(depth, nodes),
+    )

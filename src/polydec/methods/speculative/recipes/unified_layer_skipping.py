@@ -1,0 +1,48 @@
+"""Unified Layer Skipping, alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import LAYERS, Kit
+
+CARD = Card(
+    name="unified-layer-skipping",
+    title="Unified Layer Skipping",
+    summary="The prompt passes every layer, each generated token the same evenly spaced share of them.",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Liu et al., Accelerating inference in large language models with a unified layer skipping strategy, 2024",
+    reduces_to="plain at speed 1",
+    parent="plain",
+    home="models tuned with the same pattern, and a fixed speed to reach",
+    needs=(LAYERS,),
+    arxiv="2404.06954",
+    unexercised=dict.fromkeys(
+        ("drafted", "accepted", "rejected"), "the layers that a token leaves out draft nothing"
+    ),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    speed: Annotated[
+        float, AtLeast(1), "layers of the model for each one that runs (at least two run)"
+    ] = 1.3,
+    even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
+) -> Decoder:
+    from polydec.laws.targets.skipping import Skipping
+    from polydec.methods.economics.depth import kept_layers
+    from polydec.methods.speculative.drafters.nothing import Nothing
+    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.policies.fixed import Fixed
+    from polydec.methods.speculative.verifiers.match import Match
+
+    law = Skipping(kit.target, kept_layers(kit.target.layers, speed, even=even))
+    return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)

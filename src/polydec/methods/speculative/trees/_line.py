@@ -1,0 +1,45 @@
+"""What trees ask of the draft, and the tree that is one path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp
+
+from polydec.core.protocols import Laws, Scores
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.speculative.loop.draws import Pick, drawn
+from polydec.methods.speculative.loop.types import Budget
+
+
+def wanted(budget: Budget) -> Want:
+    """What a tree must see of the draft's scores."""
+    return Want(base=Reads.ROW if budget.graded else Reads.NOTHING)
+
+
+def likeliest(scores: Scores, at: int, k: int, budget: Budget) -> list[tuple[int, float, float]]:
+    """The k likeliest tokens of a row, best first: (token, probability, what to ask the budget's go_on with). A greedy law's
+    own token stands first, the others by the model before shaping, whose probabilities count."""
+    only = scores.certain(at)
+    if only is None:
+        tokens, logp = scores.topk(at, k)
+    else:
+        tokens = (only, *[x for x in scores.base.topk(at, k)[0] if x != only])[:k]
+        logp = scores.base.logp(at, tokens)
+    chances = [exp(logp_x) for logp_x in logp]
+    return [
+        (x, q, q if only is None or budget.graded else 1.0)
+        for x, q in zip(tokens, chances, strict=True)
+    ]
+
+
+async def line(laws: Laws, root: int, budget: Budget, pick: Callable[[int], Pick]) -> Draft:
+    """One path down to the budget's depth, or until its go_on says stop (the token that said so is kept); pick(depth)
+    draws the token of that depth."""
+    draft = Draft.chain(root)
+    for depth in range(1, min(budget.depth, budget.nodes) + 1):
+        scores = await laws.score(draft, wanted(budget))
+        token, draw, law_V, q = drawn(scores, depth - 1, pick(depth), budget.graded)
+        draft = draft.grown(token, depth - 1, draw, law_V, q)
+        if not budget.go_on(depth, q):
+            break
+    return draft

@@ -1,0 +1,88 @@
+"""Expand the likeliest paths of a level, then keep the likeliest nodes of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Laws, Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.methods.economics.tree_builder import TreeBuilder
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._line import likeliest
+from polydec.methods.speculative.trees.greedy_growth import check_width
+
+Node = tuple[float, tuple[int, ...], float]
+"""A candidate: its path's probability, the path's tokens, its own probability."""
+
+
+@dataclass(frozen=True)
+class BestFirst:
+    """At each level the `width` paths that are likeliest under the draft get their `width` likeliest tokens as candidates;
+    of all candidates the budget's nodes with the likeliest paths are proposed, with certainty. One pass of the draft a
+    level. A greedy draft's own token stands first, the others by the model before shaping, whose probabilities count.
+
+    width: 1 to 64; tips: paths that are expanded at each level, 1 to 64, None: as many as `width`. Below a token where the
+    budget's go_on says stop nothing is expanded, and no path is named that is less likely than the budget's floor.
+
+    Exact: law, under any exact verifier: candidates are certain. `match` accepts them as often as can be.
+    Reduces to: the greedy chain at width 1.
+    Source: EAGLE-2 (Li et al., 2024), the dynamic tree; here over any draft model.
+    """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"drawn": "its candidates are certain"}
+    width: int = 4
+    tips: int | None = None
+
+    def __post_init__(self) -> None:
+        check_width(self.width)
+        if self.tips is not None and not 1 <= self.tips <= 64:
+            raise RequestError(f"tips is {self.tips}: it must lie in 1 to 64")
+
+    @property
+    def expands(self) -> tuple[int, int]:
+        """Tokens tried below a path, and paths expanded at each level: for who grows this very tree by other means
+        (methods/speculative/drafters/_states.py)."""
+        return self.width, self.width if self.tips is None else self.tips
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        fed, tips, nodes = Draft.chain(root), [(0, (1.0, (), 1.0))], list[Node]()
+        for depth in range(1, budget.depth + 1):
+            if not tips or not budget.nodes:
+                break
+            scores = await laws.score(fed, Want(base=Reads.ROW))
+            level = [
+                (node, above, at, on)
+                for at, above in tips
+                for node, on in self._below(scores, at, above, depth, budget)
+            ]
+            level.sort(key=lambda item: -item[0][0])
+            nodes += [item[0] for item in level]
+            tips = []
+            for node, _, at, on in level[: self.expands[1]]:
+                if on:
+                    tips.append((len(fed), node))
+                    fed = fed.grown(node[1][-1], at, Draw.CERTAIN, None)
+        nodes.sort(key=lambda node: (-node[0], len(node[1])))
+        return _tree(root, nodes[: budget.nodes])
+
+    def _below(
+        self, scores: Scores, at: int, above: Node, depth: int, budget: Budget
+    ) -> list[tuple[Node, bool]]:
+        """A node's candidates, and whether to go on below each."""
+        return [
+            ((above[0] * q, (*above[1], x), q), budget.go_on(depth, graded))
+            for x, q, graded in likeliest(scores, at, self.width, budget)
+            if q > 0.0 and above[0] * q >= budget.floor
+        ]
+
+
+def _tree(root: int, nodes: list[Node]) -> Draft:
+    """The tree of these paths, which hold every prefix of theirs: level by level, likelier siblings first."""
+    tree, place = TreeBuilder(root), dict[tuple[int, ...], int]({(): 0})
+    for _, path, q in sorted(nodes, key=lambda node: len(node[1])):
+        place[path] = tree.add(place[path[:-1]], path[-1], q)
+    return tree.draft()

@@ -1,0 +1,66 @@
+"""Grow a tree node by node, always where a further child is likeliest to be reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Laws
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._siblings import siblings
+from polydec.methods.speculative.trees.greedy_growth import (
+    accepted,
+    below,
+    check_chances,
+    check_width,
+)
+
+
+@dataclass(frozen=True)
+class BestSlot:
+    """Fills the place of the largest value (see `greedy_growth`, which draws the same children) until the budget's nodes
+    are used up or no place is worth `least`. Up to one pass of the draft for each node: the reference, not the fast way.
+
+    least: 0 to 1; width: most siblings, 1 to 64; floor, fade: 0 to 1.
+
+    Exact: law, under any exact verifier: a child's existence is decided before it is drawn.
+    Reduces to: `chain` where the draft is certain of every token, and at floor 1.
+    Source: DySpec (Xiong et al., 2024), fixed budget.
+    """
+
+    least: float = 0.0
+    width: int = 8
+    floor: float = 0.0
+    fade: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.least <= 1.0:
+            raise RequestError(f"least is {self.least}: it must lie in 0 to 1")
+        check_width(self.width)
+        check_chances(self.floor, self.fade)
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        draft, scores = Draft.chain(root), None
+        here, open_ = rng.at("draft", position), {}
+        places = [(-1.0, 0, 0)] if budget.depth else []  # value, depth of the parent, parent
+        while places and len(draft) <= budget.nodes:
+            value, depth, node = heappop(places)
+            if node not in open_:
+                scores = await laws.score(draft, Want(base=Reads.ROW))
+                open_[node] = siblings(scores, node, here.at(*below(draft, node)), self.width)
+            child = next(open_[node], None)
+            if child is None:
+                continue
+            q = child.q if budget.graded or child.law is not None else 1.0
+            on = depth + 1 < budget.depth and budget.go_on(depth + 1, q)
+            a = accepted(self.floor, self.fade, child.share, len(draft.children[node]))
+            sibling, first = value * (1.0 - a), value * a
+            if sibling < 0.0 and -sibling >= self.least:
+                heappush(places, (sibling, depth, node))
+            if on and first < 0.0 and -first >= self.least:
+                heappush(places, (first, depth + 1, len(draft)))
+            draft = draft.grown(child.token, node, child.draw, child.law, child.q)
+        return draft

@@ -1,0 +1,32 @@
+"""One path, drawn token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.protocols import Laws
+from polydec.core.rng import Rng
+from polydec.core.types import Draft
+from polydec.methods.speculative.loop.draws import categorical
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._line import line
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Draw each token from the draft's law after the ones before it, down to the budget's depth or until its go_on says
+    stop (the token that said so is kept). A greedy draft's token is proposed with certainty, unread.
+
+    Exact: law, under any exact verifier: every node carries the row that it was drawn from.
+    Reduces to: no draft at depth 0.
+    Source: Leviathan et al. (2023); Chen et al. (2023).
+    """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a level has one node"}
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        return await line(
+            laws, root, budget, lambda depth: categorical(rng.at("draft", position, depth))
+        )

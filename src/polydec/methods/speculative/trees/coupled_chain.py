@@ -1,0 +1,35 @@
+"""One path, drawn with the noise that the target will use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.protocols import Laws
+from polydec.core.rng import Rng
+from polydec.core.types import Draft
+from polydec.methods.speculative.loop.draws import Pick
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._line import line
+
+
+@dataclass(frozen=True)
+class CoupledChain:
+    """Each token is the argmax of the draft's row plus the noise of its position, rng.at("token", position): the
+    `coupled` verifier then draws the same token wherever the two laws are close.
+
+    Exact: law, under the `coupled` verifier only, which reads no draft law.
+    Reduces to: a greedy draft under a greedy target.
+    Source: Daliri, Musco, Suresh (2024).
+    """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a level has one node"}
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        def pick(depth: int) -> Pick:
+            return lambda law_V: (
+                rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
+            )
+
+        return await line(laws, root, budget, pick)

@@ -1,0 +1,41 @@
+"""A tree of a fixed shape, drawn with the noise that the target will use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from polydec.core.protocols import Laws
+from polydec.core.rng import Noise, Rng
+from polydec.core.types import Draft, Draw
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees.static import check_levels, filled
+
+
+@dataclass(frozen=True)
+class CoupledStatic:
+    """Every node of level d has the `levels[d]` tokens that come first in its row plus the noise of their position.
+
+    The first k of noise plus log-probabilities are k draws without replacement, likeliest winner first.
+    levels: 1 to 16 counts of 1 to 16. The budget bounds depth and nodes; go_on is asked of every node.
+
+    Exact: law, under the `coupled` verifier only, which reads no draft law.
+    Reduces to: `coupled_chain` where every count is 1.
+    Source: Daliri, Musco, Suresh (2024) for one candidate; Kool et al., "Stochastic beams" (2019), for several.
+    """
+
+    levels: tuple[int, ...] = (2, 1, 1)
+
+    def __post_init__(self) -> None:
+        check_levels(self.levels)
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        noise: dict[int, Noise] = {}  # one a position, whatever the node
+
+        def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
+            if depth not in noise:
+                noise[depth] = rng.at("token", position + depth - 1).noise(len(law_V))
+            return noise[depth].topk(law_V, k)
+
+        return await filled(laws, root, self.levels, budget, Draw.WITHOUT, pick)

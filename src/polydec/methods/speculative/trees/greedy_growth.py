@@ -1,0 +1,109 @@
+"""Grow a tree level by level, wherever a further child is likely enough to be reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Laws, Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._siblings import siblings
+
+
+@dataclass(frozen=True)
+class GreedyGrowth:
+    """A place for a child has a value: the chance that verification tries it, if a drafted token that has share s of what
+    r earlier siblings left of the draft's law is accepted with chance a = (floor + (1 - floor) s) fade^r. The root's first
+    place is worth 1; a child drawn in a place of value v has a first place worth v a below it, and its next sibling one
+    worth v (1 - a). Places worth less than the threshold stay empty. One pass of the draft a level; where the budget's
+    nodes run short, the level's best places are filled first. Whether a child is drawn is decided before it is drawn.
+
+    threshold: above 0, at most 1; about 1 / nodes uses a budget up; width: most siblings, 1 to 64; floor, fade: 0 to 1.
+    Floor 0 and fade 1, as published, hold a token of small probability for as good as lost, and later siblings for as good
+    as first ones. Yet where target and draft are both unsure they may agree, and what a rejection leaves of the target's
+    law is what the draft does not foresee: fitted to what is accepted, trees are deeper and narrower. Below a draw where
+    the budget's go_on says stop nothing is drawn. A greedy draft gives certain children, the likeliest first, and counts
+    their probabilities before shaping.
+
+    Exact: law, under any exact verifier: a child's existence depends on its ancestors, on the siblings before it and on
+    other branches, never on itself.
+    Reduces to: `chain` where the draft is certain of every token, and at floor 1; one level of siblings at depth 1.
+    Source: DySpec (Xiong et al., 2024), threshold variant.
+    """
+
+    threshold: float = 0.1
+    width: int = 8
+    floor: float = 0.0
+    fade: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.threshold <= 1.0:
+            raise RequestError(f"threshold is {self.threshold}: it must be above 0 and at most 1")
+        check_width(self.width)
+        check_chances(self.floor, self.fade)
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        draft, tips = (
+            Draft.chain(root),
+            [(1.0, 0)],
+        )  # nodes that may have children, and what a first one is worth
+        for depth in range(1, budget.depth + 1):
+            if not tips or len(draft) > budget.nodes:
+                break
+            scores = await laws.score(draft, Want(base=Reads.ROW))
+            draft, tips = self._level(draft, tips, scores, depth, budget, rng.at("draft", position))
+        return draft
+
+    def _level(
+        self,
+        draft: Draft,
+        tips: list[tuple[float, int]],
+        scores: Scores,
+        depth: int,
+        budget: Budget,
+        rng: Rng,
+    ) -> tuple[Draft, list[tuple[float, int]]]:
+        places = [
+            (-value, node, 0, siblings(scores, node, rng.at(*below(draft, node)), self.width))
+            for value, node in sorted(tips, key=lambda tip: (-tip[0], tip[1]))
+        ]  # a heap; of one node never two places at once
+        kept: list[tuple[float, int]] = []
+        while places and len(draft) <= budget.nodes:
+            value, node, rank, more = heappop(places)
+            child = next(more, None)
+            if child is None:
+                continue
+            a = accepted(self.floor, self.fade, child.share, rank)
+            q = child.q if budget.graded or child.law is not None else 1.0
+            if -value * a >= self.threshold and budget.go_on(depth, q):
+                kept.append((-value * a, len(draft)))
+            if -value * (1.0 - a) >= self.threshold:
+                heappush(places, (value * (1.0 - a), node, rank + 1, more))
+            draft = draft.grown(child.token, node, child.draw, child.law, child.q)
+        return draft, kept
+
+
+def below(draft: Draft, node: int) -> tuple[int, ...]:
+    """The tokens from the root (left out) to a node: what names its children's draws, in whatever order trees are built."""
+    return tuple(draft.token[i] for i in draft.path_to(node))
+
+
+def accepted(floor: float, fade: float, share: float, rank: int) -> float:
+    """The chance with which a child is taken to be accepted."""
+    return (floor + (1.0 - floor) * share) * fade**rank
+
+
+def check_chances(floor: float, fade: float) -> None:
+    """Raise RequestError unless both lie in 0 to 1."""
+    for name, value in (("floor", floor), ("fade", fade)):
+        if not 0.0 <= value <= 1.0:
+            raise RequestError(f"{name} is {value}: it must lie in 0 to 1")
+
+
+def check_width(width: int) -> None:
+    """Raise RequestError unless a node may have 1 to 64 children."""
+    if not 1 <= width <= 64:
+        raise RequestError(f"width is {width}: it must lie in 1 to 64")

@@ -1,0 +1,68 @@
+"""One path that ends where a trained head expects that some token of it will be rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Laws
+from polydec.core.rng import Rng
+from polydec.core.types import Draft
+from polydec.methods.speculative.loop.draws import categorical, drawn
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._line import wanted
+from polydec.models.learned.kinds.stop_head import StopHead
+
+
+@dataclass(frozen=True)
+class LearnedStop:
+    """Draws as `chain` does, and reads after each pass, from the draft's hidden state, how likely the token that was fed is
+    accepted. Once 1 - the product of these chances is above `threshold`, the token just drawn is the last one.
+
+    The state of a drawn token comes with the pass that draws the next one, so the newest token is never weighed, and a
+    threshold of 0 gives two tokens. `chance` of a node is the head's where it was asked, else the draft's probability.
+
+    head: trained for this draft and its target; threshold: 0 to 1; least: tokens that are drawn in any case, 1 to 64. The
+    budget's depth is the longest draft; where its go_on says stop the draft ends as well.
+
+    Exact: law, under any exact verifier: the length depends on what was drawn before.
+    Reduces to: `chain` at threshold 1.
+    Source: SpecDec++ (Huang et al., 2024).
+    """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a level has one node"}
+    head: StopHead
+    threshold: float = 0.7
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.threshold <= 1.0:
+            raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
+        if not 1 <= self.least <= 64:
+            raise RequestError(f"least is {self.least}: it must lie in 1 to 64")
+
+    @staticmethod
+    def below(depth: int, head: StopHead, threshold: float, least: int) -> LearnedStop:
+        """For drafts of at most `depth` tokens. Raises RequestError where `least` says that none could stop."""
+        if depth >= 0 and not 1 <= least <= max(depth, 1):
+            raise RequestError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
+        return LearnedStop(head, threshold, least)
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        draft, chances, all_ = Draft.chain(root), [1.0], 1.0
+        want = replace(wanted(budget), hidden=True) if self.threshold < 1.0 else wanted(budget)
+        for depth in range(1, min(budget.depth, budget.nodes) + 1):
+            scores = await laws.score(draft, want)
+            hidden_NH = scores.hidden_NH
+            if depth > 1 and hidden_NH is not None:
+                chances[-1] = self.head.chance(hidden_NH[depth - 1])
+                all_ *= chances[-1]
+            pick = categorical(rng.at("draft", position, depth))
+            token, draw, law_V, q = drawn(scores, depth - 1, pick, budget.graded)
+            draft = draft.grown(token, depth - 1, draw, law_V, q)
+            chances.append(q)
+            if not budget.go_on(depth, q) or (depth >= self.least and 1.0 - all_ > self.threshold):
+                break
+        return replace(draft, chance=tuple(chances))

@@ -1,0 +1,75 @@
+"""Grow as long as nodes are left: of each level the likeliest paths whose tokens lie in the nucleus of their law."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Laws, Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._line import likeliest
+
+TRIED = 64
+"""Most tokens of a law that are looked at: no tree of Clover's has more nodes."""
+
+
+@dataclass(frozen=True)
+class Nucleus:
+    """Below each node of a level those tokens are candidates that lie in the nucleus of its law (as few of the likeliest as
+    have `mass` together) and are at least `share` as likely as the likeliest. Of all candidates of the level those with the
+    likeliest paths are taken, with certainty, as many as there are nodes left: where the draft is sure the tree is deep, else
+    wide. One pass of the draft a level. Below a token where the budget's go_on says stop nothing is taken.
+
+    mass: above 0, at most 1; share: 0 to 1.
+
+    Exact: law, under any exact verifier: candidates are certain. `match` accepts them as often as can be.
+    Reduces to: the greedy chain at share 1 (where no two tokens are equally likely).
+    Source: Clover (Xiao et al., 2024), sampling of the token tree.
+    """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"drawn": "its candidates are certain"}
+    mass: float = 0.95
+    share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.mass <= 1.0:
+            raise RequestError(f"mass is {self.mass}: it must be above 0 and at most 1")
+        if not 0.0 <= self.share <= 1.0:
+            raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        draft, tips = Draft.chain(root), [(0, 1.0)]
+        for depth in range(1, budget.depth + 1):
+            left = budget.nodes + 1 - len(draft)
+            if not tips or not left:
+                break
+            scores = await laws.score(draft, Want(base=Reads.ROW))
+            level = [
+                (path * q, q, token, at, budget.go_on(depth, graded))
+                for at, path in tips
+                for token, q, graded in self._candidates(scores, at, left, budget)
+            ]
+            level.sort(key=lambda candidate: -candidate[0])
+            tips = []
+            for path, q, token, at, on in level[:left]:
+                if on:
+                    tips.append((len(draft), path))
+                draft = draft.grown(token, at, Draw.CERTAIN, None, q)
+        return draft
+
+    def _candidates(
+        self, scores: Scores, at: int, left: int, budget: Budget
+    ) -> list[tuple[int, float, float]]:
+        """(token, probability, what to ask go_on with) of a node's candidates, best first; no more than can be drawn."""
+        rows = likeliest(scores, at, min(left, TRIED), budget)
+        kept, seen, top = list[tuple[int, float, float]](), 0.0, max(q for _, q, _ in rows)
+        for row in rows:
+            if seen >= self.mass or row[1] < self.share * top:
+                break
+            kept.append(row)
+            seen += row[1]
+        return [row for row in kept if row[1] > 0.0]

@@ -1,0 +1,94 @@
+"""A tree of a shape that was fixed beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import exp
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.law import probs
+from polydec.core.protocols import Laws
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw
+from polydec.methods.speculative.loop.draws import sure
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._line import wanted
+
+
+@dataclass(frozen=True)
+class Static:
+    """Every node of level d has `levels[d]` children, drawn from the draft's law at that node.
+
+    levels: 1 to 16 counts of 1 to 16; replace: siblings are drawn independently, else without replacement. The budget
+    bounds depth and nodes; below a draw where go_on says stop nothing is drawn. A greedy draft gives one certain child.
+
+    Exact: law, under any exact verifier: a child's existence depends on its ancestors and on counts alone.
+    Reduces to: `chain` where every count is 1.
+    Source: SpecInfer (Miao et al., 2023), independent; recursive speculative decoding (Jeon et al., 2024), without
+    replacement.
+    """
+
+    levels: tuple[int, ...] = (2, 1, 1)
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        check_levels(self.levels)
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        here = rng.at("draft", position)
+
+        def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
+            p_V, child = probs(law_V), here.at(node)
+            return (
+                tuple(child.at(i).categorical(p_V) for i in range(k))
+                if self.replace
+                else child.without_replacement(p_V, k)
+            )
+
+        how = Draw.INDEPENDENT if self.replace else Draw.WITHOUT
+        return await filled(laws, root, self.levels, budget, how, pick)
+
+
+async def filled(
+    laws: Laws,
+    root: int,
+    levels: Sequence[int],
+    budget: Budget,
+    how: Draw,
+    pick: Callable[[int, int, Tensor, int], Sequence[int]],
+) -> Draft:
+    """A tree whose nodes of level d have `levels[d]` children where the budget has room: pick(node, depth of the children,
+    law, k) draws k of them."""
+    draft, tips = Draft.chain(root), [0]
+    for depth, width in enumerate(levels[: budget.depth], 1):
+        if not tips or len(draft) > budget.nodes:
+            break
+        scores, below = await laws.score(draft, wanted(budget)), list[int]()
+        for node in tips:
+            only, room = scores.certain(node), budget.nodes + 1 - len(draft)
+            if room < 1:
+                break
+            if only is not None:
+                law_V, tokens = None, (only,)
+            else:
+                law_V = scores.row(node)
+                tokens = pick(node, depth, law_V, min(width, room))
+            for token in tokens:
+                q = sure(scores, node, token, budget.graded) if law_V is None else exp(law_V[token])
+                if budget.go_on(depth, q):
+                    below.append(len(draft))
+                draft = draft.grown(token, node, Draw.CERTAIN if law_V is None else how, law_V, q)
+        tips = below
+    return draft
+
+
+def check_levels(levels: tuple[int, ...]) -> None:
+    """Raise RequestError unless there are 1 to 16 counts, each of 1 to 16."""
+    if not 1 <= len(levels) <= 16 or not all(1 <= k <= 16 for k in levels):
+        raise RequestError(
+            f"levels is {','.join(map(str, levels))}: it must be 1 to 16 child counts of 1 to 16 each, "
+            "such as 2,1,1"
+        )

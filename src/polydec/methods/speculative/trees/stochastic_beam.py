@@ -1,0 +1,129 @@
+"""Draw whole paths without replacement, level by level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import probs
+from polydec.core.protocols import Laws, Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw
+from polydec.methods.speculative.loop.draws import sure
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._line import wanted
+from polydec.methods.speculative.trees.greedy_growth import check_width
+
+
+@dataclass
+class _Arrived:
+    """A parent in the race: its law, its path's probability, and the share of it whose children have not arrived."""
+
+    node: int
+    mass: float
+    only: int | None
+    law_V: Tensor | None
+    q_V: Tensor | None
+    left: float = 1.0
+    left_V: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StochasticBeam:
+    """Of every level the first `width` paths of a draw of paths without replacement: a path's nodes are kept where the
+    path is likely enough, and unlikely branches end early.
+
+    It is stochastic beam search written as a race. Let every path of the draft arrive after an exponential time whose rate
+    is its probability (that is Gumbel top-k: the largest perturbed log-probability arrives first); a node arrives with the
+    first path through it. A level keeps its first `width` arrivals, in that order, and between arrivals the race has no
+    memory: with the parents that are there having mass S of children that have not arrived, and mass R of parents not
+    being there yet, the next arrival is a further child of a parent that is there with probability S / (S + R), else the
+    next parent with its first child. So no noise is kept, and every choice is one draw of finitely many.
+
+    width: 1 to 64. The budget bounds depth and nodes; below a draw where go_on says stop nothing is drawn. A greedy draft
+    gives one certain child.
+
+    Exact: law, under any exact verifier: which node gets a further child is drawn before the child is.
+    Reduces to: `chain` at width 1; all paths where width is at least their number.
+    Source: recursive speculative decoding, RSD-S (Jeon et al., 2024); stochastic beam search (Kool et al., 2019).
+    """
+
+    width: int = 3
+
+    def __post_init__(self) -> None:
+        check_width(self.width)
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        draft, beam = (
+            Draft.chain(root),
+            [(0, 1.0, True)],
+        )  # in order of arrival: node, its path's probability, go on?
+        for depth in range(1, budget.depth + 1):
+            width = min(self.width, budget.nodes + 1 - len(draft))
+            if width < 1 or not any(on for _, _, on in beam):
+                break
+            scores = await laws.score(draft, wanted(budget))
+            draft, beam = self._race(
+                draft, beam, scores, width, depth, budget, rng.at("draft", position, depth)
+            )
+        return draft
+
+    def _race(
+        self,
+        draft: Draft,
+        beam: list[tuple[int, float, bool]],
+        scores: Scores,
+        width: int,
+        depth: int,
+        budget: Budget,
+        rng: Rng,
+    ) -> tuple[Draft, list[tuple[int, float, bool]]]:
+        waiting, arrived, kids, absent = (
+            beam[::-1],
+            list[_Arrived](),
+            list[tuple[int, float, bool]](),
+            1.0,
+        )
+        while len(kids) < width and (waiting or any(a.left > 0.0 for a in arrived)):
+            here, open_ = rng.at(len(kids), len(waiting)), sum(a.mass * a.left for a in arrived)
+            if waiting and not (
+                open_ > 0.0 and here.at("further").bernoulli(open_ / (open_ + max(absent, 0.0)))
+            ):
+                node, mass, on = waiting.pop()
+                absent -= mass
+                if not on:
+                    continue
+                only = scores.certain(node)
+                law_V = scores.row(node) if only is None else None
+                q_V = None if law_V is None else probs(law_V)
+                parent = _Arrived(
+                    node, mass, only, law_V, q_V, 1.0, None if q_V is None else q_V.clone()
+                )
+                arrived.append(parent)
+            else:
+                weights = torch.tensor([a.mass * a.left for a in arrived], dtype=torch.float64)
+                parent = arrived[here.at("parent").categorical(weights)]
+            if parent.only is not None:
+                token, q, share, parent.left = (
+                    parent.only,
+                    sure(scores, parent.node, parent.only, budget.graded),
+                    1.0,
+                    0.0,
+                )
+            else:
+                assert parent.q_V is not None and parent.left_V is not None
+                token = here.categorical(parent.left_V)
+                q = share = float(parent.q_V[token])
+                parent.left_V[token] = 0.0
+                parent.left = float(parent.left_V.sum())
+            kids.append((len(draft), parent.mass * share, budget.go_on(depth, q)))
+            draft = draft.grown(
+                token,
+                parent.node,
+                Draw.CERTAIN if parent.only is not None else Draw.WITHOUT,
+                parent.law_V,
+                q,
+            )
+        return draft, kids

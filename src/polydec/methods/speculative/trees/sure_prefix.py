@@ -1,0 +1,51 @@
+"""The draft's likeliest tokens, as long as each of them is sure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Laws
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._line import likeliest
+
+
+@dataclass(frozen=True)
+class SurePrefix:
+    """One path of likeliest tokens, each with a probability of at least `least` under the draft before a greedy rule. What the
+    budget's go_on says is heeded too.
+
+    least: at least 0; above 1 nothing is proposed. repeats: whether a token may repeat the one above it; else the path ends
+    before it.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: the greedy chain at 0.
+    Source: lexical unit decoding (Sun et al., 2024).
+    """
+
+    unexercised: ClassVar[Mapping[str, str]] = {
+        "drawn": "its candidates are certain",
+        "siblings": "a level has one node",
+    }
+    least: float = 0.0
+    repeats: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.least >= 0:
+            raise RequestError(f"least is {self.least}: it must be at least 0")
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        draft = Draft.chain(root)
+        for depth in range(1, min(budget.depth, budget.nodes) + 1):
+            scores = await laws.score(draft, Want(base=Reads.ROW))
+            token, q, graded = likeliest(scores, depth - 1, 1, budget)[0]
+            if q < self.least or (token == draft.token[-1] and not self.repeats):
+                break
+            draft = draft.grown(token, depth - 1, Draw.CERTAIN, None, q)
+            if not budget.go_on(depth, graded):
+                break
+        return draft

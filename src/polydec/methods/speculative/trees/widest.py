@@ -1,0 +1,64 @@
+"""At each level the likeliest paths of all that were drafted stay, as many as that level is wide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Laws
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.methods.economics.tree_builder import TreeBuilder
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.trees._line import likeliest
+
+
+@dataclass(frozen=True)
+class Widest:
+    """Level d holds the widths[d] likeliest paths of all that go one token on from a node of the level above: a node may have
+    many children, or none. All that a level keeps is proposed, with certainty. One pass of the draft a level. A greedy draft's
+    own token stands first, the others by the model before shaping, whose probabilities count.
+
+    widths: of each level, 1 to 64 each. Below a token where the budget's go_on says stop nothing stands; where the budget has
+    no room for a whole level, the likeliest of it stand.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: the greedy chain where every width is 1.
+    Source: LongSpec (Yang et al., 2025), whose tree is 4, 16, 16, 16, 16.
+    """
+
+    unexercised: ClassVar[Mapping[str, str]] = {"drawn": "its candidates are certain"}
+    widths: tuple[int, ...] = (4, 16, 16, 16, 16)
+
+    def __post_init__(self) -> None:
+        if not self.widths or not all(1 <= w <= 64 for w in self.widths):
+            raise RequestError(
+                f"widths is {self.widths[:8]}: each level's must lie in 1 to 64, and there must be one level at least"
+            )
+
+    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        tree, fed = TreeBuilder(root), Draft.chain(root)
+        tips = [
+            (1.0, 0, 0)
+        ]  # of each path that goes on: its probability, its nodes in `tree` and `fed`
+        for depth, width in enumerate(self.widths[: budget.depth], 1):
+            room = min(width, budget.nodes + 1 - len(tree))
+            if not tips or room < 1:
+                break
+            scores = await laws.score(fed, Want(base=Reads.ROW))
+            level = [
+                (path * q, node, at, token, q, graded)
+                for path, node, at in tips
+                for token, q, graded in likeliest(scores, at, room, budget)
+                if q > 0.0
+            ]
+            level.sort(key=lambda path: -path[0])
+            tips = []
+            for path, node, at, token, q, graded in level[:room]:
+                new = tree.add(node, token, q)
+                if budget.go_on(depth, graded):
+                    tips.append((path, new, len(fed)))
+                    fed = fed.grown(token, at, Draw.CERTAIN, None)
+        return tree.draft()

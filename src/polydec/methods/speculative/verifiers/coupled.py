@@ -1,0 +1,36 @@
+"""Draft and target draw with the same Gumbel noise, so that similar laws draw the same token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.protocols import Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Exactness
+from polydec.methods.speculative.loop.types import Verdict, follow
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """Take the argmax of the target's row plus the position's noise and follow the child that has this token.
+
+    Meant for the coupled trees, which draw with that noise: acceptance is at least (1 - TV) / (1 + TV) a candidate.
+
+    Exact: law. By the Gumbel-max identity each token is one draw from its row, under noise that is fresh for each
+    position; a seed gives the same text under any drafter (another text than `match` gives).
+    Reduces to: sampling by Gumbel-max without a draft.
+    Source: Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant speculative decoding" (2024).
+    """
+
+    exactness: ClassVar[Exactness] = Exactness.LAW
+
+    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+        def pick(node: int, depth: int) -> int:
+            only = scores.certain(node)
+            if only is not None:
+                return only
+            row_V = scores.row(node)
+            return rng.at("token", position + depth).noise(len(row_V)).argmax(row_V)
+
+        return follow(draft, pick)

@@ -1,0 +1,83 @@
+"""Rejection with residuals, for candidates of any kind in any mixture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from polydec.core.law import probs, residual, without
+from polydec.core.protocols import Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Exactness
+from polydec.methods.speculative.loop.types import Verdict
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Try the children in the order drawn, each against what its rejected siblings left of the target's law.
+
+    A child drawn from q is accepted with probability min(1, p(x) / q(x)); a rejection leaves p = (p - q)+ renormalised.
+    Siblings drawn without replacement see q without the ones before them. A certain child is a point mass. Once only
+    certain children remain, the token is drawn from p at rng.at("token", position) and the child that has it is
+    followed, so that certain drafts give the text of plain decoding. Arithmetic is float64.
+
+    Exact: law. The acceptance rule and the residual add up to p at every node.
+    Reduces to: `match` on certain candidates; plain sampling without a draft.
+    Source: Leviathan et al. (2023) and Chen et al. (2023) for chains; SpecInfer (Miao et al., 2023) for independent
+    siblings; recursive rejection sampling (Jeon et al., 2024) for siblings without replacement.
+    """
+
+    exactness: ClassVar[Exactness] = Exactness.LAW
+
+    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+        return walked(draft, scores, rng, position)
+
+
+def walked(draft: Draft, scores: Scores, rng: Rng, position: int, lenience: float = 1.0) -> Verdict:
+    """The path that the rule takes from the root down. lenience: a drawn child is accepted with probability
+    min(1, p(x) / (lenience q(x))), which is the rule itself at 1."""
+    node, path = 0, list[int]()
+    while True:
+        here = rng.at("token", position + len(path))
+        child, token = _down(draft, node, scores, here, lenience)
+        if child is None:
+            return Verdict(tuple(path), token)
+        path.append(child)
+        node = child
+
+
+def _down(
+    draft: Draft, node: int, scores: Scores, here: Rng, lenience: float
+) -> tuple[int | None, int]:
+    """(the accepted child, its token), or (None, the token that follows the node)."""
+    only = scores.certain(node)
+    if only is not None:
+        return draft.child(node, only), only
+    p_V, children = probs(scores.row(node)), draft.children[node]
+    left: dict[
+        int, Tensor
+    ] = {}  # of each law that is drawn without replacement: what is left of it
+    drawn = max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0)
+    for k, child in enumerate(children[:drawn]):
+        token, law_V = draft.token[child], draft.law[child]
+        q_V = None
+        if law_V is not None:
+            q_V = left[id(law_V)] if id(law_V) in left else probs(law_V)
+        if q_V is not None and not float(q_V.sum()) > 0.0:
+            q_V = None  # the last of its law: a point mass, as a certain one is
+        p, q = float(p_V[token]), 1.0 if q_V is None else float(q_V[token])
+        share = 1.0 if law_V is None else lenience  # what is certain was drawn from no law
+        chance = min(1.0, p / (share * q)) if q > 0.0 else 1.0
+        if p > 0.0 and here.at("accept", k).bernoulli(chance):
+            return child, token
+        if q_V is None:
+            rest_V = without(p_V, token)
+            p_V = rest_V if float(rest_V.sum()) > 0.0 else p_V
+        else:
+            p_V = residual(p_V, q_V)
+            if draft.draw[child] is Draw.WITHOUT:
+                left[id(law_V)] = without(q_V, token)
+    token = here.categorical(p_V)
+    return next((c for c in children[drawn:] if draft.token[c] == token), None), token

@@ -1,0 +1,61 @@
+"""Accept what the target draws itself, and what a probe on its states finds right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.law import probs
+from polydec.core.protocols import Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Exactness
+from polydec.methods.speculative.loop.types import Verdict, follow
+from polydec.models.learned.kinds.judge import Judge
+
+
+@dataclass(frozen=True)
+class Judged:
+    """As `match`; where no child has the token that was drawn, the first child that the judge finds right with a chance above
+    `threshold` stands in its place. An end of the text (a token of `ends`) is never accepted so. The drafter must ask for the
+    states (`WithStates`); where a pass shows none, nothing is judged. The verdict says which nodes were kept so.
+
+    threshold: 0 to 1.
+
+    Exact: approximate: judged tokens follow the draft, not the target's law.
+    Reduces to: `match` at threshold 1.
+    Source: Bachmann et al., Judge decoding (2025).
+    """
+
+    judge: Judge
+    threshold: float = 0.5
+    ends: frozenset[int] = frozenset()
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold <= 1:
+            raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
+
+    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+        state_NH, kept = scores.hidden_NH, set[int]()
+
+        def pick(node: int, depth: int) -> int:
+            only = scores.certain(node)
+            token = (
+                rng.at("token", position + depth).categorical(probs(scores.row(node)))
+                if only is None
+                else only
+            )
+            if state_NH is None or draft.child(node, token) is not None:
+                return token
+            for child in draft.children[node]:
+                if (
+                    draft.token[child] not in self.ends
+                    and self.judge.chance(state_NH[child]) > self.threshold
+                ):
+                    kept.add(child)
+                    return draft.token[child]
+            return token
+
+        verdict = follow(draft, pick)
+        return replace(verdict, judged=tuple(i for i in verdict.path if i in kept))

@@ -1,0 +1,144 @@
+"""Sequential selection with one threshold for all candidates, for several independent draws from one law."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import expm1, log1p
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import probs, residual, without
+from polydec.core.protocols import Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Exactness
+from polydec.methods.speculative.loop.types import Verdict, follow
+
+
+@dataclass(frozen=True)
+class KSeq:
+    """A run of k siblings that were drawn independently from one q is tried in the order drawn: x is accepted with
+    probability min(1, p(x) / (rho q(x))), with the smallest rho in 1 to k under which what is accepted stays below p. If
+    none is, p becomes what that leaves of it. A token that is drawn in the end, from what is left or otherwise, is looked
+    up among all children: a rejected one may come back, and the tree below it is as good as any. Equal siblings count as
+    often as they stand there; the first of them has the tree below. Other candidates are tried as `exact` does. Arithmetic
+    is float64.
+
+    Accepts at least 1 - (1 - 1/k)^k of what the best coupling of k draws with p accepts, so at least 1 - 1/e.
+
+    Exact: law. What the k trials accept and what is left of p add up to p at every node, and below a node the tree was
+    drawn without a look at its siblings.
+    Reduces to: `exact` where siblings come alone; plain sampling without a draft.
+    Source: SpecTr (Sun et al., 2023), k-SEQ.
+    """
+
+    exactness: ClassVar[Exactness] = Exactness.LAW
+
+    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+        return follow(
+            draft,
+            lambda node, depth: self._token(draft, node, scores, rng.at("token", position + depth)),
+        )
+
+    def _token(self, draft: Draft, node: int, scores: Scores, here: Rng) -> int:
+        """The token that follows a node."""
+        only = scores.certain(node)
+        if only is not None:
+            return only
+        p_V, children = probs(scores.row(node)), draft.children[node]
+        drawn, left, k = (
+            max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0),
+            {},
+            0,
+        )
+        while k < drawn:
+            child, law_V = children[k], draft.law[children[k]]
+            token, size, rho = draft.token[child], 1, 1.0
+            q_V = None if law_V is None else left.get(id(law_V))
+            q_V = probs(law_V) if law_V is not None and q_V is None else q_V
+            if (
+                q_V is None or not float(q_V.sum()) > 0.0
+            ):  # certain, or the last of its law: a point mass
+                q_V = torch.zeros_like(p_V).index_fill_(
+                    0, torch.tensor([token], device=p_V.device), 1.0
+                )
+            elif draft.draw[child] is Draw.WITHOUT:
+                left[id(law_V)] = without(q_V, token)
+            else:
+                while (
+                    k + size < drawn
+                    and draft.law[children[k + size]] is law_V
+                    and draft.draw[children[k + size]] is Draw.INDEPENDENT
+                ):
+                    size += 1
+                rho = factor(p_V, q_V, size)
+            for j in range(k, k + size):
+                x = draft.token[children[j]]
+                p, q = float(p_V[x]), rho * float(q_V[x])
+                if p > 0.0 and here.at("accept", j).bernoulli(min(1.0, p / q) if q > 0.0 else 1.0):
+                    return x
+            p_V, k = rest(p_V, q_V, size, rho), k + size
+        return here.categorical(p_V)
+
+
+def factor(p_V: Tensor, q_V: Tensor, k: int) -> float:
+    """The smallest rho, 1 to k, under which k trials with acceptance min(1, p / (rho q)) never give a token more often than
+    p; rounded up."""
+    if k == 1:
+        return 1.0
+    both = (p_V > 0.0) & (q_V > 0.0)
+    p, q = p_V[both], q_V[both]
+    low, high, whole, part = (
+        1.0,
+        float(k),
+        0.0,
+        0.0,
+    )  # min(q, p / rho) summed is whole + part / rho + that of p, q
+
+    def gives_too_much(rho: float) -> bool:
+        beta = min(
+            1.0, whole + part / rho + (float(torch.minimum(q, p / rho).sum()) if len(p) else 0.0)
+        )
+        return once(beta, k) > rho * beta
+
+    if not gives_too_much(low):
+        return low
+    while high - low > 1e-12 * high:
+        if len(p):  # most tokens are on one side of the bend for all that is left of (low, high)
+            sure, weak = q * high <= p, q * low >= p
+            whole, part = whole + float(q[sure].sum()), part + float(p[weak].sum())
+            p, q = p[~(sure | weak)], q[~(sure | weak)]
+        middle = (low + high) / 2
+        low, high = (middle, high) if gives_too_much(middle) else (low, middle)
+    return high
+
+
+def once(beta: float, k: int) -> float:
+    """1 - (1 - beta)^k: the chance that one of k trials of chance beta comes off."""
+    return 1.0 if beta >= 1.0 else -expm1(k * log1p(-beta))
+
+
+def rest(p_V: Tensor, q_V: Tensor, k: int, rho: float) -> Tensor:
+    """What k rejected trials leave of p, renormalised; p itself where rounding left nothing."""
+    if k == 1 and rho == 1.0:
+        return residual(p_V, q_V)
+    kept_V = torch.minimum(q_V, p_V / rho)
+    beta = float(kept_V.sum())
+    return residual(p_V, kept_V * (once(min(beta, 1.0), k) / beta)) if beta > 0.0 else p_V
+
+
+def acceptance(p_V: Tensor, q_V: Tensor, k: int) -> float:
+    """The chance that one of k independent draws from q is accepted against p."""
+    return once(min(1.0, float(torch.minimum(q_V, p_V / factor(p_V, q_V, k)).sum())), k)
+
+
+def best_acceptance(p_V: Tensor, q_V: Tensor, k: int) -> float:
+    """The same under the best coupling there is of k independent draws with p (the linear program's optimum).
+
+    By max-flow min-cut it is the least p(H) + 1 - q(H)^k over sets H of tokens; as x^k is convex, the least is taken where H
+    holds the tokens with the smallest p / q.
+    """
+    order = (p_V / q_V.clamp_min(1e-300)).argsort()
+    p, q = (torch.cat([t.new_zeros(1), t[order].cumsum(0)]) for t in (p_V, q_V))
+    return float((p + 1.0 - q.clamp(0.0, 1.0) ** k).min())

@@ -1,0 +1,39 @@
+"""Rejection that lets a draft pass more often than the target's law allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Exactness
+from polydec.methods.speculative.loop.types import Verdict
+from polydec.methods.speculative.verifiers.exact import walked
+
+
+@dataclass(frozen=True)
+class Lenient:
+    """As `exact`; only a child drawn from q is accepted with probability min(1, p(x) / (lenience q(x))). After a rejection the
+    residual is that of `exact`, so a token whose probability the draft has too high stays less likely than it was drafted. A
+    token that the target's law has not is never accepted, so greedy decoding and cut-off rules hold. Candidates that are
+    certain are accepted as in `exact`.
+
+    lenience: above 0, at most 1.
+
+    Exact: approximate: of one drawn child the text has q(x) min(1, p(x) / (lenience q(x))), and the residual's share of the
+    rest.
+    Reduces to: `exact` at lenience 1.
+    Source: DistillSpec (Zhou et al., 2023), the linear form; Leviathan et al. (2023), appendix A.5.
+    """
+
+    lenience: float = 0.5
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lenience <= 1:
+            raise RequestError(f"lenience is {self.lenience}: it must lie above 0 and at most 1")
+
+    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+        return walked(draft, scores, rng, position, self.lenience)

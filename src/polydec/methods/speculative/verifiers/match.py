@@ -1,0 +1,38 @@
+"""Draw the target's own token, then see whether it was drafted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.law import probs
+from polydec.core.protocols import Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Exactness
+from polydec.methods.speculative.loop.types import Verdict, follow
+
+
+@dataclass(frozen=True)
+class Match:
+    """Draw a token from the target's row at rng.at("token", position) and follow the child that has it.
+
+    Best for certain candidates: any fixed set of children is accepted as often as the target's law allows.
+
+    Exact: law. Every token is one draw from its row, and the draw never looks at the draft; a seed gives the text of
+    plain decoding whatever was drafted.
+    Reduces to: plain sampling without a draft.
+    Source: Xia et al., SpecDec (2022), for greedy rows; Miao et al., SpecInfer (2023), "naive sampling", for laws.
+    """
+
+    exactness: ClassVar[Exactness] = Exactness.LAW
+
+    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+        def pick(node: int, depth: int) -> int:
+            only = scores.certain(node)
+            return (
+                rng.at("token", position + depth).categorical(probs(scores.row(node)))
+                if only is None
+                else only
+            )
+
+        return follow(draft, pick)

@@ -1,0 +1,56 @@
+"""Accept what stands among the model's likeliest tokens, and not far behind the likeliest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.base.errors import RequestError
+from polydec.core.law import probs
+from polydec.core.protocols import Scores
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Exactness
+from polydec.methods.speculative.loop.types import Verdict, follow
+
+
+@dataclass(frozen=True)
+class NearBest:
+    """As `match`; where no child has the token that was drawn, the first child stands in its place that is among the
+    `top` likeliest tokens of the model's own row and whose log-probability lies at most `tolerance` below the likeliest's.
+    The row is the one before shaping, so temperature and penalties move neither bound. The drafter must ask for these rows
+    (`Want.base`).
+
+    top: at least 1; tolerance: at least 0, in nats.
+
+    Exact: approximate: such tokens follow the draft, not the target's law.
+    Reduces to: `match` at top 1 for greedy rows, and at tolerance 0 there but for ties.
+    Source: Ge, Xia, Sun, Chen, Wei, "Lossless acceleration for seq2seq generation with aggressive decoding" (2022), the relaxed
+    verification of its generalised half.
+    """
+
+    top: int = 5
+    tolerance: float = 3.0
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise RequestError(f"top is {self.top}: it must be at least 1")
+        if not self.tolerance >= 0:
+            raise RequestError(f"tolerance is {self.tolerance}: it must be at least 0")
+
+    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+        def pick(node: int, depth: int) -> int:
+            only = scores.certain(node)
+            token = (
+                rng.at("token", position + depth).categorical(probs(scores.row(node)))
+                if only is None
+                else only
+            )
+            if not draft.children[node] or draft.child(node, token) is not None:
+                return token
+            tokens, logp = scores.base.topk(node, self.top)
+            near = {x for x, value in zip(tokens, logp) if logp[0] - value <= self.tolerance}
+            drafted = (draft.token[child] for child in draft.children[node])
+            return next((x for x in drafted if x in near), token)
+
+        return follow(draft, pick)

@@ -1,0 +1,49 @@
+"""Differentiable cache augmentation."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.protocols import Target
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import OWN_PROMPT, STATES, Kit, Trained
+
+CARD = Card(
+    name="cache-augmentation",
+    title="Differentiable cache augmentation",
+    summary="A second network reads the model's cache of the prompt and makes vectors that the model reads before the "
+    "prompt's last token.",
+    kind="steering",
+    family="ar",
+    guarantee=None,
+    source="Liu et al., Deliberation in latent space via differentiable cache augmentation, 2024",
+    reduces_to="no steering at 0 latents",
+    home="a model with a coprocessor that was trained for it (`polydec train context --kind cache-augmentation`)",
+    needs=(STATES, OWN_PROMPT, Trained("coprocessor")),
+    aliases=("coprocessor", "kv-cache coprocessor"),
+    arxiv="2412.17747",
+    published="Gemma-2 2B, 64 latents: 10.05 points more on GSM8K, 4.70 on MMLU",
+)
+
+
+POSITIONS = itemgetter("latents")
+"""How many positions of the context they take, at most."""
+
+
+def build(
+    kit: Kit,
+    *,
+    latents: Annotated[
+        int, Within(0, 64), "vectors that are read, at most as many as it was trained for"
+    ] = 8,
+) -> Target:
+    from polydec.laws.targets.augmented import Augmented
+    from polydec.laws.targets.thinking import Thinking
+    from polydec.models.learned.kinds.coprocessor import Coprocessor
+
+    made = kit.need(Coprocessor)
+    count = min(latents, len(made.soft_LH))
+    maker = Augmented(made, made.skeleton.layers, kit.target.vocab.size, count)
+    return Thinking(kit.target, kit.prompt, maker)

@@ -1,0 +1,45 @@
+"""Classifier-free guidance."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.protocols import Target
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import SECOND_PROMPT, Kit
+
+CARD = Card(
+    name="cfg",
+    title="Classifier-free guidance",
+    summary="Raises what the prompt makes likelier than the negative prompt does, to the power of the scale.",
+    kind="steering",
+    family="ar",
+    guarantee=None,
+    source="Sanchez et al., Stay on topic with classifier-free guidance, 2023; Kornblith et al., Guiding image captioning "
+    "models toward more specific captions, 2023 (published: scale 2)",
+    reduces_to="no steering at scale 1; the negative prompt's law at scale 0",
+    home="answers that must keep to the prompt; models trained with the condition dropped now and then",
+    needs=(SECOND_PROMPT,),
+    aliases=("classifier-free guidance", "guidance", "cfg-captioning", "negative prompt"),
+    arxiv="2306.17806",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    scale: Annotated[
+        float, Within(0, 100), Note("1 changes nothing"), "power of what the prompt adds"
+    ] = 1.5,
+    head: Annotated[
+        float,
+        Within(0, 1),
+        Note("0 is off"),
+        "least probability, as a fraction of the likeliest token's, that a token must have",
+    ] = 0.0,
+) -> Target:
+    from polydec.laws.contrasts.difference import Difference
+    from polydec.laws.targets.contrast import Contrast
+
+    return Contrast(kit.target, (kit.second,), Difference(scale, scale - 1.0, head))

@@ -1,0 +1,44 @@
+"""Continuous chains of thought."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.protocols import Target
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import OWN_PROMPT, STATES, Kit
+
+CARD = Card(
+    name="continuous-cot",
+    title="Continuous chains of thought (Coconut)",
+    summary="Before the prompt's last token the model reads its own last state, some times over, in place of written steps.",
+    kind="steering",
+    family="ar",
+    guarantee=None,
+    source="Hao et al., Training large language models to reason in a continuous latent space, 2024; Zhu et al., Reasoning by "
+    "superposition: a theoretical perspective on chain of continuous thought, 2025",
+    reduces_to="no steering at 0 thoughts",
+    home="a model that was trained for it (`polydec train context`), on questions that take several steps",
+    needs=(STATES, OWN_PROMPT),
+    aliases=("coconut", "latent thoughts", "chain of continuous thought"),
+    arxiv="2412.06769",
+    published="graphs of three to four steps: near 100 % with two layers, where written steps come to about 75 %",
+)
+
+POSITIONS = itemgetter("thoughts")
+"""How many positions of the context they take."""
+
+
+def build(
+    kit: Kit,
+    *,
+    thoughts: Annotated[
+        int, Within(0, 256), Note("as many as it was trained for"), "vectors that are fed back"
+    ] = 3,
+) -> Target:
+    from polydec.laws.targets.continued import Continued
+    from polydec.laws.targets.thinking import Thinking
+
+    return Thinking(kit.target, kit.prompt, Continued(thoughts, kit.target.vocab.size))

@@ -1,0 +1,51 @@
+"""Contrastive decoding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.protocols import Target
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="contrastive-decoding",
+    title="Contrastive decoding",
+    summary="Favours what a large model finds likelier than a small one does, among what the large one finds plausible.",
+    kind="steering",
+    family="ar",
+    guarantee=None,
+    source="Li et al., Contrastive decoding: open-ended text generation as optimization, 2022 (original: beta 1, amateur "
+    "temperature 0.5); O'Brien and Lewis, Contrastive decoding improves reasoning, 2023 (beta 0.5)",
+    reduces_to="no steering at beta 0 and head 0; greedy decoding at head 1",
+    home="open-ended text with a model that repeats itself, and a smaller one that does so more",
+    needs=(DRAFT,),
+    aliases=("cd", "expert-amateur"),
+    arxiv="2210.15097",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    beta: Annotated[float, Within(0, 99), "weight of the small model (--draft)"] = 0.5,
+    head: Annotated[
+        float,
+        Within(0, 1),
+        Note("0 is off"),
+        "least probability, as a fraction of the likeliest token's, that a token must have",
+    ] = 0.1,
+    original: Annotated[bool, "the large model weighs 1, not 1 + beta"] = False,
+    amateur_temperature: Annotated[
+        float, Within(0.00001, 1000), "temperature of the small model"
+    ] = 1.0,
+) -> Target:
+    from polydec.laws.contrasts.difference import Difference
+    from polydec.laws.targets.contrast import Contrast
+
+    return Contrast(
+        kit.target,
+        (kit.drafting,),
+        Difference(1.0 + beta * (not original), beta, head, amateur_temperature),
+    )

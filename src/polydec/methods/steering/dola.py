@@ -1,0 +1,46 @@
+"""DoLa."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, Note, Within
+from polydec.core.protocols import Target
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import LAYERS, Kit
+
+CARD = Card(
+    name="dola",
+    title="DoLa (decoding by contrasting layers)",
+    summary="Favours what the last layer finds likelier than an earlier one: the one that differs most, at each token.",
+    kind="steering",
+    family="ar",
+    guarantee=None,
+    source="Chuang et al., DoLa: decoding by contrasting layers improves factuality in large language models, 2023 (published: "
+    "head 0.1, and a repetition penalty of 1.2 beside it)",
+    reduces_to="greedy decoding at head 1",
+    home="questions of fact to models of 7 billion parameters and more",
+    needs=(LAYERS,),
+    aliases=("contrasting layers",),
+    arxiv="2309.03883",
+    published="about 12 to 17 points more on TruthfulQA (LLaMA)",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    upper: Annotated[bool, "contrast with the upper half of the layers, not the lower"] = False,
+    every: Annotated[int, AtLeast(1), "a candidate after every so many layers"] = 2,
+    head: Annotated[
+        float,
+        Within(0, 1),
+        Note("0 is off"),
+        "least probability, as a fraction of the likeliest token's, that a token must have",
+    ] = 0.1,
+) -> Target:
+    from polydec.laws.contrasts.difference import Difference
+    from polydec.laws.targets.layered import Layered
+    from polydec.methods.economics.depth import bucket
+
+    return Layered(kit.target, bucket(kit.target.layers, every, upper), Difference(1.0, 1.0, head))

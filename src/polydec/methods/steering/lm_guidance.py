@@ -1,0 +1,44 @@
+"""Guidance from a language model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Note, Within
+from polydec.core.protocols import Target
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, SECOND_PROMPT, Kit
+
+CARD = Card(
+    name="lm-guidance",
+    title="Guidance from a language model",
+    summary="A second model says what is well written; what the prompt makes likelier than the negative prompt is added to it.",
+    kind="steering",
+    family="ar",
+    guarantee=None,
+    source="Kornblith et al., Guiding image captioning models toward more specific captions, 2023 (the weight of the language "
+    "model is our choice)",
+    reduces_to="cfg where the second model is this one behind the negative prompt",
+    home="a model that knows what to say and little of how to say it",
+    needs=(SECOND_PROMPT, DRAFT),
+    aliases=("language model guidance",),
+    arxiv="2307.16686",
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    scale: Annotated[float, Within(0, 100), "weight of what the prompt adds"] = 1.5,
+    share: Annotated[float, Within(0, 100), "weight of the second model (--draft)"] = 1.0,
+    head: Annotated[
+        float,
+        Within(0, 1),
+        Note("0 is off"),
+        "least probability, as a fraction of the likeliest token's, that a token must have",
+    ] = 0.1,
+) -> Target:
+    from polydec.laws.contrasts.language import Language
+    from polydec.laws.targets.contrast import Contrast
+
+    return Contrast(kit.target, (kit.second, kit.drafting), Language(scale, share, head))

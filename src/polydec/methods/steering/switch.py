@@ -1,0 +1,39 @@
+"""Two models in turns."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import Within
+from polydec.core.protocols import Target
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, Kit
+
+CARD = Card(
+    name="switch",
+    title="Switch between two models",
+    summary="The second model (--draft) writes, and the first one takes over while predictions are uncertain.",
+    kind="steering",
+    family="ar",
+    guarantee=None,
+    source="Entropy Adaptive Decoding: Dynamic Model Switching for Efficient Inference, 2025 (published: window 5)",
+    reduces_to="no steering at tau below 0; the second model at tau none",
+    home="a small model that is nearly as good, under any method and any rule of sampling",
+    needs=(DRAFT,),
+    aliases=("model switching",),
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    tau: Annotated[
+        float | None, "bits of mean entropy above which the first model takes over, none: never"
+    ] = 1.0,
+    tau_down: Annotated[float | None, "bits at or below which the second does, none: tau"] = None,
+    window: Annotated[int, Within(1, 256), "tokens of the mean"] = 5,
+    hold: Annotated[int, Within(1, 4096), "least tokens between two switches"] = 10,
+) -> Target:
+    from polydec.laws.targets.switch import ByEntropy, Switch
+
+    return Switch(kit.drafting, kit.target, ByEntropy(tau, tau_down, window, hold))

@@ -1,0 +1,238 @@
+"""Low-rank adapters as PEFT writes them: a directory that says which checkpoint it changes, and two thin matrices a weight."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import FileError
+from polydec.models.formats import edge, fields
+from polydec.models.formats.tensor_files import SafeTensors, unpickled
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+NOT_PLAIN = (
+    "use_dora",
+    "use_qalora",
+    "use_bdlora",
+    "fan_in_fan_out",
+    "layer_replication",
+    "alora_invocation_tokens",
+    "lora_bias",
+    "modules_to_save",
+    "target_parameters",
+    "trainable_token_indices",
+    "megatron_config",
+    "velora_config",
+    "monteclora_config",
+    "arrow_config",
+    "kasa_config",
+)
+"""What changes more than the sum of two products, where it is set."""
+PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
+"""Values of init_lora_weights, beside true and false, that say how training began and leave the checkpoint as it is."""
+PLAIN_NAME = re.compile(r"\^?[\w.]+\$?")
+"""A name of modules without what only regular expressions have, except for ends."""
+DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """down, up: by the name of a weight the matrices [rank, inputs] and [outputs, rank]; their product, times scale, is added.
+    base: the checkpoint that it was trained on, by a name that `polydec.load` takes; start: where training began with a part of
+    the weights that was taken out of the checkpoint, which part that is, "pissa" or "olora"; "": nothing was taken out."""
+
+    base: str
+    down: Mapping[str, Tensor]
+    up: Mapping[str, Tensor]
+    scale: Mapping[str, float]
+    start: str = ""
+
+
+def here(path: Path) -> bool:
+    """Whether a directory holds an adapter and no whole checkpoint."""
+    return (path / CONFIG).is_file() and not (path / "config.json").is_file()
+
+
+def read(path: Path) -> Adapter:
+    """The adapter in a directory. Raises FileError where it is damaged, or of a form that is not plain LoRA."""
+    at = path / CONFIG
+    c = edge.check(fields.AdapterFields, edge.read_json(at), str(at))
+    if c.peft_type != "LORA":
+        raise FileError(
+            f"{at}: peft_type is {c.peft_type!r:.40}: adapters of the kind 'LORA' are read"
+        )
+    for name in NOT_PLAIN:
+        if getattr(c, name):
+            raise FileError(
+                f"{at}: {name} is set, which is not plain LoRA: merge it with PEFT first"
+            )
+    if c.bias not in (None, "none"):
+        raise FileError(f"{at}: bias is {c.bias!r:.40}: only 'none' is read")
+    start = _start(c, at)
+    tensors = _tensors(path)
+    down, up, scale = dict[str, Tensor](), dict[str, Tensor](), dict[str, float]()
+    for name in tensors:
+        if name.endswith(UP):
+            continue
+        own = name.removeprefix(PREFIX).removesuffix(DOWN)
+        other = name.removesuffix(DOWN) + UP
+        if not name.endswith(DOWN) or other not in tensors:
+            raise FileError(
+                f"{path} has {name!r:.120}: pairs of NAME{DOWN} and NAME{UP} are read, and nothing else"
+            )
+        thin, wide = fields.shape_of(tensors, name), fields.shape_of(tensors, other)
+        if len(thin) != 2 or len(wide) != 2 or thin[0] != wide[1]:
+            raise FileError(
+                f"{path} has {name!r:.120} of shape {thin} beside one of {wide}: they are no pair"
+            )
+        if 0 in (*thin, *wide):
+            raise FileError(
+                f"{path} has {name!r:.120} of shape {thin} beside one of {wide}: a rank is at least 1, and no side is empty"
+            )
+        a, b = tensors[name], tensors[other]
+        if not (a.is_floating_point() and b.is_floating_point()):
+            raise FileError(
+                f"{path} has {own!r:.120} of {a.dtype} and {b.dtype}: floating-point numbers are read"
+            )
+        if not (bool(a.isfinite().all()) and bool(b.isfinite().all())):
+            raise FileError(f"{path} has a NaN or an infinite number in {own!r:.120}")
+        if not _is_targeted(own, c):
+            raise FileError(
+                f"{path} has {own!r:.120}, which target_modules, exclude_modules or layers_to_transform of {CONFIG} leave out"
+            )
+        rank, alpha = a.shape[0], _alpha(own, c, at)
+        down[own + ".weight"], up[own + ".weight"] = a, b
+        scale[own + ".weight"] = alpha / (rank**0.5 if c.use_rslora else rank)
+    if not down:
+        raise FileError(f"{path} holds no pair of matrices: it changes nothing")
+    return Adapter(c.base_model_name_or_path, down, up, scale, start)
+
+
+def _start(c: fields.AdapterFields, at: Path) -> str:
+    """What was taken out of the checkpoint before training. Raises FileError where nobody can say it from the files."""
+    start = c.init_lora_weights
+    if start in (None, True, False) or str(start).lower() in PLAIN_STARTS:
+        return ""
+    if start in STARTS:
+        return str(start)
+    raise FileError(
+        f"{at}: init_lora_weights is {start!r:.40}: what that took out of the checkpoint is not in the files, so merge it with "
+        f"PEFT first (read are true, false, {', '.join((*PLAIN_STARTS, *STARTS))})"
+    )
+
+
+def _alpha(module: str, c: fields.AdapterFields, at: Path) -> float:
+    """lora_alpha of a module: the first name of alpha_pattern that it ends with says it."""
+    for name, alpha in (c.alpha_pattern or {}).items():
+        if not PLAIN_NAME.fullmatch(name):
+            raise FileError(
+                f"{at}: alpha_pattern has {name!r:.60}: names of modules are read, and no regular expressions"
+            )
+        if re.match(rf"(.*\.)?({name})$", module):
+            return alpha
+    return c.lora_alpha
+
+
+def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
+    """Whether the config says that a module is adapted; where it says it by a regular expression, whatever is there is."""
+
+    def named(names: list[str]) -> bool:
+        return any(module == name or module.endswith(f".{name}") for name in names)
+
+    if isinstance(c.exclude_modules, list) and named(c.exclude_modules):
+        return False
+    if not isinstance(c.target_modules, list):
+        return True
+    layer = re.match(r".*?\.[^.]*\.(\d+)\.", module)
+    layers = c.layers_to_transform
+    asked = [layers] if isinstance(layers, int) else layers or []
+    if asked and (layer is None or int(layer[1]) not in asked) and not c.layers_pattern:
+        return module in c.target_modules
+    return named(c.target_modules)
+
+
+def _largest_part(weight: Tensor, rank: int, scale: float) -> Tensor:
+    """The nearest matrix of a rank: the largest singular values with their vectors. Training divided it by the scale."""
+    left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    return (left[:, :rank] * values[:rank]) @ right[:rank]
+
+
+def _first_columns(weight: Tensor, rank: int, scale: float) -> Tensor:
+    """The first columns of the orthogonal factor with the first rows of the triangular one, scaled."""
+    orthogonal, triangular = torch.linalg.qr(weight)
+    return scale * (orthogonal[:, :rank] @ triangular[:rank])
+
+
+STARTS: Mapping[str, Callable[[Tensor, int, float], Tensor]] = {
+    "pissa": _largest_part,
+    "olora": _first_columns,
+}
+"""By init_lora_weights, the part that PEFT takes out of a weight before it adds an adapter of some rank and scale.
+
+Source: PiSSA, Meng et al. 2024, arXiv 2404.02948; OLoRA, Büyükakyüz 2024, arXiv 2406.01775."""
+
+
+def _tensors(path: Path) -> Mapping[str, Tensor]:
+    if (path / WEIGHTS).is_file():
+        return SafeTensors([path / WEIGHTS])
+    if (path / "adapter_model.bin").is_file():
+        return unpickled(path / "adapter_model.bin")
+    raise FileError(f"{path} has an {CONFIG}, but no {WEIGHTS} beside it")
+
+
+class Adapted(Mapping[str, Tensor]):
+    """The weights of a checkpoint with an adapter's products added, each made when it is asked for, in the checkpoint's own
+    type. Raises FileError where the adapter changes a weight that is not there, or has another shape."""
+
+    def __init__(self, base: Mapping[str, Tensor], adapter: Adapter) -> None:
+        self._base, self._adapter = base, adapter
+        for name, a in adapter.down.items():
+            want = (adapter.up[name].shape[0], a.shape[1])
+            if name not in base or fields.shape_of(base, name) != want:
+                has = tuple(fields.shape_of(base, name)) if name in base else "none"
+                raise FileError(
+                    f"the adapter changes {name!r:.120} of shape {want}: {adapter.base} has {has} of that name"
+                )
+
+    def __getitem__(self, name: str) -> Tensor:
+        own, adapter = self._base[name], self._adapter
+        if name not in adapter.down:
+            return own
+        more = adapter.up[name].float() @ adapter.down[name].float()
+        return (self._rest(name, own.float()) + adapter.scale[name] * more).to(own.dtype)
+
+    def _rest(self, name: str, own: Tensor) -> Tensor:
+        """A weight without the part that training began with."""
+        adapter = self._adapter
+        if not adapter.start:
+            return own
+        rank, scale = adapter.down[name].shape[0], adapter.scale[name]
+        return own - STARTS[adapter.start](own, rank, scale)
+
+    def source_of(self, name: str) -> tuple[Any, ...]:
+        """What a weight is made of, as it lies in the files."""
+        own, adapter = fields.source_of(self._base, name), self._adapter
+        if name not in adapter.down:
+            return own
+        start = float(["", *STARTS].index(adapter.start))
+        scale = torch.tensor([adapter.scale[name], start], dtype=torch.float64)
+        return (*own, adapter.down[name], adapter.up[name], scale)
+
+    def __contains__(self, name: object) -> bool:  # else each question would make a weight
+        return name in self._base
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return fields.shape_of(self._base, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)

@@ -1,0 +1,635 @@
+"""What families of models say of themselves, read into the mechanisms of one skeleton (transformer.py).
+
+A family is a row of data: where its norms stand, what its config.json leaves unsaid, how its files fuse matrices. Nothing
+that computes knows a family's name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from polydec.base.errors import FileError
+from polydec.models.formats import fields, mxfp4
+from polydec.models.formats.rope import LAYER_KINDS, Rope
+
+Windows = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Names of a layer's norms: before attention, of what attention adds, before the MLP, of what that adds (None: there is
+    none). plus: what is added to their weights."""
+
+    attention: str | None = "input_layernorm"
+    attended: str | None = None
+    mlp: str | None = "post_attention_layernorm"
+    mlped: str | None = None
+    plus: float = 0.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(
+            n for n in (self.attention, self.attended, self.mlp, self.mlped) if n is not None
+        )
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Layers whose MLP is several (`sparse`, of each layer): count, how many; used: through how many a row goes; inner: their
+    inner width; share_used: the weights of those used sum to one, else those of all; biases: their matrices have some."""
+
+    count: int
+    used: int
+    inner: int
+    sparse: tuple[bool, ...]
+    share_used: bool
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a config.json says of the skeleton. Of each layer: windows, the sliding window (None: it has none); turns, which
+    of `ropes` turns its queries and keys (None: none does). scale: what scores are multiplied by; cap and final_cap: bounds
+    that scores and logits near by tanh, None: none; wide_norms: q and k are normed over all heads together, if at all;
+    embed_scale, residual: what embeddings, and what a layer adds, are multiplied by; divide: what logits are divided by;
+    act: of the gate, "silu", "gelu" (by tanh) or "clamped" (transformer.py; `clamp` are its slope and bound); sinks: a score
+    of each head that no value answers to takes its part of the weight; block: of a model that is not causal, in blocks of how
+    many positions it sees (all of its own and of those before; 0: everything)."""
+
+    vocab: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head: int
+    inner: int
+    eps: float
+    windows: Windows
+    causal: bool
+    tied: bool | None
+    ropes: tuple[Rope, ...]
+    turns: tuple[int | None, ...]
+    norms: Norms
+    act: str
+    scale: float
+    cap: float | None = None
+    final_cap: float | None = None
+    wide_norms: bool = False
+    embed_scale: float = 1.0
+    residual: float = 1.0
+    divide: float = 1.0
+    experts: Experts | None = None
+    clamp: tuple[float, float] = (1.702, 7.0)
+    sinks: bool = False
+    block: int = 0
+
+    def sparse(self, layer: int) -> bool:
+        """Whether the MLP of this layer is experts."""
+        return self.experts is not None and self.experts.sparse[layer]
+
+    @property
+    def context(self) -> int:
+        """The longest sequence, in positions."""
+        return min(r.context for r in self.ropes)
+
+    @property
+    def turned(self) -> int:
+        """Dimensions of a head that rotary embedding turns."""
+        return self.ropes[0].dim
+
+
+ACTS = {
+    "clamped": "clamped",
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu",
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """windows: from a config, of each layer; ropes: from a config and a head's width, the rotary embeddings and of each layer
+    which of them; theta, act, tied, head, eps: what a config that does not say it means (the base of turns; the activation;
+    whether the head's matrix is the embedding table; a head's width; what norms add to a mean square); more: further fields of
+    Config; fused: whether files
+    join q, k, v and gate, up."""
+
+    windows: Callable[[Mapping[str, Any]], Windows]
+    ropes: Callable[
+        [Mapping[str, Any], int, float], tuple[tuple[Rope, ...], tuple[int | None, ...]]
+    ]
+    theta: float = 10000.0
+    norms: Norms = Norms()
+    act: str = "silu"
+    tied: bool | None = None
+    head: int | None = None
+    more: Callable[[Mapping[str, Any], int], dict[str, Any]] | None = None
+    fused: bool = False
+    eps: float = 1e-6
+
+
+# ---------- windows
+
+
+def _none(c: Mapping[str, Any]) -> Windows:
+    return (None,) * c["num_hidden_layers"]
+
+
+def _one_width(c: Mapping[str, Any]) -> Windows:
+    return (c.get("sliding_window"),) * c["num_hidden_layers"]
+
+
+def _qwen3_moe_windows(c: Mapping[str, Any]) -> Windows:
+    return (c.get("sliding_window", 4096) if c.get("use_sliding_window") else None,) * c[
+        "num_hidden_layers"
+    ]
+
+
+def _smollm3(c: Mapping[str, Any]) -> Windows:
+    if c.get("layer_types") is not None:
+        return _by_type(c["layer_types"], c.get("sliding_window"))
+    width = c.get("sliding_window") if c.get("use_sliding_window") else None
+    return tuple(None if k is not None else width for k in _turned(c))
+
+
+def _mistral(c: Mapping[str, Any]) -> Windows:
+    """All layers, unless the config lists those that have one."""
+    width = c.get("sliding_window", 4096)
+    if c.get("layer_types") is not None:
+        return _by_type(c["layer_types"], width)
+    return (width,) * c["num_hidden_layers"]
+
+
+def _qwen(c: Mapping[str, Any]) -> Windows:
+    width = c.get("sliding_window") if c.get("use_sliding_window") else None
+    if c.get("layer_types") is not None:
+        return _by_type(c["layer_types"], width)
+    return tuple(
+        width if i >= c.get("max_window_layers", 28) else None
+        for i in range(c["num_hidden_layers"])
+    )
+
+
+def _gemma2(c: Mapping[str, Any]) -> Windows:
+    return _every(c, 2)
+
+
+def _gemma3(c: Mapping[str, Any]) -> Windows:
+    return _every(c, c.get("sliding_window_pattern") or 6)
+
+
+def _every(c: Mapping[str, Any], n: int) -> Windows:
+    """Windows on all layers but every n-th, unless the config lists its layers."""
+    n_layers, width = c["num_hidden_layers"], c.get("sliding_window", 4096)
+    if c.get("layer_types") is not None:
+        return _by_type(c["layer_types"], width)
+    return tuple(width if (i + 1) % n else None for i in range(n_layers))
+
+
+def _by_type(types: Any, width: int | None) -> Windows:
+    if width is None and "sliding_attention" in types:
+        raise FileError(
+            "layer_types has 'sliding_attention' and there is no window: sliding_window must be a number, and "
+            "use_sliding_window true where there is one"
+        )
+    return tuple(width if t == "sliding_attention" else None for t in types)
+
+
+# ---------- rotary embeddings
+
+
+def _one_rope(
+    c: Mapping[str, Any], head: int, theta: float
+) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+    return (Rope.of(c, head, theta),), (0,) * c["num_hidden_layers"]
+
+
+def _phi3(
+    c: Mapping[str, Any], head: int, theta: float
+) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+    """The only scaling is longrope, under names of its own."""
+    c = dict(c)
+    for name in ("rope_parameters", "rope_scaling"):
+        if scaling := c.get(name):
+            kind = scaling.get("rope_type") or scaling.get("type")
+            first = {"original_max_position_embeddings": 4096} if kind != "default" else {}
+            c[name] = {
+                **first,
+                **scaling,
+                "rope_type": "longrope" if kind in ("su", "yarn") else kind,
+            }
+    return _one_rope(c, head, theta)
+
+
+def _turned(c: Mapping[str, Any]) -> tuple[int | None, ...]:
+    """All layers but every fourth, unless the config lists those (1: its queries and keys turn)."""
+    n, each = c["num_hidden_layers"], c.get("no_rope_layer_interval") or 4
+    turns = c.get("no_rope_layers") or [(i + 1) % each for i in range(n)]
+    return tuple(0 if x else None for x in turns[:n])
+
+
+def _skipping(
+    c: Mapping[str, Any], head: int, theta: float
+) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+    return (Rope.of(c, head, theta),), _turned(c)
+
+
+def _by_window(
+    c: Mapping[str, Any], head: int, theta: float
+) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+    """Layers with a window have turns of their own. `rope_scaling` is of the others, beside their part of `rope_parameters`."""
+    by_kind, scaling = c.get("rope_parameters") or {}, c.get("rope_scaling") or {}
+    if by_kind and not any(kind in by_kind for kind in LAYER_KINDS):
+        raise FileError(
+            f"rope_parameters has no {' and no '.join(LAYER_KINDS)}: the layers of this family turn in two ways"
+        )
+    full = {**(by_kind.get("full_attention") or {}), **scaling}
+    if "type" in scaling and "rope_type" not in full:
+        raise FileError(
+            "rope_scaling has a type and no rope_type: only rope_type is read in this family"
+        )
+    sides = {"rope_scaling": None, "original_max_position_embeddings": None}
+    whole = {**c, **sides, "rope_parameters": full}
+    local = {
+        **c,
+        **sides,
+        "rope_parameters": by_kind.get("sliding_attention"),
+        "rope_theta": c.get("rope_local_base_freq"),
+    }
+    ropes = Rope.of(whole, head, theta), Rope.of(local, head)
+    return ropes, tuple(0 if w is None else 1 for w in _gemma3(c))
+
+
+# ---------- further fields
+
+
+def _gemma(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    return {"embed_scale": c["hidden_size"] ** 0.5}
+
+
+def _gemma_capped(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    """Gemma 2 and 3: scores scaled by a number of the config, and bounds that Gemma 2 has unless it says otherwise."""
+    caps = (50.0, 30.0) if c["model_type"] == "gemma2" else (None, None)
+    return {
+        "embed_scale": c["hidden_size"] ** 0.5,
+        "scale": (c.get("query_pre_attn_scalar") or 256) ** -0.5,
+        "cap": c.get("attn_logit_softcapping", caps[0]),
+        "final_cap": c.get("final_logit_softcapping", caps[1]),
+    }
+
+
+def _olmo2(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    return {"wide_norms": True}
+
+
+def _granite(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    factors = {
+        ours: c.get(theirs)
+        for ours, theirs in (
+            ("scale", "attention_multiplier"),
+            ("embed_scale", "embedding_multiplier"),
+            ("residual", "residual_multiplier"),
+            ("divide", "logits_scaling"),
+        )
+    }
+    return {ours: 1.0 if x is None else float(x) for ours, x in factors.items()}
+
+
+def _mixtral(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    return {
+        "experts": _experts(c, 8, 2, c["intermediate_size"], (True,) * c["num_hidden_layers"], True)
+    }
+
+
+def _qwen3_moe(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    each, dense = c.get("decoder_sparse_step") or 1, set(c.get("mlp_only_layers") or ())
+    sparse = tuple(i not in dense and (i + 1) % each == 0 for i in range(c["num_hidden_layers"]))
+    return {
+        "experts": _experts(
+            c, 128, 8, c.get("moe_intermediate_size") or 768, sparse, bool(c.get("norm_topk_prob"))
+        )
+    }
+
+
+def _gpt_oss(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    return {
+        "experts": _experts(
+            c, 128, 4, c["intermediate_size"], (True,) * c["num_hidden_layers"], True
+        ),
+        "sinks": True,
+        "clamp": (c.get("swiglu_alpha") or 1.702, c.get("swiglu_limit") or 7.0),
+    }
+
+
+def _yarn(
+    c: Mapping[str, Any], head: int, theta: float
+) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+    """Scaled unless the config says otherwise."""
+    scaling = {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    }
+    scaled = c.get("rope_parameters") or c.get("rope_scaling")
+    return _one_rope(c if scaled else {**c, "rope_scaling": scaling}, head, theta)
+
+
+def _experts(
+    c: Mapping[str, Any], count: int, used: int, inner: int, sparse: tuple[bool, ...], share: bool
+) -> Experts:
+    count = c.get("num_local_experts") or c.get("num_experts") or count
+    used = c.get("num_experts_per_tok") or used
+    if used > count:
+        raise FileError(
+            f"num_experts_per_tok is {used}: it must lie in 1 to {count}, the number of experts"
+        )
+    return Experts(count, used, inner, sparse, share)
+
+
+_AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+_AROUND = Norms(
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+    1.0,
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(_none, _one_rope),
+    "mistral": Family(_mistral, _one_rope),
+    "qwen2": Family(_qwen, _one_rope),
+    "qwen3": Family(_qwen, _one_rope),
+    "gemma": Family(
+        _none,
+        _one_rope,
+        norms=Norms(plus=1.0),
+        act="gelu_pytorch_tanh",
+        tied=True,
+        head=256,
+        more=_gemma,
+    ),
+    "gemma2": Family(
+        _gemma2,
+        _one_rope,
+        norms=_AROUND,
+        act="gelu_pytorch_tanh",
+        tied=True,
+        head=256,
+        more=_gemma_capped,
+    ),
+    "gemma3_text": Family(
+        _gemma3,
+        _by_window,
+        1e6,
+        _AROUND,
+        act="gelu_pytorch_tanh",
+        tied=True,
+        head=256,
+        more=_gemma_capped,
+    ),
+    "phi3": Family(_one_width, _phi3, fused=True, eps=1e-5),
+    "smollm3": Family(_smollm3, _skipping, 2e6, tied=True),
+    "olmo2": Family(_none, _one_rope, norms=_AFTER, more=_olmo2, eps=1e-5),
+    "granite": Family(_none, _one_rope, more=_granite),
+    "mixtral": Family(_one_width, _one_rope, 1e6, more=_mixtral, fused=True, eps=1e-5),
+    "qwen3_moe": Family(_qwen3_moe_windows, _one_rope, more=_qwen3_moe, fused=True),
+    "gpt_oss": Family(
+        _gemma2, _yarn, 150000.0, act="clamped", head=64, more=_gpt_oss, fused=True, eps=1e-5
+    ),
+}
+
+
+def _head(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
+    """The width of a head where the config does not say it."""
+    name = "model.layers.0.self_attn.q_proj.weight"
+    if name in weights:
+        return max(1, fields.shape_of(weights, name)[0] // c["num_attention_heads"])
+    return max(1, c["hidden_size"] // c["num_attention_heads"])
+
+
+def read(
+    c: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[Config, Mapping[str, Tensor]]:
+    """A config.json and its tensors as the skeleton has them. Raises FileError of one sentence where the config is of another
+    family, lacks a field or does not fit the weights: told by names and shapes, before anything is read or made room for."""
+    kind = c.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise FileError(f"model_type is {kind!r}: this network runs {', '.join(FAMILIES)}")
+    family = FAMILIES[kind]
+    fields.check_config(c, weights)
+    act = (
+        family.act
+        if family.act == "clamped"
+        else c.get("hidden_activation") or c.get("hidden_act") or family.act
+    )
+    if act not in ACTS:
+        raise FileError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
+    if c.get("use_bidirectional_attention"):
+        raise FileError("use_bidirectional_attention is set: of this family causal models are run")
+    named = next(
+        (x for x in c.get("architectures") or () if "bidirectional" in str(x).lower()), None
+    )
+    if named is not None or c.get("is_causal") is False:
+        raise FileError(
+            f"{f'architectures names {named}' if named else 'is_causal is false'}: every position of that network sees all "
+            "others, and of this family causal models are run"
+        )
+    if c.get("quantization_config") and not mxfp4.is_meant(c["quantization_config"]):
+        raise FileError(
+            "quantization_config is set: this network reads plain float weights only (or a GGUF file)"
+        )
+    needed = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    )
+    missing = [k for k in needed if c.get(k) is None]
+    if missing:
+        raise FileError(f"config lacks {', '.join(missing)}")
+    heads = c["num_attention_heads"]
+    kv_heads = c.get("num_key_value_heads") or heads
+    if heads % kv_heads:
+        raise FileError(
+            f"num_key_value_heads is {kv_heads}: it must divide num_attention_heads, {heads}"
+        )
+    head = c.get("head_dim") or family.head or _head(c, weights)
+    if head % 2:
+        raise FileError(
+            f"the heads are {head} wide: rotary embedding turns pairs, so that it must be an even number"
+        )
+    causal, windows = c.get("polydec_causal", True), family.windows(c)
+    if not causal and any(windows):
+        raise FileError(
+            "sliding_window is set in a bidirectional model: only causal ones can have it"
+        )
+    ropes, turns = family.ropes(c, head, family.theta)
+    more = {"scale": head**-0.5, **(family.more(c, head) if family.more else {})}
+    config = Config(
+        c["vocab_size"],
+        c["hidden_size"],
+        c["num_hidden_layers"],
+        heads,
+        kv_heads,
+        head,
+        c["intermediate_size"],
+        c.get("rms_norm_eps", family.eps),
+        windows,
+        causal,
+        c.get("tie_word_embeddings", family.tied),
+        ropes,
+        turns,
+        family.norms,
+        ACTS[act],
+        block=0 if causal else c.get("polydec_block") or 0,
+        **more,
+    )
+    if family.fused:
+        weights = mxfp4.unmixed(weights, config.layers)
+        weights = Split(weights, _joined(config, weights))
+    fields.check_shapes(config, weights)
+    return config, weights
+
+
+# ---------- files that join matrices
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows [first, stop) of a tensor of the file, whose leading sides count as one; of a vector, its numbers."""
+
+    name: str
+    first: int
+    stop: int
+
+
+class Split(Mapping[str, Tensor]):
+    """Weights of which some are pieces of larger tensors of `source`."""
+
+    def __init__(self, source: Mapping[str, Tensor], pieces: Mapping[str, Piece]) -> None:
+        self.source, self.pieces = source, pieces
+        for p in pieces.values():
+            shape = fields.shape_of(source, p.name)
+            if p.stop > math.prod(shape[:-1] if len(shape) > 1 else shape):
+                raise FileError(
+                    f"{p.name} has shape {shape}: the config asks for {p.stop} rows or more"
+                )
+        joined = {p.name for p in pieces.values()}
+        self._names = {
+            **dict.fromkeys(name for name in source if name not in joined),
+            **dict.fromkeys(pieces),
+        }
+
+    def __getitem__(self, name: str) -> Tensor:
+        piece = self.pieces.get(name)
+        if piece is None:
+            return self.source[name]
+        rows = getattr(
+            self.source, "rows", None
+        )  # without reading all of it, where the file allows that
+        if rows is not None:
+            return _flat(name, rows(piece.name, piece.first, piece.stop))
+        t = self.source[piece.name]
+        return _flat(name, (t if t.ndim < 2 else t.flatten(0, -2))[piece.first : piece.stop])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        piece = self.pieces.get(name)
+        if piece is None:
+            return fields.shape_of(self.source, name)
+        whole = fields.shape_of(self.source, piece.name)
+        if name.endswith(".bias") and len(whole) > 1:
+            return whole[-1:]
+        return (
+            (piece.stop - piece.first, *whole[-1:])
+            if len(whole) > 1
+            else (piece.stop - piece.first,)
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _flat(name: str, t: Tensor) -> Tensor:
+    """A bias is a vector, also where it is a row of a matrix."""
+    return t.flatten() if name.endswith(".bias") else t
+
+
+def _joined(c: Config, weights: Mapping[str, Tensor]) -> dict[str, Piece]:
+    """q, k, v out of qkv_proj, gate and up out of gate_up_proj, where a file joins them."""
+    out: dict[str, Piece] = {}
+    q, kv = c.heads * c.head, c.kv_heads * c.head
+    for i in range(c.layers):
+        for at, whole, parts in (
+            (f"model.layers.{i}.self_attn.", "qkv_proj", {"q_proj": q, "k_proj": kv, "v_proj": kv}),
+            (f"model.layers.{i}.mlp.", "gate_up_proj", {"gate_proj": c.inner, "up_proj": c.inner}),
+        ):
+            for end in (".weight", ".bias"):
+                name, row = at + whole + end, 0
+                if name not in weights:
+                    continue
+                if (rows := fields.shape_of(weights, name)[0]) != sum(parts.values()):
+                    raise FileError(
+                        f"{name} has {rows} rows: the config asks for {sum(parts.values())}"
+                    )
+                for part, size in parts.items():
+                    out[at + part + end] = Piece(name, row, row + size)
+                    row += size
+        if c.sparse(i):
+            _expert_pieces(c, weights, f"model.layers.{i}.", out)
+    return out
+
+
+def _expert_pieces(
+    c: Config, weights: Mapping[str, Tensor], at: str, out: dict[str, Piece]
+) -> None:
+    """Router and experts under one family's names: files have each expert's matrices by themselves, all of a kind in one, or
+    gate and up of all in one."""
+    assert c.experts is not None
+    own, count, inner, mixtral = (
+        at + "mlp.",
+        c.experts.count,
+        c.experts.inner,
+        at + "block_sparse_moe.",
+    )
+    router = own + "gate.weight"
+    for theirs in (mixtral + "gate", own + "router"):
+        if theirs + ".weight" in weights:
+            router = theirs + ".weight"
+            ends = (end for end in (".weight", ".bias") if theirs + end in weights)
+            out |= {own + "gate" + end: Piece(theirs + end, 0, count) for end in ends}
+    if (shape := fields.shape_of(weights, router)) != (count, c.width):
+        raise FileError(f"{router} has shape {shape}: the config asks for {(count, c.width)}")
+    for part, old, n in (
+        ("gate_proj", "w1", inner),
+        ("up_proj", "w3", inner),
+        ("down_proj", "w2", c.width),
+    ):
+        stacked, joined = f"{own}experts.{part}", f"{own}experts.gate_up_proj"
+        for e in range(count):
+            name = f"{own}experts.{e}.{part}.weight"
+            if (alone := f"{mixtral}experts.{e}.{old}.weight") in weights:
+                out[name] = Piece(alone, 0, n)
+            elif (
+                whole := next((x for x in (f"{stacked}.weight", stacked) if x in weights), None)
+            ) is not None:
+                out[name] = Piece(whole, e * n, (e + 1) * n)
+            elif joined in weights and part != "down_proj":
+                first = (2 * e + (part == "up_proj")) * n
+                out[name] = Piece(joined, first, first + n)
+            if stacked + ".bias" in weights:
+                out[f"{own}experts.{e}.{part}.bias"] = Piece(stacked + ".bias", e, e + 1)

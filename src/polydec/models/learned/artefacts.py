@@ -1,0 +1,102 @@
+"""What `polydec train` makes for a model beside weights: tables and heads, each in a directory that says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from polydec.base import plugins
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.models.formats import edge, zoo
+from polydec.models.learned import artefact
+from polydec.models.learned import kinds as learned
+
+
+class Modules(Mapping[str, Any]):
+    """The module that reads each kind, those of other packages included (`plugins.py`). One whose file is named for its kind is
+    imported alone."""
+
+    files = tuple(m.name for m in iter_modules(learned.__path__))
+
+    @cached_property
+    def _all(self) -> dict[str, Any]:
+        every = (import_module(f"{learned.__name__}.{file}") for file in self.files)
+        own = {module.KIND.name: module for module in every}
+        what = "KIND of that name with its class and a load"
+        return own | plugins.found("learned", own, plugins.with_artefact, what)
+
+    def __getitem__(self, kind: str) -> Any:
+        if (file := kind.replace("-", "_")) in self.files:
+            module = import_module(f"{learned.__name__}.{file}")
+            if module.KIND.name == kind:
+                return module
+        return self._all[kind]
+
+    def likely(self, where: Path) -> Iterator[Any]:
+        """All of them, those first whose tensors a directory seems to hold."""
+        for file in sorted(self.files, key=lambda f: not (where / f"{f}.safetensors").is_file()):
+            yield import_module(f"{learned.__name__}.{file}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+MODULES = Modules()
+
+
+def type_of(kind: str) -> Any:
+    """The class of what is of this kind. Raises KeyError for a kind that nothing here makes: that is a fault of the code."""
+    module = MODULES[kind]
+    return next(
+        thing
+        for thing in vars(module).values()
+        if getattr(thing, "kind", None) == kind and thing.__module__ == module.__name__
+    )
+
+
+def read(name: str | PathLike[str]) -> Any:
+    """The artefact in a directory (or `zoo:NAME`). Raises FileError with one sentence where there is none, or none of a known
+    kind."""
+    name = edge.path_text(name, "trained")
+    where = Path(zoo.resolve(name)) if name.startswith("zoo:") else edge.at_home(name)
+    if not (where / artefact.CONFIG).is_file():
+        raise FileError(
+            edge.sentence(
+                f"{name!r} holds no {artefact.CONFIG}: give a directory that `polydec train` made"
+            )
+        )
+    config = edge.read_json(where / artefact.CONFIG)
+    kind = config.get("polydec")
+    if isinstance(kind, str) and kind in MODULES:
+        return MODULES[kind].load(str(where))
+    for module in MODULES.likely(where) if kind is None else ():
+        if (where / module.KIND.weights).is_file():
+            return module.load(str(where))
+    from polydec.models.learned import published, published_eagle1, published_medusa
+
+    with edge.reading(f"{name!r} cannot be read"):
+        if kind is None and published_medusa.known(config):
+            return published_medusa.load(where)
+        if kind is None and published_eagle1.known(config, where):
+            return published_eagle1.load(where)
+        if kind is None and published.known(config):
+            return published.load(where)
+    raise FileError(
+        edge.sentence(f"{name!r} is of the kind {kind!r}: it must be one of {', '.join(MODULES)}")
+    )
+
+
+def bound(trained: Any, target: Target) -> Any:
+    """An artefact for this target: what its own `bound` gives, else itself. A published drafter has one, which finds out what
+    its files leave unsaid. Raises FileError where it does not fit."""
+    make = getattr(trained, "bound", None)
+    return trained if make is None else make(target)

@@ -1,0 +1,189 @@
+"""What other engines load: a draft model as a transformers directory, drafters and heads in their published layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.models.formats import edge, zoo
+from polydec.models.learned import (
+    artefact,
+    artefacts,
+    published,
+    published_eagle1,
+    published_medusa,
+)
+from polydec.models.sessions import sources
+
+WHY: Mapping[str, str] = MappingProxyType(
+    {
+        "block-drafter": "it reads a source beside the text",
+        "heads": "Medusa's (`polydec train heads --kind medusa-published`) read what left the last norm; neither has Hydra",
+        "eagle": "theirs (`polydec train eagle --kind eagle-published`) has no norm before attention or the head",
+        "eagle-3-narrow": "theirs (`polydec train eagle --kind eagle-3-published`) "
+        "has a norm for the token and one for the state",
+        "clover": "neither has Clover",
+        "chimera": "neither has Chimera",
+        "falcon": "neither has Falcon",
+        "longspec": "neither lets a drafter read the target's cache",
+        "probes": "neither has soft probes",
+        "mtp": "neither has masks whose rows alone run with added matrices",
+        "ngrams": "neither reads an n-gram table (their n-gram drafts come from the prompt)",
+        "router": "neither routes steps between two models",
+        "text-router": "neither routes steps between two models",
+        "stop-head": "neither has a stop head",
+        "thought": "neither feeds a vector of its own making in the place of a token",
+        "chunk-encoder": "neither makes vectors of passages by itself",
+        "coprocessor": "neither lets a second network read its cache",
+        "judge": "neither has a judge",
+        "prm": "neither reads a reward of steps",
+        "reward": "it judges texts and drafts none",
+        "value": "it judges canvases of a masked-diffusion model and drafts none",
+        "filter": "neither decodes masked-diffusion models with a learned filter",
+        "joint": "neither decodes masked-diffusion models with a layer of joint draws",
+    }
+)
+"""Of each kind of artefact that cannot be written, what vLLM and SGLang lack for it, and what to train in its place."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and how the two engines are told of it: vLLM's --speculative-config (JSON), SGLang's flags."""
+
+    what: str
+    vllm: Mapping[str, Any]
+    sglang: tuple[str, ...]
+
+
+def export(name: str, out: Path, *, tokens: int = 4, target: Target | None = None) -> Written:
+    """Write a draft model or a drafter into the directory `out`, which must not exist or be empty. tokens: drafted a step, for
+    the settings; target: the model that a drafter reads, which published EAGLE-3 weights may need (see published.standard).
+    Raises FileError with one sentence for what neither engine can take."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileError(
+            edge.sentence(
+                f"out is {str(out)!r}: it must be a directory that is empty or does not exist"
+            )
+        )
+    where = Path(zoo.resolve(name)) if name.startswith("zoo:") else edge.at_home(name)
+    config = edge.read_json(where / artefact.CONFIG) if (where / artefact.CONFIG).is_file() else {}
+    kind: Any = config.get("polydec")
+    if kind in WHY:
+        raise FileError(
+            edge.sentence(
+                f"{name!r} is of the kind {kind!r}, which vLLM and SGLang cannot take: {WHY[kind]}"
+            )
+        )
+    if published_medusa.known(config):
+        heads = published_medusa.load(where)
+        published_medusa.save(out, heads)
+        return Written(
+            "Medusa heads (SGLang has none)",
+            {
+                "method": "medusa",
+                "model": str(out),
+                "num_speculative_tokens": min(tokens, heads.depth),
+            },
+            (),
+        )  # vLLM makes so many, trained or not
+    if published_eagle1.known(config, where):
+        return _eagle1(published_eagle1.load(where), out, tokens, target)
+    drafter = isinstance(kind, str) or published.known(config)
+    return (
+        _drafter(artefacts.read(name), out, tokens, target)
+        if drafter
+        else _model(name, out, tokens)
+    )
+
+
+def _drafter(drafter: Any, out: Path, tokens: int, target: Target | None) -> Written:
+    if target is not None:
+        drafter = artefacts.bound(drafter, target)
+    if isinstance(drafter, published.Read):
+        drafter = drafter.eagle
+        if not drafter.depths:
+            raise FileError(
+                "target is not given: config.json does not say which layers of it are read, so name the model"
+            )
+    if len(drafter.depths) != 3:
+        raise FileError(
+            f"the drafter reads the states of {len(drafter.depths)} layers: vLLM and SGLang give it those of three"
+        )
+    published.save(out, drafter)
+    return Written(
+        f"EAGLE-3 that reads the target's states after layers {', '.join(map(str, drafter.depths))}",
+        {"method": "eagle3", "model": str(out), "num_speculative_tokens": tokens},
+        ("--speculative-algorithm", "EAGLE3", *_sglang(out, tokens)),
+    )
+
+
+def _eagle1(
+    drafter: published_eagle1.ReadEagle1, out: Path, tokens: int, target: Target | None
+) -> Written:
+    eagle = drafter.eagle if target is None else drafter.bound(target)
+    vllm, biased = (
+        published_eagle1.export(out, eagle),
+        eagle.bias_H is not None and bool(eagle.bias_H.any()),
+    )
+    return Written(
+        "EAGLE-1"
+        + (" (vLLM has no place for its fc.bias: it will draft worse there)" if biased else ""),
+        {"method": "eagle", "model": str(vllm), "num_speculative_tokens": tokens},
+        ("--speculative-algorithm", "EAGLE", *_sglang(out, tokens)),
+    )
+
+
+def _model(name: str, out: Path, tokens: int) -> Written:
+    source = sources.open_source(name)
+    if own := next(
+        (n for n in ("lm_head.tokens", "model.embed_tokens.proj.weight") if n in source.weights),
+        None,
+    ):
+        raise FileError(
+            edge.sentence(
+                f"{name!r} has {own}: vLLM and SGLang have no place for a head of some tokens only, "
+                "or for embeddings narrower than its layers"
+            )
+        )
+    if any(key.startswith("polydec_") and key != "polydec_base" for key in source.config):
+        raise FileError(
+            edge.sentence(
+                f"{name!r} is a masked-diffusion model: neither vLLM nor SGLang drafts with one"
+            )
+        )
+    config = {key: value for key, value in source.config.items() if key != "polydec_base"}
+    config.setdefault("architectures", _architectures(config["model_type"]))
+    sources.save(out, config, dict(source.weights.items()), source.text, source.generation)
+    return Written(
+        f"{config['model_type']} model of {config.get('num_hidden_layers', '?')} layers",
+        {"method": "draft_model", "model": str(out), "num_speculative_tokens": tokens},
+        ("--speculative-algorithm", "STANDALONE", *_sglang(out, tokens)),
+    )
+
+
+def _architectures(model_type: str) -> list[str]:
+    """The class by which others find out how to load a model: a GGUF file names only its family."""
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    )  # takes seconds to import
+
+    return [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]]
+
+
+def _sglang(out: Path, tokens: int) -> tuple[str, ...]:
+    """A chain: SGLang counts the token behind the draft as well."""
+    return (
+        "--speculative-draft-model-path",
+        str(out),
+        "--speculative-num-steps",
+        str(tokens),
+        "--speculative-eagle-topk",
+        "1",
+        "--speculative-num-draft-tokens",
+        str(tokens + 1),
+    )

@@ -1,0 +1,124 @@
+"""A block drafter: an encoder-decoder network that fills several gaps behind a text at once (generalised aggressive
+decoding)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import BlockDrafterFields
+from polydec.models.formats.seq2seq import Seq2SeqConfig, T5Shape, read
+from polydec.models.learned import artefact
+from polydec.models.nets.seq2seq import Filler, build
+
+KIND = artefact.Kind("block-drafter", "block drafter", "block_drafter.safetensors", "block-drafter")
+
+
+@dataclass(frozen=True, eq=False)
+class BlockDrafter:
+    """tensors: of a T5 network by their published names, whose table has one row more than the vocabulary: the mark that stands
+    in a gap. block: gaps that it was trained to fill, 1 to 64. Arithmetic is fp32."""
+
+    called: ClassVar[str] = "a block drafter"
+    kind: ClassVar[str] = "block-drafter"
+    made_by: ClassVar[str] = "polydec train block-drafter"
+    reads_draft: ClassVar[bool] = False
+
+    vocab: Vocab
+    shape: T5Shape
+    block: int
+    tensors: Mapping[str, Tensor]
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary."""
+        target.vocab.require_same(self.vocab, "the target of the block drafter")
+
+    @cached_property
+    def filler(self) -> Filler:
+        """The network, which fills gaps. Raises FileError where a tensor is missing or damaged."""
+        return Filler(build(config_of(self.shape, 1), self.tensors), self.vocab.size)
+
+
+def config_of(shape: T5Shape, more: int = 0) -> Seq2SeqConfig:
+    """Of a network with so many rows of the table more than its vocabulary has tokens."""
+    return read(replace(shape, vocab=shape.vocab + more).published(0, 0), {})
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[BlockDrafter, ...]:
+    """A random one for tests, which looks at all of a text: what it fills in depends on that."""
+    shape, g = T5Shape(vocab.size, 8, 4, 8, 1, 1), torch.Generator().manual_seed(4)
+    tensors = {
+        name: torch.ones(*size) if len(size) == 1 else torch.randn(*size, generator=g)
+        for name, size in sizes(shape).items()
+    }
+    for name in tensors:
+        if name.endswith(("q.weight", "k.weight")):
+            tensors[name] *= 0.1  # else one position takes it all
+    return (BlockDrafter(vocab, shape, 4, tensors),)
+
+
+def sizes(shape: T5Shape) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor."""
+    W, inner = shape.width, shape.heads * shape.head
+    out: dict[str, tuple[int, ...]] = {"shared.weight": (shape.vocab + 1, W)}
+    for tower, count, attentions in (
+        ("encoder", shape.first, ("SelfAttention",)),
+        ("decoder", shape.layers, ("SelfAttention", "EncDecAttention")),
+    ):
+        for i in range(count):
+            for j, attention in enumerate(attentions):
+                at = f"{tower}.block.{i}.layer.{j}"
+                out |= {f"{at}.{attention}.{x}.weight": (inner, W) for x in "qkv"}
+                out |= {f"{at}.{attention}.o.weight": (W, inner), f"{at}.layer_norm.weight": (W,)}
+            at = f"{tower}.block.{i}.layer.{len(attentions)}"
+            out |= {
+                f"{at}.DenseReluDense.wi.weight": (shape.inner, W),
+                f"{at}.DenseReluDense.wo.weight": (W, shape.inner),
+                f"{at}.layer_norm.weight": (W,),
+            }
+        bias = f"{tower}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        out |= {bias: (32, shape.heads), f"{tower}.final_layer_norm.weight": (W,)}
+    return out
+
+
+def save(path: str | Path, drafter: BlockDrafter, about: Mapping[str, Any]) -> None:
+    """Write block_drafter.safetensors and config.json into the directory `path`; about: what else the config says."""
+    shape = drafter.shape
+    artefact.save(
+        path,
+        KIND,
+        {name: t.float() for name, t in drafter.tensors.items()},
+        {
+            **about,
+            "vocab_size": shape.vocab,
+            "tokenizer": drafter.vocab.tokenizer,
+            "width": shape.width,
+            "head": shape.head,
+            "inner": shape.inner,
+            "first": shape.first,
+            "layers": shape.layers,
+            "block": drafter.block,
+        },
+    )
+
+
+def load(path: str | Path) -> BlockDrafter:
+    """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    config, tensors = artefact.read(edge.at_home(path), KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(BlockDrafterFields, config, artefact.CONFIG)
+        shape = T5Shape(c.vocab_size, c.width, c.head, c.inner, c.first, c.layers)
+        whole = {
+            name: artefact.tensor(tensors, KIND, name, size).float()
+            for name, size in sizes(shape).items()
+        }
+        return BlockDrafter(Vocab(c.vocab_size, frozenset(), c.tokenizer), shape, c.block, whole)

@@ -1,0 +1,158 @@
+"""Chimera: one layer over a target's states and the codes of the last three tokens, and a head for each token ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, silu
+
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import EagleFields
+from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.state_layer import StateLayer, even
+from polydec.models.nets.query import Network
+
+KIND = artefact.Kind("chimera", "chimera", "chimera.safetensors", "eagle --kind chimera")
+
+
+@dataclass(frozen=True, eq=False)
+class Chimera:
+    """trigram: weight [3 H, 3 H] and projection [H, 3 H] of the code of three tokens, P (c + silu(W c)); layer: reads a true
+    state and the code of the tokens up to the one behind it, one after the other, and of drafted tokens the code alone; heads
+    [2 H wide, one a level]: of the last true state and what left the layer, the state that the target makes a law of; vocab,
+    rates and share: see Eagle."""
+
+    called: ClassVar[str] = "a Chimera drafter"
+    kind: ClassVar[str] = "chimera"
+    made_by: ClassVar[str] = "polydec train eagle --kind chimera"
+    window: ClassVar[int] = 3
+
+    trigram: tuple[Tensor, Tensor]
+    heads: Sequence[Tensor]
+    layer: StateLayer
+    vocab: Vocab
+    rates: Sequence[Sequence[float]]
+    share: float = 0.0
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Of the target's states the last alone."""
+        return ()
+
+    @property
+    def normed(self) -> bool:
+        """States enter as they lie before the target's final norm."""
+        return False
+
+    @property
+    def depth(self) -> int:
+        """Most levels of a draft."""
+        return len(self.heads)
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
+        makes no laws of states that were guessed."""
+        target.vocab.require_same(self.vocab, "the target of the Chimera drafter")
+        artefact.require_laws(target, self.layer.width, "Chimera's weights")
+
+    @property
+    def cost(self) -> float:
+        return self.layer.cost + float(sum(t.numel() for t in (*self.trigram, *self.heads)))
+
+    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+        """What enters the layer for true states, [2 N, H]: each state, and behind it the code."""
+        return torch.stack([even(state_NH), self.below(embed_NWH, state_NH)], 1).flatten(0, 1)
+
+    def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
+        """What enters it for drafted tokens: the codes."""
+        code = even(embed_NWH).flatten(1)
+        return linear(code + silu(linear(code, self.trigram[0])), self.trigram[1])
+
+    def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
+        """Of what left the layer at nodes k levels below the root: itself, and the states guessed there."""
+        return out_NS, linear(
+            torch.cat([even(true_H).expand_as(out_NS), even(out_NS)], -1), self.heads[k]
+        )
+
+    @cached_property
+    def network(self) -> Network:
+        """The layer, asked for states alone."""
+        return self.layer.network()
+
+
+def begun(width: int, levels: int, seed: int) -> list[Tensor]:
+    """The tensors of `trigram` and `heads` to train: a code begins as the last token's embedding."""
+    g = torch.Generator().manual_seed(seed)
+    last = torch.cat([torch.zeros(width, 2 * width), torch.eye(width)], 1)
+    return [
+        torch.randn(3 * width, 3 * width, generator=g) * 0.1 / width**0.5,
+        last,
+        *[torch.eye(width).repeat(1, 2) for _ in range(levels)],
+    ]
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Chimera, ...]:
+    """A random one for tests."""
+    g, (weight, project, *heads) = torch.Generator().manual_seed(10), begun(width, 3, 10)
+    heads = [t + torch.randn(t.shape, generator=g) / width**0.5 for t in heads]
+    return (
+        Chimera(
+            (weight, project),
+            heads,
+            state_layer.example(width, 10),
+            vocab,
+            ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)),
+        ),
+    )
+
+
+def save(path: str | Path, chimera: Chimera, about: Mapping[str, Any]) -> None:
+    """Write chimera.safetensors and config.json into the directory `path`; about: what else the config says."""
+    tensors = {
+        "trigram.weight": chimera.trigram[0],
+        "trigram.project": chimera.trigram[1],
+        **{f"{k}.head": t for k, t in enumerate(chimera.heads)},
+    }
+    artefact.save(
+        path,
+        KIND,
+        {name: t.float() for name, t in tensors.items()} | chimera.layer.named,
+        {
+            **about,
+            "width": chimera.layer.width,
+            **artefact.said_of(chimera),
+            "layer": chimera.layer.fields,
+        },
+    )
+
+
+def load(path: str | Path) -> Chimera:
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(EagleFields, config, artefact.CONFIG)
+        H = c.width
+        weight, project = (
+            artefact.tensor(t, KIND, f"trigram.{name}", shape).float()
+            for name, shape in (("weight", (3 * H, 3 * H)), ("project", (H, 3 * H)))
+        )
+        heads = [
+            artefact.tensor(t, KIND, f"{k}.head", (H, 2 * H)).float() for k in range(len(c.rates))
+        ]
+        return Chimera(
+            (weight, project),
+            heads,
+            state_layer.read(c.layer, t, KIND, H),
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

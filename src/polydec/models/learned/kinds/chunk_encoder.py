@@ -1,0 +1,193 @@
+"""What makes a vector of each few tokens of a passage, and scores which of them should rather be read
+as they are (REFRAG)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import ChunkEncoderFields
+from polydec.models.learned import artefact
+from polydec.models.learned.passages import Marks
+from polydec.models.learned.reader import EPS, Reader
+
+KIND = artefact.Kind("chunk-encoder", "chunk encoder", "chunk_encoder.safetensors", "context")
+
+KEPT = 16384
+"""Chunks whose vectors are kept, those that were asked for last."""
+
+MORE = 2
+"""Rows that the encoder's table has behind the vocabulary's: of a place where no token is, and of
+the one whose state is read."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """size: tokens of a chunk (k); encoder, policy: what reads a chunk, and the vectors of all;
+    target: width of what is made."""
+
+    vocab: int
+    size: int
+    encoder: Reader
+    policy: Reader
+    target: int
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of each tensor, by name."""
+        W = self.encoder.width
+        return {
+            **{f"encoder-{name}": shape for name, shape in self.encoder.shapes.items()},
+            **{f"policy-{name}": shape for name, shape in self.policy.shapes.items()},
+            "table": (self.vocab + MORE, W),
+            "projector": (self.target, W),
+            "scale": (self.target,),
+            "policy-in": (self.policy.width, W),
+            "policy-out": (1, self.policy.width),
+        }
+
+
+def of(t: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """The tensors of `encoder` or `policy`."""
+    return {n.removeprefix(f"{part}-"): x for n, x in t.items() if n.startswith(f"{part}-")}
+
+
+def encoded(s: Sizes, t: Mapping[str, Tensor], token_NK: Tensor) -> Tensor:
+    """Of N chunks of k tokens (vocab: there is none) what the encoder makes of them, c [N, W]. A
+    chunk sees itself alone."""
+    read_N1 = torch.full((len(token_NK), 1), s.vocab + 1)
+    token_NT = torch.cat([read_N1, token_NK], dim=1)
+    states = s.encoder.states(
+        of(t, "encoder"), F.embedding(token_NT, t["table"]), token_NT != s.vocab
+    )
+    return states[:, 0]
+
+
+def projected(t: Mapping[str, Tensor], c_NW: Tensor) -> Tensor:
+    """What enters the decoder for them [N, H]: as large as its own embeddings are by `scale`."""
+    y = F.linear(c_NW, t["projector"])
+    return F.rms_norm(y, y.shape[-1:], t["scale"], EPS)
+
+
+def scored(s: Sizes, t: Mapping[str, Tensor], c_BLW: Tensor) -> Tensor:
+    """How much each chunk of a text wants to be read as it is [B, L]."""
+    there_BL = torch.ones(c_BLW.shape[:2], dtype=torch.bool)
+    x = F.linear(c_BLW, t["policy-in"])
+    return F.linear(s.policy.states(of(t, "policy"), x, there_BL), t["policy-out"])[..., 0]
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkEncoder:
+    """tensors: of `Sizes.shapes`; marks: of passages. Arithmetic is fp32, and a chunk is encoded
+    alone, so that its vector depends on its tokens and on nothing else, to the bit."""
+
+    called: ClassVar[str] = "an encoder of chunks"
+    kind: ClassVar[str] = "chunk-encoder"
+    made_by: ClassVar[str] = "polydec train context"
+
+    vocab: Vocab
+    sizes: Sizes
+    marks: Marks
+    tensors: Mapping[str, Tensor]
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary, or vectors of another width."""
+        target.vocab.require_same(self.vocab, "the target of the chunk encoder")
+        artefact.require_width(target, self.sizes.target, "chunk vectors")
+
+    @cached_property
+    def kept(self) -> OrderedDict[tuple[int, ...], Tensor]:
+        """By its tokens, what was made of a chunk: what is retrieved again is not encoded again."""
+        return OrderedDict()
+
+    @torch.no_grad()
+    def state(self, chunk: Sequence[int]) -> Tensor:
+        """Of at most k tokens, c [W]."""
+        name = tuple(chunk)
+        made = self.kept.get(name)
+        if made is None:
+            blank = self.sizes.vocab
+            row = torch.tensor([[*name, *[blank] * (self.sizes.size - len(name))]])
+            made = encoded(self.sizes, self.tensors, row)[0]
+        self.kept[name] = made
+        self.kept.move_to_end(name)
+        if len(self.kept) > KEPT:
+            self.kept.popitem(last=False)
+        return made
+
+    @torch.no_grad()
+    def vector(self, state_W: Tensor) -> Tensor:
+        """What the decoder reads for it [H]."""
+        return projected(self.tensors, state_W[None])[0]
+
+    @torch.no_grad()
+    def scores(self, states: Sequence[Tensor]) -> Tensor:
+        """The policy's, of all chunks of a prompt [L]."""
+        most = self.sizes.policy.places
+        parts = [torch.stack(list(states[i : i + most])) for i in range(0, len(states), most)]
+        return torch.cat([scored(self.sizes, self.tensors, part[None])[0] for part in parts])
+
+
+def drawn(s: Sizes, seed: int, spread: float) -> dict[str, Tensor]:
+    """Random tensors to begin with; spread: of the decoder's embeddings."""
+    dice, out = torch.Generator().manual_seed(seed), dict[str, Tensor]()
+    for part, reader in (("encoder", s.encoder), ("policy", s.policy)):
+        out |= {f"{part}-{name}": x for name, x in reader.drawn(dice).items()}
+    for name in ("table", "projector", "policy-in", "policy-out"):
+        out[name] = torch.randn(s.shapes[name], generator=dice) * s.shapes[name][1] ** -0.5
+    return out | {"scale": torch.full((s.target,), spread)}
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[ChunkEncoder, ...]:
+    """Random ones for tests."""
+    s = Sizes(vocab.size, 4, Reader(16, 1, 2, 5), Reader(16, 1, 2, 64), width)
+    return (ChunkEncoder(vocab, s, Marks(1, 2), drawn(s, 13, 0.1)),)
+
+
+def save(path: str | Path, made: ChunkEncoder, about: Mapping[str, Any]) -> None:
+    """Write chunk_encoder.safetensors and config.json into the directory `path`; about: what else
+    the config says."""
+    s = made.sizes
+    sizes = {
+        "vocab_size": s.vocab,
+        "tokenizer": made.vocab.tokenizer,
+        "chunk": s.size,
+        "width": s.encoder.width,
+        "layers": s.encoder.layers,
+        "heads": s.encoder.heads,
+        "policy_width": s.policy.width,
+        "policy_layers": s.policy.layers,
+        "policy_heads": s.policy.heads,
+        "policy_places": s.policy.places,
+        "target": s.target,
+        "opening": made.marks.opening,
+        "closing": made.marks.closing,
+    }
+    artefact.save(path, KIND, {k: v.float() for k, v in made.tensors.items()}, {**about, **sizes})
+
+
+def load(path: str | Path) -> ChunkEncoder:
+    """What `save` wrote into a directory. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(ChunkEncoderFields, config, artefact.CONFIG)
+        encoder = Reader(c.width, c.layers, c.heads, c.chunk + 1)
+        policy = Reader(c.policy_width, c.policy_layers, c.policy_heads, c.policy_places)
+        s = Sizes(c.vocab_size, c.chunk, encoder, policy, c.target)
+        tensors = {
+            name: artefact.tensor(t, KIND, name, shape).float() for name, shape in s.shapes.items()
+        }
+        vocab = Vocab(c.vocab_size, frozenset(), c.tokenizer)
+        return ChunkEncoder(vocab, s, Marks(c.opening, c.closing), tensors)

@@ -1,0 +1,170 @@
+"""Clover: a layer that makes a target's states ready to speculate, and a state that every drafted token moves on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, linear, silu
+
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import CloverFields
+from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.head import Head, Step, fresh, merged, named_head, read_head
+from polydec.models.learned.state_layer import StateLayer, even
+from polydec.models.nets.query import Network
+
+KIND = artefact.Kind("clover", "clover", "clover.safetensors", "heads --kind clover")
+
+
+@dataclass(frozen=True, eq=False)
+class Clover:
+    """A model for the scheduler, whose queries are those of draft heads (`Step`).
+
+    layer: the augmenting block, over all true states; attend: weights [H, H] of query, key and value, by which a token moves
+    the state: the value is added by the cosine of query and key, head by head; out: the heads behind that, the first of the
+    state, the other of state and token, for all further levels; levels: most tokens ahead; vocab, rates and share: see Heads.
+    """
+
+    called: ClassVar[str] = "a Clover drafter"
+    kind: ClassVar[str] = "clover"
+    made_by: ClassVar[str] = "polydec train heads --kind clover"
+    window: ClassVar[int] = 1
+
+    layer: StateLayer
+    attend: tuple[Tensor, Tensor, Tensor]
+    out: tuple[Head, Head]
+    levels: int
+    vocab: Vocab
+    rates: Sequence[Sequence[float]]
+    share: float = 0.0
+
+    @property
+    def depth(self) -> int:
+        return self.levels
+
+    @property
+    def reads(self) -> bool:
+        """Nodes of a level differ by their paths."""
+        return True
+
+    @property
+    def normed(self) -> bool:
+        """States enter as the last layer leaves them."""
+        return False
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
+        makes no laws of states that were guessed."""
+        target.vocab.require_same(self.vocab, "the target of the Clover drafter")
+        artefact.require_laws(target, self.layer.width, "Clover's weights")
+
+    @property
+    def cost(self) -> float:
+        return float(sum(t.numel() for t in (*self.attend, *self.out[0], *self.out[1])))
+
+    @cached_property
+    def network(self) -> Network:
+        """The augmenting block."""
+        return self.layer.network()
+
+    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+        """What enters the augmenting block: the states alone."""
+        return even(state_NH)
+
+    def head(self, k: int) -> None:
+        """The target's norm and head make laws of what heads guess."""
+
+    def start(self, state_NH: Tensor) -> Tensor:
+        return even(state_NH)
+
+    def step(self, k: int, carry_NH: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
+        """The state that the tokens of these nodes leave, and the states guessed there."""
+        token_NH, heads = even(embed_NH), self.layer.heads
+        query, key, value = (
+            linear(x, w)
+            for x, w in zip((even(carry_NH), token_NH, token_NH), self.attend, strict=True)
+        )
+        near = cosine_similarity(
+            query.unflatten(-1, (heads, -1)), key.unflatten(-1, (heads, -1)), dim=-1
+        )
+        moved = carry_NH + (near[..., None] * value.unflatten(-1, (heads, -1))).flatten(-2)
+        weight, bias, skip = self.out[min(k, 1)]
+        inputs = torch.cat([moved, token_NH], 1) if k else moved
+        return moved, linear(inputs, skip) + silu(linear(inputs, weight, bias))
+
+    @torch.inference_mode()
+    def forward(self, queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
+        return merged(self.step, queries)
+
+
+def begun(
+    width: int, seed: int, scale: float
+) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Head, Head]]:
+    """`attend` and `out` to train: query and key compare states and tokens as they are, and a token moves little yet."""
+    g, same_WW = torch.Generator().manual_seed(seed), torch.eye(width)
+    noise = torch.rand(3, width, width, generator=g) * scale / width
+    out = fresh(width, 1, False, seed, scale)[0], fresh(width, 1, True, seed, scale)[0]
+    return (same_WW + noise[0], same_WW + noise[1], noise[2]), out
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Clover, ...]:
+    """A random one for tests."""
+    return (
+        Clover(
+            state_layer.example(width, 9),
+            *begun(width, 9, 1.0),
+            3,
+            vocab,
+            ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)),
+        ),
+    )
+
+
+def save(path: str | Path, clover: Clover, about: Mapping[str, Any]) -> None:
+    """Write clover.safetensors and config.json into the directory `path`; about: what else the config says."""
+    tensors = {f"attend.{name}": t.float() for name, t in zip("qkv", clover.attend)}
+    tensors |= named_head("out.0.", clover.out[0]) | named_head("out.1.", clover.out[1])
+    artefact.save(
+        path,
+        KIND,
+        tensors | clover.layer.named,
+        {
+            **about,
+            "width": clover.layer.width,
+            "levels": clover.levels,
+            **artefact.said_of(clover),
+            "layer": clover.layer.fields,
+        },
+    )
+
+
+def load(path: str | Path) -> Clover:
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(CloverFields, config, artefact.CONFIG)
+        query, key, value = (
+            artefact.tensor(t, KIND, f"attend.{name}", (c.width, c.width)).float() for name in "qkv"
+        )
+        out = (
+            read_head(t, KIND, "out.0.", c.width, c.width),
+            read_head(t, KIND, "out.1.", c.width, 2 * c.width),
+        )
+        return Clover(
+            state_layer.read(c.layer, t, KIND, c.width),
+            (query, key, value),
+            out,
+            c.levels,
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

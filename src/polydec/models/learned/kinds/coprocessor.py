@@ -1,0 +1,134 @@
+"""What reads a model's cache and makes vectors that the model reads behind its prompt (differentiable
+cache augmentation)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import FileError, PolydecError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import CoprocessorFields
+from polydec.models.learned import artefact
+from polydec.models.learned.skeleton import Past, Skeleton
+
+KIND = artefact.Kind("coprocessor", "coprocessor", "coprocessor.safetensors", "context")
+
+
+def latents(
+    s: Skeleton,
+    t: Mapping[str, Tensor],
+    soft_LH: Tensor,
+    first_BG: Tensor,
+    past: Past,
+    seen_BGP: Tensor,
+) -> Tensor:
+    """Of G places in each text the vectors that are read behind them [B, G, L, H].
+
+    soft: the learned inputs, alike at every place; first: the position that the first of them takes;
+    past: the model's own keys and values; seen: which of these a place sees. What stands at one
+    place never sees what stands at another.
+    """
+    (B, G), L = first_BG.shape, len(soft_LH)
+    x = soft_LH.expand(B, G, *soft_LH.shape).flatten(1, 2)
+    position = (first_BG[..., None] + torch.arange(L)).flatten(1)
+    state, _ = s.through(t, x, position, past, grouped(seen_BGP, L))
+    return state.unflatten(1, (G, L))
+
+
+def grouped(seen_BGP: Tensor, length: int) -> Tensor:
+    """Whom each input sees, of G groups of so many one behind another: what its group sees of the
+    past, and of the inputs those of its group that stand before it, and itself [B, G L, P + G L]."""
+    B, G, _ = seen_BGP.shape
+    before = seen_BGP.repeat_interleave(length, dim=1)
+    group = torch.arange(G).repeat_interleave(length)
+    own = (group[:, None] == group) & torch.ones(G * length, G * length, dtype=torch.bool).tril()
+    return torch.cat([before, own.expand(B, -1, -1)], dim=2)
+
+
+@dataclass(frozen=True, eq=False)
+class Coprocessor:
+    """skeleton, tensors: of its layers, which are shaped as the model's; soft_LH: the learned inputs, as
+    many as vectors are made. Arithmetic is fp32."""
+
+    called: ClassVar[str] = "a coprocessor"
+    kind: ClassVar[str] = "coprocessor"
+    made_by: ClassVar[str] = "polydec train context"
+
+    skeleton: Skeleton
+    soft_LH: Tensor
+    tensors: Mapping[str, Tensor]
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where the target's states, layers or heads are of other sizes, or it shows no
+        keys."""
+        s = self.skeleton
+        artefact.require_width(target, s.width, "a coprocessor's vectors")
+        session = target.open((0,))
+        try:
+            keys_KNH, _ = session.memory()
+        except PolydecError as error:
+            raise FileError(f"a coprocessor reads the target's keys and values: {error}") from None
+        finally:
+            session.close()
+        have = (target.layers, keys_KNH.shape[0], keys_KNH.shape[2])
+        own = (s.layers, s.kv_heads, s.head)
+        if have != own:
+            raise FileError(
+                f"a coprocessor reads {own[0]} layers of {own[1]} heads of {own[2]} numbers: this target "
+                f"has {have[0]} of {have[1]} of {have[2]}"
+            )
+
+    @torch.no_grad()
+    def made(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
+        """The first `count` vectors behind a text of which each layer holds these keys and values, each
+        [kv heads, N, head] [count, H]. None of them sees a later one."""
+        past = [(k[None].float(), v[None].float()) for k, v in memory]
+        n = past[0][0].shape[2]
+        seen = torch.ones(1, 1, n, dtype=torch.bool)
+        first = torch.tensor([[n]])
+        return latents(self.skeleton, self.tensors, self.soft_LH[:count], first, past, seen)[0, 0]
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Coprocessor, ...]:
+    """Random ones for tests, of models of two layers with four heads, two of keys, or half as many where heads
+    would be too narrow to rotate."""
+    heads = 2 if width % 8 else 4
+    s = Skeleton(width, 2, heads, heads // 2, 2 * width, 1e4, 1e-5)
+    dice = torch.Generator().manual_seed(17)
+    tensors = {
+        name: torch.full(shape, 0.1)
+        if len(shape) == 1
+        else torch.randn(shape, generator=dice) * shape[1] ** -0.5
+        for name, shape in s.shapes.items()
+    }
+    return (Coprocessor(s, torch.randn(3, width, generator=dice) * 0.1, tensors),)
+
+
+def save(path: str | Path, made: Coprocessor, about: Mapping[str, Any]) -> None:
+    """Write coprocessor.safetensors and config.json into the directory `path`; about: what else the
+    config says."""
+    tensors = {**made.tensors, "soft": made.soft_LH}
+    sizes = {**asdict(made.skeleton), "count": len(made.soft_LH)}
+    artefact.save(path, KIND, {k: v.float() for k, v in tensors.items()}, {**about, **sizes})
+
+
+def load(path: str | Path) -> Coprocessor:
+    """What `save` wrote into a directory. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(CoprocessorFields, config, artefact.CONFIG)
+        s = Skeleton(c.width, c.layers, c.heads, c.kv_heads, c.inner, c.theta, c.eps)
+        soft = artefact.tensor(t, KIND, "soft", (c.count, c.width)).float()
+        tensors = {
+            name: artefact.tensor(t, KIND, name, shape).float() for name, shape in s.shapes.items()
+        }
+        return Coprocessor(s, soft, tensors)

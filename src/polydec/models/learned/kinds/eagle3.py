@@ -1,0 +1,188 @@
+"""EAGLE-3's layer: it reads the target's states at several depths, and has a head of its own over some of the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import Eagle3Fields
+from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.state_layer import StateLayer, Vocabulary, even
+from polydec.models.native.growth import Grower
+from polydec.models.nets.query import Network
+
+KIND = artefact.Kind("eagle-3", "eagle", "eagle3.safetensors", "eagle --kind eagle-3")
+
+
+class Layer(Protocol):
+    """A layer that reads 2 H numbers a position, a token and a state."""
+
+    @property
+    def width(self) -> int:
+        """H."""
+        ...
+
+    @property
+    def cost(self) -> float: ...
+    def network(self, vocab: int, own: Vocabulary, /) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Eagle3:
+    """depths: after which layers of the target its states are read, ascending; fuse_HD: weight [H,
+    depths x H] that joins them; layer: reads a token's embedding beside the state; own: its head.
+    vocab, rates and share: see Eagle. Drafted tokens are those of the head's vocabulary; what is
+    accepted is the target's affair. evened: states and embeddings are divided by their root mean
+    squares before they enter (models/learned/published.py: as they are, since its layer does that
+    with weights). table: gives the target's embeddings of the head's tokens, [C, H]; None: it is
+    not bound to a target."""
+
+    called: ClassVar[str] = "an EAGLE-3 drafter"
+    kind: ClassVar[str] = "eagle-3"
+    made_by: ClassVar[str] = "polydec train eagle --kind eagle-3"
+    window: ClassVar[int] = 1
+
+    fuse_HD: Tensor
+    depths: tuple[int, ...]
+    layer: Layer
+    own: Vocabulary
+    vocab: Vocab
+    rates: Sequence[Sequence[float]]
+    share: float = 0.0
+    evened: bool = True
+    table: Callable[[], Tensor] | None = None
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary, width or number of layers."""
+        target.vocab.require_same(self.vocab, "the target of the EAGLE-3 drafter")
+        artefact.require_width(target, self.layer.width, "EAGLE-3's weights")
+        if target.layers < self.depths[-1]:
+            raise FileError(
+                f"EAGLE-3's weights read the states after layer {self.depths[-1]}: this target shows "
+                f"{target.layers or 'none'} of its layers"
+            )
+
+    @property
+    def normed(self) -> bool:
+        """States enter as they lie before the target's final norm."""
+        return False
+
+    @property
+    def depth(self) -> int:
+        """Most levels of a draft: it goes on from what it made itself."""
+        return 64
+
+    @property
+    def cost(self) -> float:
+        return self.layer.cost + self.own.head_CH.numel()
+
+    def enter(self, embed_NWH: Tensor, state_ND: Tensor) -> Tensor:
+        """What enters the layer for tokens and the states before them, of all depths one behind another."""
+        joined = torch.cat([self._entry(s) for s in state_ND.chunk(len(self.depths), -1)], -1)
+        fused = linear(joined, self.fuse_HD) if self.grower is None else self.grower.fused(joined)
+        return self.below(embed_NWH, fused)
+
+    def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
+        """The same for drafted tokens, behind what was made at the ones before them."""
+        return torch.cat([self._entry(embed_NWH[:, -1]), self._entry(above_NH)], -1)
+
+    def _entry(self, x_NH: Tensor) -> Tensor:
+        if not self.evened:
+            return x_NH.float()
+        return even(x_NH) if self.grower is None else self.grower.even(x_NH)
+
+    def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, None]:
+        """Of what left the layer at nodes: what their children stand on. Its own head makes their laws."""
+        return out_NS[:, -self.layer.width :], None
+
+    @cached_property
+    def network(self) -> Network:
+        """The layer, and its head."""
+        return self.layer.network(self.vocab.size, self.own)
+
+    @cached_property
+    def grower(self) -> Grower | None:
+        """What grows whole trees in one call; None where the compiled step does not run the layer."""
+        if self.table is None or not self.evened:
+            return None
+        step = getattr(self.network, "step", None)
+        return None if step is None else Grower(step, self.fuse_HD, self.own.token_C, self.table)
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle3, ...]:
+    """A random one for tests: it knows all tokens but the first."""
+    g, count = torch.Generator().manual_seed(8), vocab.size - 1
+    own = Vocabulary(
+        torch.arange(1, vocab.size), torch.randn(count, width, generator=g), torch.ones(width)
+    )
+    return (
+        Eagle3(
+            torch.randn(width, 2 * width, generator=g) / width**0.5,
+            (1, 2),
+            state_layer.example(width, 8, 2 * width),
+            own,
+            vocab,
+            ((0.5, 0.2), (0.4, 0.2)),
+        ),
+    )
+
+
+def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
+    """Write eagle3.safetensors and config.json into the directory `path`; about: what else the config says."""
+    if not isinstance(eagle.layer, StateLayer):
+        raise FileError("a published EAGLE-3 drafter is written by `polydec export`")
+    artefact.save(
+        path,
+        KIND,
+        {
+            "fuse.weight": eagle.fuse_HD.float(),
+            "head.tokens": eagle.own.token_C.int(),
+            "head.weight": eagle.own.head_CH.float(),
+            "norm.weight": eagle.own.norm_H.float(),
+            **eagle.layer.named,
+        },
+        {
+            **about,
+            "width": eagle.layer.width,
+            "depths": list(eagle.depths),
+            "tokens": len(eagle.own.token_C),
+            **artefact.said_of(eagle),
+            "layer": eagle.layer.fields,
+        },
+    )
+
+
+def load(path: str | Path) -> Eagle3:
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(Eagle3Fields, config, artefact.CONFIG)
+        if list(c.depths) != sorted(set(c.depths)):
+            raise FileError(f"depths is {c.depths}: they must ascend")
+        token_C = artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size)
+        own = Vocabulary(
+            token_C,
+            artefact.tensor(t, KIND, "head.weight", (c.tokens, c.width)).float(),
+            artefact.tensor(t, KIND, "norm.weight", (c.width,)).float(),
+        )
+        return Eagle3(
+            artefact.tensor(t, KIND, "fuse.weight", (c.width, len(c.depths) * c.width)).float(),
+            tuple(c.depths),
+            state_layer.read(c.layer, t, KIND, c.width, 2 * c.width),
+            own,
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

@@ -1,0 +1,278 @@
+"""Falcon: of a block of the target's states one pass guesses as many states again (semi-autoregressive drafting)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import FalconFields
+from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.state_layer import EPS, StateLayer, even
+from polydec.models.nets.cache import Cache
+from polydec.models.nets.query import Answer, Query
+
+KIND = artefact.Kind("falcon", "eagle", "falcon.safetensors", "eagle --kind falcon")
+CELLS = 2
+"""Layers of the LSTM."""
+
+
+def cells(width: int) -> dict[str, tuple[int, ...]]:
+    """Of each tensor of the LSTM."""
+    return {
+        f"lstm.{which}_{i}": (4 * width, 2 * width if which == "input" and not i else width)
+        for i in range(CELLS)
+        for which in ("input", "own")
+    } | {f"lstm.bias_{i}": (4 * width,) for i in range(CELLS)}
+
+
+def advance(lstm: Mapping[str, Tensor], x: Tensor, state: Tensor) -> Tensor:
+    """The state of both cells [..., 4 H] (h and c of the first, c and h of the second) after reading x [..., 2 H] in that one.
+    What it says is its last H numbers."""
+    h0, c0, c1, h1 = state.chunk(4, -1)
+    h0, c0 = _cell(lstm, 0, x, h0, c0)
+    h1, c1 = _cell(lstm, 1, h0, h1, c1)
+    return torch.cat([h0, c0, c1, h1], -1)
+
+
+def _cell(
+    lstm: Mapping[str, Tensor], i: int, x: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor]:
+    gates = (
+        linear(x, lstm[f"lstm.input_{i}"])
+        + linear(h, lstm[f"lstm.own_{i}"])
+        + lstm[f"lstm.bias_{i}"]
+    )
+    enter, forget, new, leave = gates.chunk(4, -1)
+    c = forget.sigmoid() * c + enter.sigmoid() * new.tanh()
+    return leave.sigmoid() * c.tanh(), c
+
+
+@dataclass(frozen=True, eq=False)
+class Falcon:
+    """lstm: of two cells, by the names of `cells`: reads states and the tokens behind; layer: attention and MLP over what the
+    LSTM says; block: how many states one pass guesses, 1 to 8; vocab, rates and share: see Eagle.
+
+    The guesses of a pass stand behind the last `block` states: each of these sees all states, those behind it in the block too.
+    """
+
+    called: ClassVar[str] = "a Falcon drafter"
+    kind: ClassVar[str] = "falcon"
+    made_by: ClassVar[str] = "polydec train eagle --kind falcon"
+    window: ClassVar[int] = 1
+
+    lstm: Mapping[str, Tensor]
+    layer: StateLayer
+    block: int
+    vocab: Vocab
+    rates: Sequence[Sequence[float]]
+    share: float = 0.0
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
+        makes no laws of states that were guessed."""
+        target.vocab.require_same(self.vocab, "the target of the Falcon drafter")
+        artefact.require_laws(target, self.layer.width, "Falcon's weights")
+
+    @property
+    def normed(self) -> bool:
+        """States enter as they lie before the target's final norm."""
+        return False
+
+    @property
+    def depth(self) -> int:
+        """Most levels of a draft: it goes on from what it made itself."""
+        return 64
+
+    @property
+    def cost(self) -> float:
+        return self.layer.cost + float(sum(t.numel() for t in self.lstm.values()))
+
+    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+        """What enters for tokens and the states before them, [N, 2 H]."""
+        return torch.cat([even(state_NH), even(embed_NWH[:, -1])], -1)
+
+    @cached_property
+    def network(self) -> FalconNetwork:
+        """Fed by `Query.embed`. What it answers of a row are the states that the block ending there guesses, [R, block H]."""
+        return FalconNetwork(self)
+
+
+class FalconNetwork:
+    """In fp32; each query is computed by itself. An entry of its cache holds the key, the value and the LSTM's state."""
+
+    tree = rollback = True
+    partial = False
+    layers = 1
+
+    def __init__(self, falcon: Falcon) -> None:
+        layer, self._lstm, self._block = (
+            falcon.layer,
+            {n: t.detach().float() for n, t in falcon.lstm.items()},
+            falcon.block,
+        )
+        self._w, self._heads = (
+            {n: t.detach().float() for n, t in layer.tensors.items()},
+            (layer.heads, layer.kv_heads),
+        )
+        self._width, self._head = layer.width, layer.width // layer.heads
+        self._keys = self._head * layer.kv_heads
+        self._inverse = layer.theta ** (-torch.arange(0, self._head, 2).double() / self._head)
+        self.context, self.cost = 1 << 20, falcon.cost
+
+    def new_cache(self) -> Cache:
+        return Cache(torch.empty(1, 0, 2 * self._keys + 4 * self._width))
+
+    @torch.inference_mode()
+    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        return [self._answer(q) for q in queries]
+
+    def _answer(self, q: Query) -> Answer:
+        assert q.embed is not None, "it is fed by rows"
+        for slot, x in zip(q.slots, q.embed.float(), strict=True):
+            self._write(q.cache, slot, x)
+        entry_NE = q.cache.entries()[0]
+        return Answer(
+            None,
+            torch.stack(
+                [self._guess(entry_NE, path_to(q.cache, q.first + r)) for r in q.rows]
+            ).flatten(1)
+            if len(q.rows)
+            else torch.empty(0, self._block * self._width),
+        )
+
+    def _write(self, cache: Cache, slot: int, x: Tensor) -> None:
+        path, keys = path_to(cache, slot), 2 * self._keys
+        before = (
+            cache.entries()[0, path[-2], keys:] if len(path) > 1 else torch.zeros(4 * self._width)
+        )
+        state = advance(self._lstm, x, before)
+        n = self._norm(state[-self._width :], "input_layernorm.weight")
+        key = self._turned(
+            linear(n, self._w["self_attn.k_proj.weight"])[None], torch.tensor([len(path) - 1])
+        )[0]
+        cache.kv[0, slot - cache.start] = torch.cat(
+            [key, linear(n, self._w["self_attn.v_proj.weight"]), state]
+        )
+
+    def _guess(self, entry_NE: Tensor, path: Sequence[int]) -> Tensor:
+        """Of the block that ends with a path, [block, H]. Of a shorter path the first entry is repeated."""
+        places = [max(0, len(path) - self._block + j) for j in range(self._block)]
+        seen_NE, width, keys = entry_NE[list(path)], self._width, self._keys
+        x_KH = seen_NE[places, -width:]
+        q = linear(self._norm(x_KH, "input_layernorm.weight"), self._w["self_attn.q_proj.weight"])
+        q = self._split(self._turned(q, torch.tensor(places)))
+        k, v = (
+            self._split(t).repeat_interleave(self._heads[0] // self._heads[1], 0)
+            for t in (seen_NE[:, :keys], seen_NE[:, keys : 2 * keys])
+        )
+        mixed = scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
+        x = x_KH + linear(mixed, self._w["self_attn.o_proj.weight"])
+        n = self._norm(x, "post_attention_layernorm.weight")
+        inner = silu(linear(n, self._w["mlp.gate_proj.weight"])) * linear(
+            n, self._w["mlp.up_proj.weight"]
+        )
+        return x + linear(inner, self._w["mlp.down_proj.weight"])
+
+    def _split(self, t: Tensor) -> Tensor:
+        """[heads, N, head]."""
+        return t.unflatten(-1, (-1, self._head)).transpose(0, 1)
+
+    def _turned(self, t: Tensor, position_N: Tensor) -> Tensor:
+        """Through the rotary embedding, [N, heads x head]."""
+        angle = torch.outer(position_N.double(), self._inverse).repeat(1, 2).float()[:, None]
+        a, b = t.unflatten(-1, (-1, self._head)).chunk(2, -1)
+        return (torch.cat([a, b], -1) * angle.cos() + torch.cat([-b, a], -1) * angle.sin()).flatten(
+            1
+        )
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return rms_norm(x, x.shape[-1:], self._w[name], EPS)
+
+    def head(self, hidden_RH: Tensor) -> Tensor:
+        raise FileError("Falcon has no head: its states are the target's")
+
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        raise FileError("Falcon's layer norms in its head")
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        raise FileError("Falcon has no table of its own: it reads the target's embeddings")
+
+
+def path_to(cache: Cache, slot: int) -> list[int]:
+    """The slots that an entry stands behind, from the first on, and its own."""
+    tail = list[int]()
+    while slot >= cache.length:
+        tail.append(slot)
+        above = cache.parent[slot - cache.length]
+        slot = cache.length + above if above >= 0 else cache.length - 1
+    return [*range(slot + 1), *reversed(tail)]
+
+
+def begun(width: int, seed: int) -> dict[str, Tensor]:
+    """An LSTM to train: small at random, and it forgets little at first."""
+    g = torch.Generator().manual_seed(seed)
+    made = {
+        name: torch.randn(shape, generator=g) / shape[-1] ** 0.5
+        if len(shape) == 2
+        else torch.zeros(shape)
+        for name, shape in cells(width).items()
+    }
+    for i in range(CELLS):
+        made[f"lstm.bias_{i}"][width : 2 * width] = 1.0
+    return made
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Falcon, ...]:
+    """A random one for tests."""
+    return (
+        Falcon(
+            begun(width, 12), state_layer.example(width, 12), 2, vocab, ((0.5, 0.2), (0.4, 0.2))
+        ),
+    )
+
+
+def save(path: str | Path, falcon: Falcon, about: Mapping[str, Any]) -> None:
+    """Write falcon.safetensors and config.json into the directory `path`; about: what else the config says."""
+    artefact.save(
+        path,
+        KIND,
+        {**{name: t.float() for name, t in falcon.lstm.items()}, **falcon.layer.named},
+        {
+            **about,
+            "width": falcon.layer.width,
+            "block": falcon.block,
+            **artefact.said_of(falcon),
+            "layer": falcon.layer.fields,
+        },
+    )
+
+
+def load(path: str | Path) -> Falcon:
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(FalconFields, config, artefact.CONFIG)
+        lstm = {
+            name: artefact.tensor(t, KIND, name, shape).float()
+            for name, shape in cells(c.width).items()
+        }
+        return Falcon(
+            lstm,
+            state_layer.read(c.layer, t, KIND, c.width),
+            c.block,
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

@@ -1,0 +1,105 @@
+"""A small net over the confidences of a block: which of its tokens are right already? (Learn2PD)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, relu
+
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import FilterFields
+from polydec.models.learned import artefact
+
+KIND = artefact.Kind("filter", "filter", "filter.safetensors", "filter")
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """Two layers: weights [H, B] and [B, H], biases [H] and [B], with a ReLU between them. It reads the confidences of a
+    block's B positions in order, and gives for each how likely its likeliest token is the final one. Arithmetic is fp32.
+
+    written: where a token stands it reads the model's confidence in its likeliest token there, as published; else 1.
+    """
+
+    called: ClassVar[str] = "a filter of confidences"
+    kind: ClassVar[str] = "filter"
+    made_by: ClassVar[str] = "polydec train filter"
+
+    layers: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+    written: bool = False
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """It reads probabilities, which every model has."""
+
+    @property
+    def size(self) -> int:
+        """Positions of a block."""
+        return self.layers[1][1].shape[0]
+
+    def logits(self, sure_NB: Tensor) -> Tensor:
+        """[N, B], before the sigmoid."""
+        return linear(relu(linear(sure_NB, *self.layers[0])), *self.layers[1])
+
+    def __call__(self, sure_B: Tensor) -> Tensor:
+        """Of each position of one block how likely its token is right, 0 to 1."""
+        return self.logits(sure_B[None])[0].sigmoid()
+
+
+def fresh(size: int, hidden: int, seed: int) -> Filter:
+    """A filter to train, with so many hidden units."""
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(into: int, out: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(out, into, generator=g) / into**0.5, torch.zeros(out)
+
+    return Filter((draw(size, hidden), draw(hidden, size)))
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Filter, ...]:
+    """One for tests: it takes what is at least 0.6 sure, in blocks of 8."""
+    eye = torch.eye(8)
+    return (Filter(((eye, torch.zeros(8)), (40.0 * eye, torch.full((8,), -20.0)))),)
+
+
+def save(path: str | Path, trained: Filter, about: Mapping[str, Any]) -> None:
+    """Write filter.safetensors and config.json into the directory `path`; about: what else the config says."""
+    tensors = {
+        f"{i}.{name}": t.float()
+        for i, layer in enumerate(trained.layers)
+        for name, t in zip(("weight", "bias"), layer)
+    }
+    artefact.save(
+        path,
+        KIND,
+        tensors,
+        {
+            **about,
+            "block": trained.size,
+            "hidden": trained.layers[0][1].shape[0],
+            "written": trained.written,
+        },
+    )
+
+
+def load(path: str | Path) -> Filter:
+    """The filter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(FilterFields, config, artefact.CONFIG)
+        hidden = c.hidden or c.block
+
+        def layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:
+            return (
+                artefact.tensor(t, KIND, f"{i}.weight", (out, into)).float(),
+                artefact.tensor(t, KIND, f"{i}.bias", (out,)).float(),
+            )
+
+        return Filter((layer(0, c.block, hidden), layer(1, hidden, c.block)), c.written)

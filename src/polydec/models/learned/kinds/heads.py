@@ -1,0 +1,195 @@
+"""Draft heads on a target's last hidden state: each guesses the state one token further on (Medusa, Hydra, Hydra++)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, silu
+
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import HeadsFields
+from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.head import (
+    Block,
+    Head,
+    Step,
+    deep,
+    fresh,
+    merged,
+    named_head,
+    read_head,
+)
+from polydec.models.learned.state_layer import StateLayer, even
+from polydec.models.nets.query import Network
+
+KIND = artefact.Kind("heads", "heads", "heads.safetensors", "heads")
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Head k, from 0: of the state after a token, the state k + 1 tokens further on. The target's own norm and head make a law
+    of that, which is the one of the token after those. A model for the scheduler: a query is a `Step`.
+
+    heads: arithmetic is fp32; reads: heads read the embeddings of the k + 1 tokens in between as well (Hydra), else the state
+    alone (Medusa); layer: makes of all true states so far the one that the heads begin with (Hydra++), None: they begin with
+    the last one; vocab: the target's; rates: of each head, how often its token of each rank was right on held-out text, 0 to
+    1; share: passes of the target that a draft costs, as measured where it was trained. States and embeddings are divided by
+    their root mean square first.
+
+    own_VH: of each head a matrix that makes its laws, and states then enter as the target's final norm leaves them (the
+    published form of Medusa and Hydra); None: the target's norm and head make laws of what heads guess. more: of each head the
+    blocks behind its first, as many for each; none: it has one block.
+    """
+
+    called: ClassVar[str] = "draft heads"
+    kind: ClassVar[str] = "heads"
+    made_by: ClassVar[str] = "polydec train heads"
+    window: ClassVar[int] = 1
+
+    heads: Sequence[Head]
+    reads: bool
+    vocab: Vocab
+    rates: Sequence[Sequence[float]]
+    layer: StateLayer | None = None
+    share: float = 0.0
+    own_VH: Sequence[Tensor] | None = None
+    more: Sequence[Sequence[Block]] = ()
+
+    @property
+    def depth(self) -> int:
+        return len(self.heads)
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where they were trained for another vocabulary, for states of another width, or where the target
+        makes no laws of states that were guessed."""
+        target.vocab.require_same(self.vocab, "the target of the draft heads")
+        artefact.require_laws(
+            target, len(self.heads[0][1]), "draft heads", head=not self.normed, normed=self.normed
+        )
+
+    @property
+    def cost(self) -> float:
+        blocks = [block for head in self.more for block in head]
+        return float(
+            sum(t.numel() for part in (*self.heads, *blocks, self.own_VH or ()) for t in part)
+        )
+
+    @cached_property
+    def network(self) -> Network | None:
+        """The layer, as a network."""
+        return None if self.layer is None else self.layer.network()
+
+    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+        """What enters the layer: the states alone."""
+        return even(state_NH)
+
+    def start(self, state_NH: Tensor) -> Tensor:
+        """What the first head is given besides the root."""
+        return even(state_NH) if self.own_VH is None else state_NH.float()
+
+    def head(self, k: int) -> Tensor | None:
+        """The matrix that makes laws of what head k guesses; None: the target's norm and head do."""
+        return None if self.own_VH is None else self.own_VH[k]
+
+    @property
+    def normed(self) -> bool:
+        """Whether states enter as the target's final norm leaves them."""
+        return self.own_VH is not None
+
+    def step(self, k: int, carry_NC: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
+        """Head k at nodes: what it leaves to the nodes below, and the states that it guesses."""
+        weight, bias, skip = self.heads[k]
+        inputs = torch.cat([carry_NC, even(embed_NH)], 1) if self.reads else carry_NC
+        made = linear(inputs, skip) + silu(linear(inputs, weight, bias))
+        for into, shift in self.more[k] if self.more else ():
+            made = made + silu(linear(made, into, shift))
+        return inputs, made
+
+    @torch.inference_mode()
+    def forward(self, queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
+        return merged(self.step, queries)
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
+    """Random ones for tests: of all three kinds, and the last with heads of three blocks, and with matrices of their own."""
+    plain = tuple(
+        Heads(
+            fresh(width, 3, reads, 5, 1.0),
+            reads,
+            vocab,
+            ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)),
+            layer,
+        )
+        for reads, layer in ((False, None), (True, None), (True, state_layer.example(width, 7)))
+    )
+    deeper = replace(plain[-1], more=[deep(width, 2, 9 + k, 1.0) for k in range(3)])
+    g = torch.Generator().manual_seed(6)
+    own_VH = [torch.randn(vocab.size, width, generator=g) for _ in range(3)]
+    return (*plain, deeper, replace(deeper, own_VH=own_VH))
+
+
+def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
+    """Write heads.safetensors and config.json into the directory `path`; about: what else the config says."""
+    own, tensors = heads.layer, dict[str, Tensor]()
+    tensors |= {f"{k}.own": own_VH.float() for k, own_VH in enumerate(heads.own_VH or ())}
+    for k, head in enumerate(heads.heads):
+        tensors |= named_head(f"{k}.", head)
+    for k, blocks in enumerate(heads.more):
+        for i, (weight, bias) in enumerate(blocks):
+            tensors |= {f"{k}.more.{i}.weight": weight.float(), f"{k}.more.{i}.bias": bias.float()}
+    artefact.save(
+        path,
+        KIND,
+        tensors | ({} if own is None else own.named),
+        {
+            **about,
+            "width": len(heads.heads[0][1]),
+            "reads": heads.reads,
+            "blocks": 1 + (len(heads.more[0]) if heads.more else 0),
+            "own": heads.own_VH is not None,
+            **artefact.said_of(heads),
+            "layer": None if own is None else own.fields,
+        },
+    )
+
+
+def load(path: str | Path) -> Heads:
+    """The heads in a directory that `save` wrote. Raises FileError where there are none, or they are damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(HeadsFields, config, artefact.CONFIG)
+        sizes = [c.width * (k + 2 if c.reads else 1) for k in range(len(c.rates))]
+        layer = None if c.layer is None else state_layer.read(c.layer, t, KIND, c.width)
+        matrix = (c.vocab_size, c.width)
+        own_VH = (
+            [artefact.tensor(t, KIND, f"{k}.own", matrix).float() for k in range(len(sizes))]
+            if c.own
+            else None
+        )
+        return Heads(
+            [read_head(t, KIND, f"{k}.", c.width, size) for k, size in enumerate(sizes)],
+            c.reads,
+            artefact.vocab_of(c),
+            c.rates,
+            layer,
+            c.share,
+            own_VH,
+            [
+                [_block(t, f"{k}.more.{i}.", c.width) for i in range(c.blocks - 1)]
+                for k in range(len(sizes) if c.blocks > 1 else 0)
+            ],
+        )
+
+
+def _block(t: Mapping[str, Tensor], name: str, width: int) -> Block:
+    weight = artefact.tensor(t, KIND, name + "weight", (width, width)).float()
+    return weight, artefact.tensor(t, KIND, name + "bias", (width,)).float()

@@ -1,0 +1,183 @@
+"""One layer that moves a masked-diffusion model's states on when a gap was filled, in place of a pass (ADJUST)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import JointFields
+from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.state_layer import EPS, StateLayer, even
+
+KIND = artefact.Kind("joint", "joint", "joint.safetensors", "joint")
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A bidirectional layer that reads, of each position, the token's embedding beside the last state.
+
+    fuse_H2: weight [H, 2 H] that joins the two, each behind a norm of its own (token_H, state_H); out_H: weights of the norm
+    over what the layer gives, which is added to the state (divided by its root mean square, to which the model's own norm is
+    blind): zeros change nothing. vocab: the target's. Arithmetic is fp32.
+    """
+
+    called: ClassVar[str] = "a joint sampler's layer"
+    kind: ClassVar[str] = "joint"
+    made_by: ClassVar[str] = "polydec train joint"
+
+    fuse_H2: Tensor
+    token_H: Tensor
+    state_H: Tensor
+    out_H: Tensor
+    layer: StateLayer
+    vocab: Vocab
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target fills
+        no canvases."""
+        if getattr(target, "family", "ar") != "diffusion":
+            raise FileError(
+                "a joint sampler's layer was trained for a masked-diffusion model: this is an autoregressive one"
+            )
+        model: Any = target
+        target.vocab.require_same(self.vocab, "the target of the joint sampler's layer")
+        have = model.embed((0,)).shape[-1]
+        if have != self.layer.width:
+            raise FileError(
+                f"a joint sampler's layer was trained for states of width {self.layer.width}: this target's have "
+                f"{have}"
+            )
+
+    def __call__(self, embed_BTH: Tensor, state_BTH: Tensor) -> Tensor:
+        """The states once the tokens are those that were embedded, [B, T, H]; state_BTH: before."""
+        w, state_BTH = (
+            self.layer.tensors,
+            even(state_BTH),
+        )  # so long that what is added weighs something
+        u = F.linear(
+            torch.cat([_norm(embed_BTH, self.token_H), _norm(state_BTH, self.state_H)], -1),
+            self.fuse_H2,
+        )
+        u = u + self._attention(_norm(u, w["input_layernorm.weight"]))
+        n = _norm(u, w["post_attention_layernorm.weight"])
+        inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(
+            n, w["mlp.up_proj.weight"]
+        )
+        return state_BTH + _norm(u + F.linear(inner, w["mlp.down_proj.weight"]), self.out_H)
+
+    def _attention(self, n_BTH: Tensor) -> Tensor:
+        layer, w, T = self.layer, self.layer.tensors, n_BTH.shape[1]
+        head = layer.width // layer.heads
+        q, k, v = (
+            F.linear(n_BTH, w[f"self_attn.{name}_proj.weight"])
+            .unflatten(-1, (-1, head))
+            .transpose(1, 2)
+            for name in "qkv"
+        )
+        inverse = layer.theta ** (-torch.arange(0, head, 2).double() / head)
+        angle_TD = torch.outer(torch.arange(T).double(), inverse).repeat(1, 2)
+        cos, sin = angle_TD.cos().float(), angle_TD.sin().float()
+        k, v = (
+            z.repeat_interleave(layer.heads // layer.kv_heads, dim=1)
+            for z in (_turned(k, cos, sin), v)
+        )
+        y = F.scaled_dot_product_attention(_turned(q, cos, sin), k, v)
+        return F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
+
+
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+def _turned(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    """By the angles of the positions."""
+    a, b = x.chunk(2, -1)
+    return x * cos_TD + torch.cat([-b, a], -1) * sin_TD
+
+
+def fresh(width: int, heads: int, inner: int, theta: float, vocab: Vocab, seed: int) -> Joint:
+    """One to train. What it gives counts a little: from zero all its other weights would hardly move."""
+    g = torch.Generator().manual_seed(seed)
+    tensors = {
+        name: torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s)
+        for name, s in state_layer.shapes(width, heads, heads, inner).items()
+    }
+    fuse_H2 = torch.randn(width, 2 * width, generator=g) * (2 * width) ** -0.5
+    return Joint(
+        fuse_H2,
+        torch.ones(width),
+        torch.ones(width),
+        torch.full((width,), 0.3),
+        StateLayer(tensors, heads, heads, theta),
+        vocab,
+    )
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Joint, ...]:
+    """Random ones for tests: for states of this width, and of TOY numbers, as toy canvases have them."""
+    g = torch.Generator().manual_seed(9)
+    return tuple(
+        Joint(
+            torch.randn(w, 2 * w, generator=g) / w**0.5,
+            torch.ones(w),
+            torch.ones(w),
+            torch.full((w,), 0.5),
+            state_layer.example(w, 9),
+            vocab,
+        )
+        for w in (width, TOY)
+    )
+
+
+TOY = 16
+"""Numbers of a toy canvas's state."""
+
+
+def save(path: str | Path, trained: Joint, about: Mapping[str, Any]) -> None:
+    """Write joint.safetensors and config.json into the directory `path`; about: what else the config says."""
+    tensors = {
+        "fuse.weight": trained.fuse_H2,
+        "token.weight": trained.token_H,
+        "state.weight": trained.state_H,
+        "out.weight": trained.out_H,
+    }
+    artefact.save(
+        path,
+        KIND,
+        {**{name: t.float() for name, t in tensors.items()}, **trained.layer.named},
+        {
+            **about,
+            "width": trained.layer.width,
+            "vocab_size": trained.vocab.size,
+            "tokenizer": trained.vocab.tokenizer,
+            "layer": trained.layer.fields,
+        },
+    )
+
+
+def load(path: str | Path) -> Joint:
+    """The layer in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(JointFields, config, artefact.CONFIG)
+        H = c.width
+        fuse_H2 = artefact.tensor(t, KIND, "fuse.weight", (H, 2 * H)).float()
+        token_H, state_H, out_H = (
+            artefact.tensor(t, KIND, f"{name}.weight", (H,)).float()
+            for name in ("token", "state", "out")
+        )
+        layer = state_layer.read(c.layer, t, KIND, H)
+        return Joint(
+            fuse_H2, token_H, state_H, out_H, layer, Vocab(c.vocab_size, frozenset(), c.tokenizer)
+        )

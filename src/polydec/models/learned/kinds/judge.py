@@ -1,0 +1,81 @@
+"""A linear probe on a target's states: is the token just read a right way to go on? (Judge decoding)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import JudgeFields
+from polydec.models.learned import artefact
+from polydec.models.learned.state_layer import even
+
+KIND = artefact.Kind("judge", "judge", "judge.safetensors", "judge")
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """weight_H and bias of a logistic regression on the target's state after a token, before the final norm and divided by its
+    root mean square; vocab: the target's."""
+
+    called: ClassVar[str] = "a judge"
+    kind: ClassVar[str] = "judge"
+    made_by: ClassVar[str] = "polydec train judge"
+
+    weight_H: Tensor
+    bias: Tensor
+    vocab: Vocab
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary or for states of another width."""
+        target.vocab.require_same(self.vocab, "the target of the judge")
+        artefact.require_width(target, len(self.weight_H), "the judge's weights")
+
+    def logits(self, state_NH: Tensor) -> Tensor:
+        """Log odds that each token is right."""
+        return even(state_NH) @ self.weight_H + self.bias
+
+    def chance(self, state_H: Tensor) -> float:
+        """Of one token, 0 to 1."""
+        return float(self.logits(state_H[None])[0].sigmoid())
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Judge, ...]:
+    """A random one for tests."""
+    g = torch.Generator().manual_seed(12)
+    return (Judge(torch.randn(width, generator=g), torch.zeros(()), vocab),)
+
+
+def save(path: str | Path, judge: Judge, about: Mapping[str, Any]) -> None:
+    """Write judge.safetensors and config.json into the directory `path`; about: what else the config says."""
+    artefact.save(
+        path,
+        KIND,
+        {"weight": judge.weight_H.float(), "bias": judge.bias.float()},
+        {
+            **about,
+            "width": len(judge.weight_H),
+            "vocab_size": judge.vocab.size,
+            "tokenizer": judge.vocab.tokenizer,
+        },
+    )
+
+
+def load(path: str | Path) -> Judge:
+    """The judge in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(JudgeFields, config, artefact.CONFIG)
+        return Judge(
+            artefact.tensor(t, KIND, "weight", (c.width,)).float(),
+            artefact.tensor(t, KIND, "bias", ()).float(),
+            Vocab(c.vocab_size, frozenset(), c.tokenizer),
+        )

@@ -1,0 +1,171 @@
+"""Masks with a gated adapter: rows behind a token that run with matrices of their own through the target's pass (MTP)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm, linear, silu
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import MtpFields
+from polydec.models.learned import artefact
+from polydec.models.learned.state_layer import even
+from polydec.models.nets.gated import PLACES, Adapter
+
+KIND = artefact.Kind("mtp", "mtp", "mtp.safetensors", "probes --kind mtp")
+PARTS = ("weight", "bias", "norm", "shift")
+"""Tensors of each of the sampler's two blocks: of the linear layer, and of the norm behind it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mtp:
+    """A model for the scheduler, whose queries are states of masks and the embeddings of the tokens before what they guess.
+
+    mask_KH: what enters of each mask, of which mask k, from 0, stands k + 1 positions behind its token; adapter: under which
+    they run, and no token does (None: the target's own matrices alone); sampler: of two blocks, each Linear, SiLU, LayerNorm,
+    the tensors of PARTS, the first from [token, state] to H; vocab: the target's; rates: of each mask, how often its token of
+    each rank was right on held-out text; share: passes of the target that a draft costs beside its rows.
+    """
+
+    called: ClassVar[str] = "masks with a gated adapter"
+    kind: ClassVar[str] = "mtp"
+    made_by: ClassVar[str] = "polydec train probes --kind mtp"
+
+    mask_KH: Tensor
+    adapter: Adapter | None
+    sampler: Sequence[Tensor]
+    vocab: Vocab
+    rates: Sequence[Sequence[float]]
+    share: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.mask_KH)
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where they were trained for another vocabulary, width or number of layers, or where the target runs
+        no row with an adapter."""
+        target.vocab.require_same(self.vocab, "the target of the masks")
+        artefact.require_laws(target, self.mask_KH.shape[1], "the masks")
+        if self.adapter is None:
+            return
+        if not getattr(target, "adapts", False):
+            raise FileError(
+                "mtp needs rows with a gated adapter (LoRA), which the compiled step does not run, nor what "
+                "transformers reads: load a plain Llama with --dtype torch"
+            )
+        if target.layers != len(self.adapter.layers):
+            raise FileError(
+                f"the masks' adapter has matrices for {len(self.adapter.layers)} layers: this target has "
+                f"{target.layers}"
+            )
+
+    @property
+    def cost(self) -> float:
+        return float(sum(t.numel() for t in self.sampler))
+
+    def sampled(self, state_NH: Tensor, embed_NH: Tensor) -> Tensor:
+        """The states guessed, before the target's final norm, of what masks came out as and of the tokens before what they
+        guess."""
+        x = torch.cat([even(embed_NH), even(state_NH)], -1)
+        for weight, bias, norm, shift in (self.sampler[:4], self.sampler[4:]):
+            x = layer_norm(silu(linear(x, weight, bias)), norm.shape, norm, shift)
+        return x
+
+    @torch.inference_mode()
+    def forward(self, queries: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        state, embed = (torch.cat(rows) for rows in zip(*queries, strict=True))
+        return list(self.sampled(state, embed).split([len(s) for s, _ in queries]))
+
+
+def begun(width: int, seed: int) -> list[Tensor]:
+    """A sampler to train, at random."""
+    g, out = torch.Generator().manual_seed(seed), list[Tensor]()
+    for inputs in (2 * width, width):
+        out += [
+            torch.randn(width, inputs, generator=g) * inputs**-0.5,
+            torch.zeros(width),
+            torch.ones(width),
+            torch.zeros(width),
+        ]
+    return out
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Mtp, ...]:
+    """A random one for tests, without an adapter: it fits targets of any number of layers."""
+    masks = (
+        torch.arange(2 * width).reshape(2, width).float() % 3
+    )  # a toy's states are whole numbers
+    return (Mtp(masks, None, begun(width, 4), vocab, ((0.5, 0.2), (0.4, 0.2))),)
+
+
+def save(path: str | Path, mtp: Mtp, about: Mapping[str, Any]) -> None:
+    """Write mtp.safetensors and config.json into the directory `path`; about: what else the config says."""
+    layers = mtp.adapter.layers if mtp.adapter is not None else ()
+    tensors = {f"sampler.{i // 4}.{PARTS[i % 4]}": t.float() for i, t in enumerate(mtp.sampler)}
+    tensors |= {
+        f"layers.{i}.{place}.{side}": t.float()
+        for i, layer in enumerate(layers)
+        for place in PLACES
+        for side, t in zip("ab", layer[place], strict=True)
+    }
+    about = {
+        **about,
+        "width": mtp.mask_KH.shape[1],
+        "layers": len(layers),
+        "rank": mtp.adapter.rank if mtp.adapter else 0,
+        "qkv": len(layers[0]["qkv"][1]) if layers else 0,
+        "gathered": layers[0]["out"][0].shape[1] if layers else 0,
+        "inner": layers[0]["down"][0].shape[1] if layers else 0,
+        **artefact.said_of(mtp),
+    }
+    artefact.save(path, KIND, {"masks": mtp.mask_KH.float(), **tensors}, about)
+
+
+def load(path: str | Path) -> Mtp:
+    """What a directory has that `save` wrote. Raises FileError where there is nothing, or it is damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(MtpFields, config, artefact.CONFIG)
+        H, R = c.width, c.rank
+        sizes = {
+            "qkv": (H, c.qkv),
+            "out": (c.gathered, H),
+            "gate_up": (H, 2 * c.inner),
+            "down": (c.inner, H),
+        }
+
+        def read(name: str, *shape: int) -> Tensor:
+            return artefact.tensor(t, KIND, name, shape).float()
+
+        layers = [
+            {
+                place: (
+                    read(f"layers.{i}.{place}.a", R, into),
+                    read(f"layers.{i}.{place}.b", out, R),
+                )
+                for place, (into, out) in sizes.items()
+            }
+            for i in range(c.layers)
+        ]
+        sampler = [
+            read(f"sampler.{k}.{part}", *((H, (2 - k) * H) if part == "weight" else (H,)))
+            for k in range(2)
+            for part in PARTS
+        ]
+        return Mtp(
+            read("masks", len(c.rates), H),
+            Adapter(layers) if layers else None,
+            sampler,
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

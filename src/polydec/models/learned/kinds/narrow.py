@@ -1,0 +1,230 @@
+"""EAGLE-3 of the target's own width: token and state are joined before the layer, and the head is one that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge, rows8
+from polydec.models.formats.fields import NarrowFields
+from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.kinds.eagle3 import Eagle3
+from polydec.models.learned.state_layer import StateLayer, Vocabulary
+from polydec.models.native.growth import beside
+from polydec.models.native.network import CpuStep
+from polydec.models.nets.query import Answer, Network, Query
+from polydec.models.sessions import sources
+
+KIND = artefact.Kind("eagle-3-narrow", "eagle", "narrow.safetensors", "eagle --kind eagle-3-narrow")
+
+
+@dataclass(frozen=True, eq=False)
+class NarrowLayer:
+    """join_HS: weight [H, 2 H] that makes one row of a token and the state before it; layer: of the target's width, which reads
+    such rows. Half the numbers of EAGLE-3's layer, whose attention reads both beside each other."""
+
+    join_HS: Tensor
+    layer: StateLayer
+
+    @property
+    def width(self) -> int:
+        """H."""
+        return self.layer.width
+
+    @property
+    def cost(self) -> float:
+        return self.layer.cost + self.join_HS.numel()
+
+    def network(self, vocab: int, own: Vocabulary) -> Network:
+        return Joined(self.join_HS.detach(), self.layer.network(vocab, own))
+
+
+class Joined:
+    """A network that is fed rows of twice its width, each of which it joins to one first. step: it, where the compiled step
+    runs it, else None."""
+
+    def __init__(self, join_HS: Tensor, inner: Network) -> None:
+        self.step, self._inner = inner if isinstance(inner, CpuStep) else None, inner
+        self._join = (
+            partial(linear, weight=join_HS)
+            if self.step is None
+            else beside(self.step, "join", join_HS)
+        )
+        self.layers, self.context, self.cost = (
+            inner.layers,
+            inner.context,
+            inner.cost + join_HS.numel(),
+        )
+        self.tree, self.rollback, self.partial = inner.tree, inner.rollback, False
+        self.new_cache, self.head = inner.new_cache, inner.head
+
+    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        return self._inner.forward([self._joined(q) for q in queries])
+
+    def _joined(self, q: Query) -> Query:
+        assert q.embed is not None, "it is fed by rows"
+        return replace(q, embed=self._join(q.embed))
+
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        raise FileError("EAGLE-3's layer norms in its head")
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        raise FileError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
+
+    def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.keys(cache, stop, layer)
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What a directory holds: all but the head. eagle: its head is yet to come; start: the draft model whose head it is, None:
+    it is made of the target's embeddings."""
+
+    kind: ClassVar[str] = KIND.name
+
+    eagle: Eagle3
+    start: str | None = None
+
+    def bound(self, target: Target) -> Eagle3:
+        """What drafts for this target. Raises FileError where it does not fit, or the draft model does not."""
+        self.eagle.fit(target, None)
+        own, rows = self.eagle.own, self._rows(target)
+        if rows.shape != (len(own.token_C), self.eagle.layer.width):
+            raise FileError(
+                f"EAGLE-3's head, of {self.start!r}, has shape {tuple(rows.shape)}: it must be "
+                f"{len(own.token_C)} rows of width {self.eagle.layer.width}"
+            )
+        narrow, layer = self.eagle.layer, self.eagle.layer
+        if isinstance(narrow, NarrowLayer):  # it takes turns with the target, on the same cores
+            threads = getattr(getattr(target, "network", None), "threads", None)
+            layer = replace(narrow, layer=replace(narrow.layer, threads=threads))
+        return replace(
+            self.eagle,
+            layer=layer,
+            own=replace(own, head_CH=rows),
+            table=cache(lambda: table_of(target, own.token_C)),
+        )
+
+    def _rows(self, target: Target) -> Tensor:
+        token_C = self.eagle.own.token_C
+        if self.start is not None:
+            return head_of(sources.open_source(self.start).weights, token_C)
+        return table_of(target, token_C)
+
+
+def table_of(target: Target, token_C: Tensor) -> Tensor:
+    """A model's embeddings of these tokens, [C, H]."""
+    session = target.open((0,))
+    try:
+        return session.embed(token_C.tolist()).float()
+    finally:
+        session.close()
+
+
+def tokens_of(draft: Mapping[str, Tensor]) -> list[int]:
+    """The tokens that a draft model's head knows. Raises FileError where it has no head of its own."""
+    if "lm_head.weight" not in draft:
+        raise FileError(
+            "start has no head of its own: give a draft model that `polydec train draft` made"
+        )
+    return (
+        draft["lm_head.tokens"].tolist()
+        if "lm_head.tokens" in draft
+        else list(range(len(draft["lm_head.weight"])))
+    )
+
+
+def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:
+    """The rows of a draft model's head for these tokens, which must be all that it knows: [C, H]. Raises FileError."""
+    if tokens_of(draft) != token_C.tolist():
+        raise FileError("start knows other tokens than the drafter that began as it")
+    return draft["lm_head.weight"].float()
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Read, ...]:
+    """A random one for tests, of numbers that 8 bits hold exactly: it knows all tokens but the first."""
+    g, inner = torch.Generator().manual_seed(9), state_layer.example(width, 9)
+
+    def matrix(*shape: int) -> Tensor:
+        code = torch.randint(-127, 128, shape, generator=g)
+        code[:, 0] = 127
+        return code / 256
+
+    tensors = {name: matrix(*t.shape) if t.ndim == 2 else t for name, t in inner.tensors.items()}
+    layer = NarrowLayer(matrix(width, 2 * width), replace(inner, tensors=tensors))
+    own = Vocabulary(
+        torch.arange(1, vocab.size),
+        torch.randn(vocab.size - 1, width, generator=g),
+        torch.ones(width),
+    )
+    return (Read(Eagle3(matrix(width, 2 * width), (1, 2), layer, own, vocab, ((0.5, 0.2),))),)
+
+
+def save(path: str | Path, read: Read, about: Mapping[str, Any]) -> None:
+    """Write narrow.safetensors, its matrices in 8 bits (models/formats/rows8.py), and config.json
+    into the directory `path`; about: what else the config says. The head is not written: it is the
+    target's."""
+    eagle = read.eagle
+    assert isinstance(eagle.layer, NarrowLayer)
+    inner = eagle.layer.layer
+    matrices = rows8.packed(
+        {"fuse.weight": eagle.fuse_HD, "join.weight": eagle.layer.join_HS, **inner.named}
+    )
+    artefact.save(
+        path,
+        KIND,
+        {
+            **matrices,
+            "head.tokens": eagle.own.token_C.int(),
+            "norm.weight": eagle.own.norm_H.float(),
+        },
+        {
+            **about,
+            "start": read.start,
+            "width": eagle.layer.width,
+            "depths": list(eagle.depths),
+            "tokens": len(eagle.own.token_C),
+            **artefact.said_of(eagle),
+            "layer": inner.fields,
+        },
+    )
+
+
+def save_trained(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
+    """The same of what training made; about["start"]: the draft model that it began as, or None."""
+    save(path, Read(eagle, about["start"]), about)
+
+
+def load(path: str | Path) -> Read:
+    """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    path = edge.at_home(path)
+    config, packed = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c, t = edge.check(NarrowFields, config, artefact.CONFIG), rows8.unpacked(packed)
+        H, D = c.width, len(c.depths)
+        if list(c.depths) != sorted(set(c.depths)):
+            raise FileError(f"depths is {c.depths}: they must ascend")
+        own = Vocabulary(
+            artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size),
+            torch.empty(0, H),
+            artefact.tensor(t, KIND, "norm.weight", (H,)).float(),
+        )
+        layer = NarrowLayer(
+            artefact.tensor(t, KIND, "join.weight", (H, 2 * H)).float(),
+            state_layer.read(c.layer, t, KIND, H),
+        )
+        fuse_HD = artefact.tensor(t, KIND, "fuse.weight", (H, D * H)).float()
+        return Read(
+            Eagle3(fuse_HD, tuple(c.depths), layer, own, artefact.vocab_of(c), c.rates, c.share),
+            c.start,
+        )

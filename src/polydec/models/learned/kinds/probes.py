@@ -1,0 +1,142 @@
+"""Soft probes: rows that ride behind a token in the target's own pass and come out as guesses of what follows (PPD, Hidden
+Transfer)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import ProbeFields
+from polydec.models.learned import artefact
+
+KIND = artefact.Kind("probes", "probes", "probes.safetensors", "probes")
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Probe j, from 0, stands j + 1 positions behind its token; what leaves the target's last layer there stands for the state
+    of the true token.
+
+    bias_PH: what enters of each probe, first of all probes of the first copy, then of the second; maps: of each a weight
+    [H, H], by which the state of its token at that depth is added to that, None: nothing is; enter: of each the index of the
+    layer that it enters, none lower than the one before it, above 0 with maps only; vocab: the target's; rates: of each probe,
+    how often its token of each rank was right on held-out text; share: passes of the target that a draft costs beside its
+    rows; copies: of each probe, that stand in chains of their own and whose logits are averaged (PPD's ensemble tokens).
+    """
+
+    called: ClassVar[str] = "soft probes"
+    kind: ClassVar[str] = "probes"
+    made_by: ClassVar[str] = "polydec train probes"
+
+    bias_PH: Tensor
+    maps: Sequence[Tensor] | None
+    enter: Sequence[int]
+    vocab: Vocab
+    rates: Sequence[Sequence[float]]
+    share: float = 0.0
+    copies: int = 1
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The layers whose inputs are read, ascending; none without maps."""
+        return () if self.maps is None else tuple(sorted({*self.enter}))
+
+    def __len__(self) -> int:
+        return len(self.bias_PH) // self.copies
+
+    def chain(self, copy: int) -> Probes:
+        """The probes of one copy alone."""
+        rows = slice(copy * len(self), (copy + 1) * len(self))
+        return replace(self, bias_PH=self.bias_PH[rows], copies=1)
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where they were trained for another vocabulary, width or number of layers, or where the target makes
+        no laws of states that were guessed."""
+        target.vocab.require_same(self.vocab, "the target of the probes")
+        artefact.require_laws(target, self.bias_PH.shape[1], "the probes")
+        top = max(self.enter, default=0)
+        if top and target.layers <= top:
+            raise FileError(
+                f"the probes enter layer {top}: this target shows {target.layers or 'none'} of its layers"
+            )
+
+    def behind(self, states: Mapping[int, Tensor | None], count: int) -> Tensor:
+        """What enters of the probes behind tokens, [tokens, copies x probes, H]; states: at each of `depths` the tokens' states
+        [N, H] that enter the layer of this index, `count` of them, read only with maps."""
+        bias = self.bias_PH.expand(count, *self.bias_PH.shape)
+        known = [states.get(depth) for depth in self.enter]
+        if self.maps is None or any(x is None for x in known):
+            return bias
+        moved = [
+            linear(x.float(), m) for x, m in zip(known, self.maps, strict=True) if x is not None
+        ]
+        return bias + torch.stack(moved, 1)
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Probes, ...]:
+    """Random ones for tests: of both kinds, and with two copies."""
+    rates = ((0.5, 0.2), (0.4, 0.2))
+    bias = torch.arange(2 * width).reshape(2, width).float() % 3  # a toy's states are whole numbers
+    return (
+        Probes(bias, None, (0, 0), vocab, rates),
+        Probes(
+            torch.zeros(2, width),
+            [torch.eye(width), torch.eye(width).roll(1, 0).round()],
+            (1, 1),
+            vocab,
+            rates,
+        ),
+        Probes(torch.cat([bias, bias.roll(1, 0)]), None, (0, 0), vocab, rates, copies=2),
+    )
+
+
+def save(path: str | Path, probes: Probes, about: Mapping[str, Any]) -> None:
+    """Write probes.safetensors and config.json into the directory `path`; about: what else the config says."""
+    maps = {} if probes.maps is None else {f"{j}.map": t.float() for j, t in enumerate(probes.maps)}
+    artefact.save(
+        path,
+        KIND,
+        {"bias": probes.bias_PH.float(), **maps},
+        {
+            **about,
+            "width": probes.bias_PH.shape[1],
+            "maps": probes.maps is not None,
+            "enter": list(probes.enter),
+            "copies": probes.copies,
+            **artefact.said_of(probes),
+        },
+    )
+
+
+def load(path: str | Path) -> Probes:
+    """The probes in a directory that `save` wrote. Raises FileError where there are none, or they are damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(ProbeFields, config, artefact.CONFIG)
+        count, H = len(c.rates), c.width
+        # an older file has one layer for all
+        enter = (c.enter,) * count if isinstance(c.enter, int) else tuple(c.enter)
+        if any(enter) and not c.maps:
+            raise FileError(f"enter is {c.enter}: probes without maps enter the first layer")
+        if len(enter) != count or list(enter) != sorted(enter):
+            raise FileError(f"enter is {c.enter}: it must have {count} layers that never fall")
+        if c.copies > 1 and c.maps:
+            raise FileError(f"copies is {c.copies}: probes with maps have one copy")
+        maps = (
+            [artefact.tensor(t, KIND, f"{j}.map", (H, H)).float() for j in range(count)]
+            if c.maps
+            else None
+        )
+        bias_PH = artefact.tensor(t, KIND, "bias", (c.copies * count, H)).float()
+        return Probes(bias_PH, maps, enter, artefact.vocab_of(c), c.rates, c.share, c.copies)

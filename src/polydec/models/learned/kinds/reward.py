@@ -1,0 +1,106 @@
+"""A reward of texts: what a classifier, or any function of your own, says of one (SVDD)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+from typing import Any, ClassVar
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import RewardFields
+from polydec.models.learned import artefact
+
+KIND = artefact.Kind("reward", "reward", "reward.safetensors", "reward")
+
+
+@dataclass(frozen=True, eq=False)
+class TextReward:
+    """judge: a text -> what it is worth, any number; odds: that is the logarithm of odds. A `Classifier` can be
+    saved; a function of your own goes with a loaded model by `replace(lm, artefacts=(*lm.artefacts, TextReward(function)))`."""
+
+    called: ClassVar[str] = "a reward of texts"
+    kind: ClassVar[str] = "reward"
+    made_by: ClassVar[str] = "polydec train reward"
+    reads_draft: ClassVar[bool] = False
+
+    judge: Callable[[str], float]
+    odds: bool = False
+
+    def chance(self, text: str) -> float:
+        """0 to 1: a classifier's probability of the good kind; of any other judge what it says, cut off there."""
+        score = self.judge(text)
+        return 1 / (1 + exp(-max(score, -700.0))) if self.odds else min(max(float(score), 0.0), 1.0)
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """It reads texts, which every model writes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """The log-odds, in nats, that a text is of the good kind and not of the other: bias plus weight_S over the shares of its
+    sequences of 1 to `order` bytes, each counted at a place that its CRC-32 names. An empty text has the bias alone."""
+
+    weight_S: Tensor
+    bias: float
+    order: int
+
+    def __call__(self, text: str) -> float:
+        return float(self.shares(text) @ self.weight_S) + self.bias
+
+    def shares(self, text: str) -> Tensor:
+        """[S], adding up to 1 for each length of sequence that the text has."""
+        return shares(text, len(self.weight_S), self.order)
+
+
+def shares(text: str, size: int, order: int) -> Tensor:
+    """Of a text's sequences of 1 to `order` bytes the share of each of `size` places, all lengths together."""
+    out_S, data = torch.zeros(size), text.encode()
+    for n in range(1, order + 1):
+        count = len(data) - n + 1
+        for i in range(max(count, 0)):
+            out_S[crc32(data[i : i + n]) % size] += 1 / count
+    return out_S
+
+
+def stacked(texts: Iterable[str], size: int, order: int) -> Tensor:
+    """The shares of several texts, [N, S]."""
+    return torch.stack([shares(text, size, order) for text in texts])
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[TextReward, ...]:
+    """One for tests: random weights."""
+    g = torch.Generator().manual_seed(11)
+    return (TextReward(Classifier(torch.randn(64, generator=g), 0.1, 2), True),)
+
+
+def save(path: str | Path, reward: TextReward, about: Mapping[str, Any]) -> None:
+    """Write reward.safetensors and config.json into the directory `path`; about: what else the config says. Raises RequestError
+    for a function, which no file can hold."""
+    classifier = reward.judge
+    if not isinstance(classifier, Classifier):
+        raise RequestError("judge is a function: only a classifier can be saved")
+    artefact.save(
+        path,
+        KIND,
+        {"weight": classifier.weight_S.float(), "bias": torch.tensor([classifier.bias])},
+        {**about, "size": len(classifier.weight_S), "order": classifier.order},
+    )
+
+
+def load(path: str | Path) -> TextReward:
+    """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    config, t = artefact.read(edge.at_home(path), KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(RewardFields, config, artefact.CONFIG)
+        weight_S = artefact.tensor(t, KIND, "weight", (c.size,)).float()
+        bias = float(artefact.tensor(t, KIND, "bias", (1,))[0])
+        return TextReward(Classifier(weight_S, bias, c.order), True)

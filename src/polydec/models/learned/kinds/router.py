@@ -1,0 +1,57 @@
+"""A router on a draft model's own states: would the target write a better step than the one that ends here?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.learned import artefact
+from polydec.models.learned.kinds import step_reward
+from polydec.models.learned.kinds.step_reward import StepReward
+
+KIND = artefact.Kind("router", "router", "router.safetensors", "router")
+
+
+@dataclass(frozen=True, eq=False)
+class Router:
+    """head: of the form of a process reward model's, on the state of the draft model behind a step's last token."""
+
+    called: ClassVar[str] = "a router"
+    kind: ClassVar[str] = "router"
+    made_by: ClassVar[str] = "polydec train router"
+
+    head: StepReward
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where there is no draft model, or it is not one that the router was trained for."""
+        if draft is None:
+            raise FileError("the router reads a draft model's states: name one (--draft)")
+        target.vocab.require_same(self.head.vocab, "the target of the router")
+        draft.vocab.require_same(self.head.vocab, "the draft of the router")
+        artefact.require_width(draft, self.head.width, "routers")
+
+    def chance(self, hidden_H: Tensor) -> float:
+        """0 to 1, that the target's step would be the better one."""
+        return self.head.chance(hidden_H)
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Router, ...]:
+    """Random ones for tests."""
+    return tuple(Router(reward) for reward in step_reward.examples(vocab, draft_width, draft_width))
+
+
+def save(path: str | Path, router: Router, about: Mapping[str, Any]) -> None:
+    """Write router.safetensors and config.json into the directory `path`; about: what else the config says."""
+    step_reward.save(path, router.head, about, KIND)
+
+
+def load(path: str | Path) -> Router:
+    """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    return Router(step_reward.load(path, KIND))

@@ -1,0 +1,113 @@
+"""A process reward model on a model's own states: how likely is it that what stands so far leads to a right answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, silu
+
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import StepRewardFields
+from polydec.models.learned import artefact
+
+KIND = artefact.Kind("prm", "prm", "prm.safetensors", "prm")
+
+
+@dataclass(frozen=True, eq=False)
+class StepReward:
+    """sigmoid(out silu(inner x)), x: the state behind the last token of a step, divided by its root mean square. inner: weight
+    [I, H], bias [I]; out: weight [1, I], bias [1]; vocab: the target's. Arithmetic is fp32.
+
+    States come as sessions give them, before the model's final norm.
+    """
+
+    called: ClassVar[str] = "a process reward model"
+    kind: ClassVar[str] = "prm"
+    made_by: ClassVar[str] = "polydec train prm"
+
+    inner: tuple[Tensor, Tensor]
+    out: tuple[Tensor, Tensor]
+    vocab: Vocab
+
+    @property
+    def width(self) -> int:
+        return self.inner[0].shape[1]
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary or for states of another width."""
+        target.vocab.require_same(self.vocab, "the target of the process reward model")
+        artefact.require_width(target, self.width, "process reward models")
+
+    def logit(self, hidden_NH: Tensor) -> Tensor:
+        """[N]."""
+        x = hidden_NH.float()
+        x = x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+        return linear(silu(linear(x, *self.inner)), *self.out)[:, 0]
+
+    def chance(self, hidden_H: Tensor) -> float:
+        """0 to 1, of one beginning of a text."""
+        return float(self.logit(hidden_H[None]).sigmoid()[0])
+
+
+def fresh(width: int, inner: int, vocab: Vocab, seed: int) -> StepReward:
+    """One to train, which says 1/2 of everything."""
+    g = torch.Generator().manual_seed(seed)
+    return StepReward(
+        (torch.randn(inner, width, generator=g) / width**0.5, torch.zeros(inner)),
+        (torch.zeros(1, inner), torch.zeros(1)),
+        vocab,
+    )
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[StepReward, ...]:
+    """Random ones for tests."""
+    g = torch.Generator().manual_seed(7)
+    reward = fresh(width, 8, vocab, 7)
+    return (StepReward(reward.inner, (torch.randn(1, 8, generator=g), reward.out[1]), vocab),)
+
+
+def save(
+    path: str | Path, reward: StepReward, about: Mapping[str, Any], kind: artefact.Kind = KIND
+) -> None:
+    """Write prm.safetensors and config.json into the directory `path`; about: what else the config says; kind: what else has
+    this form."""
+    names = ("inner.weight", "inner.bias", "out.weight", "out.bias")
+    tensors = dict(zip(names, (*reward.inner, *reward.out), strict=True))
+    artefact.save(
+        path,
+        kind,
+        {k: v.float() for k, v in tensors.items()},
+        {
+            **about,
+            "width": reward.width,
+            "inner": len(reward.inner[1]),
+            "vocab_size": reward.vocab.size,
+            "tokenizer": reward.vocab.tokenizer,
+        },
+    )
+
+
+def load(path: str | Path, kind: artefact.Kind = KIND) -> StepReward:
+    """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    config, t = artefact.read(edge.at_home(path), kind)
+    with artefact.damaged(path, kind):
+        c = edge.check(StepRewardFields, config, artefact.CONFIG)
+
+        def pair(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+            return (
+                artefact.tensor(t, kind, f"{name}.weight", (rows, columns)).float(),
+                artefact.tensor(t, kind, f"{name}.bias", (rows,)).float(),
+            )
+
+        return StepReward(
+            pair("inner", c.inner, c.width),
+            pair("out", 1, c.inner),
+            Vocab(c.vocab_size, frozenset(), c.tokenizer),
+        )

@@ -1,0 +1,118 @@
+"""A small head on a draft model's hidden states: how likely is it that the token just read will be accepted?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, pad, silu
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import StopHeadFields
+from polydec.models.learned import artefact
+
+KIND = artefact.Kind("stop-head", "head", "head.safetensors", "stop-head")
+
+
+@dataclass(frozen=True, eq=False)
+class StopHead:
+    """x + silu(W x + b) for each block (weight [H, H], bias [H]), then two numbers (out: weight [2, H], bias [2]), whose
+    softmax is (rejected, accepted). Arithmetic is fp32.
+
+    States come as sessions give them, before the model's final norm, and are divided by their root mean square first.
+    """
+
+    called: ClassVar[str] = "a stop head"
+    kind: ClassVar[str] = "stop-head"
+    made_by: ClassVar[str] = "polydec train stop-head"
+
+    blocks: tuple[tuple[Tensor, Tensor], ...]
+    out: tuple[Tensor, Tensor]
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where the draft's states are of another width."""
+        if draft is not None:
+            artefact.require_width(draft, self.width, "stop heads", "draft")
+
+    @property
+    def width(self) -> int:
+        return self.out[0].shape[1]
+
+    def logits(self, hidden_NH: Tensor) -> Tensor:
+        """[N, 2]. Raises FileError where the states are not of the head's width."""
+        if hidden_NH.shape[-1] != self.width:
+            raise FileError(
+                f"head was trained for states of width {self.width}: this draft's have {hidden_NH.shape[-1]}"
+            )
+        x = hidden_NH.float()
+        x = x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+        for weight, bias in self.blocks:
+            x = x + silu(linear(x, weight, bias))
+        return linear(x, *self.out)
+
+    def chance(self, hidden_H: Tensor) -> float:
+        """Of one token, from the state after it."""
+        return float(self.logits(hidden_H[None]).softmax(-1)[0, 1])
+
+
+def fresh(width: int, depth: int, tied: bool, seed: int) -> StopHead:
+    """A head to train: every block does nothing yet. tied: one block, applied `depth` times."""
+    g = torch.Generator().manual_seed(seed)
+    draw = lambda: (torch.randn(width, width, generator=g) * 0.5 / width**0.5, torch.zeros(width))  # noqa: E731
+    blocks = (draw(),) * depth if tied else tuple(draw() for _ in range(depth))
+    return StopHead(blocks, (torch.zeros(2, width), torch.zeros(2)))
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[StopHead, ...]:
+    """Random ones for tests: for a draft whose states are at least 4 wide."""
+    out = torch.tensor([[0.5, -1.0, 0.2, 0.0], [-0.5, 1.0, 0.1, 0.0]])
+    return (
+        StopHead(
+            fresh(draft_width, 2, False, 3).blocks,
+            (pad(out, (0, draft_width - 4)), torch.tensor([-0.5, 0.5])),
+        ),
+    )
+
+
+def save(path: str | Path, head: StopHead, about: Mapping[str, Any]) -> None:
+    """Write head.safetensors and config.json into the directory `path`; about: what else the config says."""
+    tied = len(head.blocks) > 1 and all(b is head.blocks[0] for b in head.blocks)
+    tensors = {"out.weight": head.out[0], "out.bias": head.out[1]}
+    for i, (weight, bias) in enumerate(head.blocks[:1] if tied else head.blocks):
+        tensors |= {f"blocks.{i}.weight": weight, f"blocks.{i}.bias": bias}
+    artefact.save(
+        path,
+        KIND,
+        {k: v.float() for k, v in tensors.items()},
+        {**about, "width": head.width, "depth": len(head.blocks), "tied": tied},
+    )
+
+
+def load(path: str | Path | None) -> StopHead:
+    """The head in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    if path is None:
+        raise FileError(
+            "head is none: name the directory of a stop head (`polydec train stop-head` makes one)"
+        )
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(StopHeadFields, config, artefact.CONFIG)
+
+        def pair(name: str, rows: int) -> tuple[Tensor, Tensor]:
+            return (
+                artefact.tensor(t, KIND, f"{name}.weight", (rows, c.width)).float(),
+                artefact.tensor(t, KIND, f"{name}.bias", (rows,)).float(),
+            )
+
+        single = tuple(
+            pair(f"blocks.{i}", c.width) for i in range(min(c.depth, 1) if c.tied else c.depth)
+        )
+        return StopHead(single * c.depth if c.tied else single, pair("out", 2))

@@ -1,0 +1,85 @@
+"""What makes a vector for a model's first layer of another model's state: a thought in the place of
+written steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import ThoughtFields
+from polydec.models.learned import artefact
+
+KIND = artefact.Kind("thought", "thought", "thought.safetensors", "context")
+
+
+@dataclass(frozen=True, eq=False)
+class Thought:
+    """weight [width, states], bias and scale [width]: a state goes through weight and bias, is
+    divided as a layer norm does, and multiplied by scale. mark: the token at which the model that
+    thinks (the draft) is read. Arithmetic is fp32."""
+
+    called: ClassVar[str] = "what makes thoughts of states"
+    kind: ClassVar[str] = "thought"
+    made_by: ClassVar[str] = "polydec train context"
+
+    weight: Tensor
+    bias: Tensor
+    scale: Tensor
+    mark: int
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where the models' states are of other widths, or the draft's vocabulary
+        does not hold the mark."""
+        artefact.require_width(target, self.weight.shape[0], "thoughts")
+        if draft is not None:
+            artefact.require_width(draft, self.weight.shape[1], "thoughts", "draft")
+            if self.mark >= draft.vocab.size:
+                raise FileError(
+                    f"thoughts are read at token {self.mark}: this draft has {draft.vocab.size} tokens"
+                )
+
+    def made(self, state_H: Tensor) -> Tensor:
+        """The vector of a state that lies behind the final norm [width]."""
+        x = self.weight @ state_H.float() + self.bias
+        return layer_norm(x, x.shape) * self.scale
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Thought, ...]:
+    """Random ones for tests."""
+    dice = torch.Generator().manual_seed(11)
+    weight = torch.randn(width, draft_width, generator=dice) / draft_width**0.5
+    return (Thought(weight, torch.zeros(width), torch.full((width,), 0.1), 0),)
+
+
+def save(path: str | Path, thought: Thought, about: Mapping[str, Any]) -> None:
+    """Write thought.safetensors and config.json into the directory `path`; about: what else the
+    config says."""
+    tensors = {"weight": thought.weight, "bias": thought.bias, "scale": thought.scale}
+    width, states = thought.weight.shape
+    sizes = {"width": width, "states": states, "mark": thought.mark}
+    artefact.save(path, KIND, {k: v.float() for k, v in tensors.items()}, {**about, **sizes})
+
+
+def load(path: str | Path) -> Thought:
+    """What `save` wrote into a directory. Raises FileError where there is none, or it is
+    damaged."""
+    path = edge.at_home(path)
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(ThoughtFields, config, artefact.CONFIG)
+        return Thought(
+            artefact.tensor(t, KIND, "weight", (c.width, c.states)).float(),
+            artefact.tensor(t, KIND, "bias", (c.width,)).float(),
+            artefact.tensor(t, KIND, "scale", (c.width,)).float(),
+            c.mark,
+        )

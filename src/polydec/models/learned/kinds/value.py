@@ -1,0 +1,122 @@
+"""A value network: what the answer will be worth that a canvas with gaps leads to (SVDD-MC)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv1d, linear, pad, silu
+
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge
+from polydec.models.formats.fields import ValueFields
+from polydec.models.learned import artefact
+
+KIND = artefact.Kind("value", "value", "value.safetensors", "value")
+
+
+@dataclass(frozen=True, eq=False)
+class ValueNetwork:
+    """out . mean over positions of silu(two of silu(one of the embeddings)): one, two: weight [W, W, 3] and bias [W] of
+    convolutions over a position and its neighbours; embed_VW: what a token is, a gap being zeros; out: weight [1, W], bias [1].
+    vocab: the model's. Arithmetic is fp32. It is told no time: the gaps say it."""
+
+    called: ClassVar[str] = "a value network"
+    kind: ClassVar[str] = "value"
+    made_by: ClassVar[str] = "polydec train value"
+    reads_draft: ClassVar[bool] = False
+
+    embed_VW: Tensor
+    one: tuple[Tensor, Tensor]
+    two: tuple[Tensor, Tensor]
+    out: tuple[Tensor, Tensor]
+    vocab: Vocab
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise FileError where it was trained for another vocabulary."""
+        target.vocab.require_same(self.vocab, "the target of the value network")
+
+    def values(self, token_BT: Tensor, length_B: Tensor) -> Tensor:
+        """[B]; token_BT: -1 at gaps and behind the canvas's `length_B` positions."""
+        gap_BT = token_BT < 0
+        x = self.embed_VW[token_BT.clamp(min=0)].masked_fill(gap_BT[..., None], 0.0)
+        inside = torch.arange(token_BT.shape[1])[None] < length_B[:, None]
+        x = x.transpose(1, 2)
+        for weight, bias in (self.one, self.two):
+            x = silu(conv1d(pad(x, (1, 1)), weight, bias)) * inside[:, None]
+        mean = x.sum(-1) / length_B[:, None]
+        return linear(mean, *self.out)[:, 0]
+
+    def __call__(self, canvas: Sequence[int | None]) -> float:
+        """Of one canvas, the prompt included."""
+        token_T = torch.tensor([-1 if x is None else x for x in canvas])
+        with torch.inference_mode():
+            return float(self.values(token_T[None], torch.tensor([len(canvas)]))[0])
+
+
+def fresh(vocab: Vocab, width: int, seed: int) -> ValueNetwork:
+    """One to train, which says 0 of everything."""
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int, over: int) -> Tensor:
+        return torch.randn(*shape, generator=g) / over**0.5
+
+    return ValueNetwork(
+        draw(vocab.size, width, over=1),
+        (draw(width, width, 3, over=3 * width), torch.zeros(width)),
+        (draw(width, width, 3, over=3 * width), torch.zeros(width)),
+        (torch.zeros(1, width), torch.zeros(1)),
+        vocab,
+    )
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[ValueNetwork, ...]:
+    """A random one for tests."""
+    network = fresh(vocab, 8, 5)
+    g = torch.Generator().manual_seed(5)
+    out = torch.randn(1, 8, generator=g), network.out[1]
+    return (ValueNetwork(network.embed_VW, network.one, network.two, out, vocab),)
+
+
+def save(path: str | Path, net: ValueNetwork, about: Mapping[str, Any]) -> None:
+    """Write value.safetensors and config.json into the directory `path`; about: what else the config says."""
+    tensors = {"embed": net.embed_VW}
+    for name, (weight, bias) in (("one", net.one), ("two", net.two), ("out", net.out)):
+        tensors |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    artefact.save(
+        path,
+        KIND,
+        {k: v.float() for k, v in tensors.items()},
+        {
+            **about,
+            "width": net.embed_VW.shape[1],
+            "vocab_size": net.vocab.size,
+            "tokenizer": net.vocab.tokenizer,
+        },
+    )
+
+
+def load(path: str | Path) -> ValueNetwork:
+    """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    config, t = artefact.read(edge.at_home(path), KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(ValueFields, config, artefact.CONFIG)
+
+        def tensor(name: str, *shape: int) -> Tensor:
+            return artefact.tensor(t, KIND, name, shape).float()
+
+        def layer(name: str, *shape: int) -> tuple[Tensor, Tensor]:
+            return tensor(f"{name}.weight", *shape), tensor(f"{name}.bias", shape[0])
+
+        return ValueNetwork(
+            tensor("embed", c.vocab_size, c.width),
+            layer("one", c.width, c.width, 3),
+            layer("two", c.width, c.width, 3),
+            layer("out", 1, c.width),
+            Vocab(c.vocab_size, frozenset(), c.tokenizer),
+        )

@@ -1,0 +1,168 @@
+"""EAGLE-1 in the layout in which it is published, and which vLLM and SGLang load: reading and writing it.
+
+Where it differs from learned/eagle.py: states enter as the target's final norm leaves them, embeddings as they are, and the
+layer has no norm before attention. What leaves it is such a state, of which the target's head makes a law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import FileError
+from polydec.core.protocols import Target
+from polydec.core.types import Vocab
+from polydec.models.formats import edge, tensor_files
+from polydec.models.formats.fields import PublishedFields
+from polydec.models.learned import artefact, published
+from polydec.models.learned.kinds.eagle import Eagle
+from polydec.models.learned.published import (
+    PublishedLayer,
+    require_layout,
+    require_table,
+    tensor_of,
+    write,
+)
+
+NAMES = ("LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
+"""What the architecture is called: by SGLang, and by vLLM. Each looks for a name of its own in the list of a config."""
+RATES = ((0.6, 0.15, 0.07, 0.04), (0.5, 0.13, 0.06, 0.04), (0.5, 0.12, 0.06, 0.04))
+"""How often a level's tokens are right by rank, which others' files do not say: a guess, from which EAGLE's tree is drawn."""
+UNREAD = ("bias", "tie_word_embeddings")
+"""Fields that say nothing here: whether `fc` has a bias is told by the weights, and the head is the target's."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadEagle1:
+    """A published EAGLE-1 that has been read. table: an embedding table of its own, which must be the target's, or None."""
+
+    kind: ClassVar[str] = Eagle.kind
+
+    eagle: Eagle
+    table: Tensor | None
+
+    def bound(self, target: Target) -> Eagle:
+        """What drafts for this target. Raises FileError where it does not fit."""
+        self.eagle.fit(target, None)
+        require_table(self.table, target, "EAGLE-1")
+        return self.eagle
+
+
+def known(config: Mapping[str, Any], path: Path) -> bool:
+    """Whether a directory with this config is of this layout. Its authors' own files say that they are a Llama of one layer, so
+    there the weights tell."""
+    names = config.get("architectures")
+    if not isinstance(names, list):
+        return False
+    if any(name in NAMES for name in names):
+        return True
+    single_llama = names == ["LlamaForCausalLM"] and config.get("num_hidden_layers") == 1
+    return single_llama and "fc.weight" in tensor_files.open_weights(path)
+
+
+def load(path: str | Path) -> ReadEagle1:
+    """The drafter in a directory. Raises FileError with one sentence where it is damaged or of another kind."""
+    path = edge.at_home(path)
+    with edge.reading(f"eagle is {str(path)!r}: it is damaged"):
+        config = edge.read_json(path / "config.json")
+        if config.get("add_para_norm"):
+            raise FileError(
+                "add_para_norm is true: norms before the states are joined are not read"
+            )
+        c = edge.check(
+            PublishedFields, {k: v for k, v in config.items() if k not in UNREAD}, "config.json"
+        )
+        if (
+            c.hidden_size % c.num_attention_heads and c.head_dim is None
+        ) or c.num_attention_heads % c.kv_heads:
+            raise FileError(
+                f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
+                f"divide the width {c.hidden_size}"
+            )
+        weights, H = tensor_files.open_weights(path), c.hidden_size
+        biased = any(name in weights for name in ("fc.bias", "model.fc.bias"))
+        require_layout(
+            weights,
+            {
+                **{f"midlayer.{name}": shape for name, shape in layout(c).items()},
+                "fc.weight": (H, 2 * H),
+                **({"fc.bias": (H,)} if biased else {}),
+            },
+        )
+        tensors = {name: tensor_of(weights, f"midlayer.{name}").float() for name in layout(c)}
+        fuse_H2 = tensor_of(weights, "fc.weight").float()
+        bias_H = tensor_of(weights, "fc.bias").float() if biased else None
+        table = next(
+            (
+                weights[n]
+                for n in ("embed_tokens.weight", "model.embed_tokens.weight")
+                if n in weights
+            ),
+            None,
+        )
+        ours = c.polydec_trained
+        vocab = Vocab(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
+        rates, share = (RATES, 0.0) if ours is None else (ours.rates, ours.share)
+        return ReadEagle1(
+            Eagle(fuse_H2, PublishedLayer(tensors, c), vocab, rates, share, True, bias_H), table
+        )
+
+
+def layout(c: PublishedFields) -> dict[str, tuple[int, ...]]:
+    """Of each tensor of the layer: EAGLE-3's without the norms before attention, which reads H numbers."""
+    H = c.hidden_size
+    wide = {f"self_attn.{x}_proj.weight" for x in "qkv"}
+    return {
+        name: (shape[0], H) if name in wide else shape
+        for name, shape in published.layout(c).items()
+        if name not in ("input_layernorm.weight", "hidden_norm.weight")
+    }
+
+
+def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any] | None = None) -> None:
+    """Write config.json and model.safetensors into the directory `path`, `fc.bias` where the drafter has one; about: what else
+    the config says. Raises FileError where the weights have the form of learned/eagle.py, which neither engine can take."""
+    layer = eagle.layer
+    if not eagle.normed or not isinstance(layer, PublishedLayer):
+        raise FileError(
+            "vLLM and SGLang cannot take this EAGLE drafter: it reads states before the target's last norm "
+            "(`polydec train eagle --kind eagle-published` trains the form that they have)"
+        )
+    config = {
+        **layer.about.model_dump(exclude_none=True),
+        "architectures": list(NAMES),
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "vocab_size": eagle.vocab.size,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "bias": False,  # both would take it for biases of attention, which nothing would fill
+        "attention_bias": False,
+        "mlp_bias": False,
+        "torch_dtype": "float32",
+    }
+    if eagle.rates is not RATES:
+        config["polydec_trained"] = {**(about or {}), **artefact.said_of(eagle)}
+    tensors = {f"layers.0.{name}": t for name, t in layer.tensors.items()} | {
+        "fc.weight": eagle.fuse_H2
+    }
+    write(path, config, tensors if eagle.bias_H is None else {**tensors, "fc.bias": eagle.bias_H})
+
+
+def export(path: Path, eagle: Eagle) -> Path:
+    """Write it into the directory `path` as SGLang loads it, and into its folder `vllm`, which is returned, as vLLM does:
+    SGLang has a place for `fc.bias`, and would begin with random numbers there; vLLM has none, and stops at a tensor that it
+    does not know. Raises FileError as `save` does."""
+    save(
+        path,
+        eagle
+        if eagle.bias_H is not None
+        else replace(eagle, bias_H=torch.zeros(eagle.layer.width)),
+    )
+    save(path / "vllm", replace(eagle, bias_H=None))
+    return path / "vllm"

@@ -1,0 +1,186 @@
+"""One layer of the Llama skeleton with a cache of its own, which reads a target's states in place of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from polydec.base.errors import FileError
+from polydec.models import native as cpu
+from polydec.models.formats.fields import LayerFields
+from polydec.models.learned import artefact
+from polydec.models.nets.query import Network
+from polydec.models.nets.transformer import Transformer
+
+EPS = 1e-5
+
+
+def even(state_NH: Tensor) -> Tensor:
+    """fp32 rows divided by their root mean square: what a norm makes of them before its weights."""
+    x = state_NH.float()
+    return x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """A head of a drafter's own. token_C: the ids that it knows, ascending; head_CH: their rows; norm_H: weights of the norm
+    before it."""
+
+    token_C: Tensor
+    head_CH: Tensor
+    norm_H: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class StateLayer:
+    """tensors: by the names that they have in a Llama behind "model.layers.0."; heads, kv_heads, theta: of its attention.
+
+    threads: of the compiled step, None: as many as there are cores.
+
+    Attention reads S numbers a position, of which the last H are the residual stream; S is H but where a drafter puts something
+    beside it (EAGLE-3: the token). Norms go over all S.
+    """
+
+    tensors: Mapping[str, Tensor]
+    heads: int
+    kv_heads: int
+    theta: float
+    threads: int | None = None
+
+    @property
+    def width(self) -> int:
+        """H."""
+        return len(self.tensors["self_attn.o_proj.weight"])
+
+    @property
+    def cost(self) -> float:
+        return float(sum(t.numel() for t in self.tensors.values()))
+
+    def network(self, vocab: int = 1, own: Vocabulary | None = None) -> Network:
+        """What runs it, fed by `Query.embed` (S wide). It gives states (S wide, H of them new), and laws where there is a head.
+        The native step where it serves this shape, with matrices stored in 8 bits, as guesses are checked; else torch in fp32.
+        """
+        t = {name: tensor.detach() for name, tensor in self.tensors.items()}
+        wide = t["self_attn.q_proj.weight"].shape[1]
+        beside = wide - self.width
+        config = self.config(vocab=vocab, tied=own is None)
+        for name in (
+            "self_attn.o_proj.weight",
+            "mlp.down_proj.weight",
+        ):  # nothing is written beside the stream
+            t[name] = pad(t[name], (0, 0, beside, 0))
+        for name in ("mlp.gate_proj.weight", "mlp.up_proj.weight"):
+            t[name] = pad(t[name], (beside, 0))
+        t["post_attention_layernorm.weight"] = pad(
+            t["post_attention_layernorm.weight"], (beside, 0), value=1.0
+        )
+        outside = {
+            "model.embed_tokens.weight": torch.zeros(1, wide).expand(vocab, wide),
+            "model.norm.weight": torch.ones(wide),
+        }
+        if own is not None:
+            outside |= {
+                "model.norm.weight": pad(own.norm_H.detach(), (beside, 0), value=1.0),
+                "lm_head.tokens": own.token_C,
+                "lm_head.weight": pad(own.head_CH.detach(), (beside, 0)),
+            }
+        tensors = {**{f"model.layers.0.{name}": tensor for name, tensor in t.items()}, **outside}
+        thin = (
+            {}
+            if own is None
+            else {  # nobody looks tokens up here, so a table of one column will do
+                "model.embed_tokens.weight": torch.zeros(1, 1).expand(vocab, 1),
+                "model.embed_tokens.proj.weight": torch.zeros(wide, 1),
+            }
+        )
+        native, _ = cpu.attempt(config, tensors | thin, self.threads, quantize="q8_0")
+        return native or Transformer.build(config, tensors, dtype="float32")
+
+    def config(self, layers: int = 1, vocab: int = 1, tied: bool = True) -> dict[str, Any]:
+        """Of a network of so many layers of this shape. tied: without a head of its own."""
+        return {
+            "model_type": "llama",
+            "vocab_size": vocab,
+            "hidden_size": self.tensors["self_attn.q_proj.weight"].shape[1],
+            "num_hidden_layers": layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "rms_norm_eps": EPS,
+            "head_dim": self.width // self.heads,
+            "rope_theta": self.theta,
+            "max_position_embeddings": 1 << 16,
+            "intermediate_size": len(self.tensors["mlp.up_proj.weight"]),
+            "hidden_act": "silu",
+            "tie_word_embeddings": tied,
+        }
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a config says of it."""
+        return {
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "theta": self.theta,
+            "inner": len(self.tensors["mlp.up_proj.weight"]),
+        }
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """Its tensors as a file has them."""
+        return {f"layer.{name}": t.float() for name, t in self.tensors.items()}
+
+
+def shapes(
+    width: int, heads: int, kv_heads: int, inner: int, wide: int | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Of each tensor of a layer; wide: S, None: the width."""
+    S, kv = wide or width, width // heads * kv_heads
+    return {
+        "self_attn.q_proj.weight": (width, S),
+        "self_attn.k_proj.weight": (kv, S),
+        "self_attn.v_proj.weight": (kv, S),
+        "self_attn.o_proj.weight": (width, width),
+        "mlp.gate_proj.weight": (inner, width),
+        "mlp.up_proj.weight": (inner, width),
+        "mlp.down_proj.weight": (width, inner),
+        "input_layernorm.weight": (S,),
+        "post_attention_layernorm.weight": (width,),
+    }
+
+
+def read(
+    c: LayerFields,
+    t: Mapping[str, Tensor],
+    kind: artefact.Kind,
+    width: int,
+    wide: int | None = None,
+    at: str = "layer.",
+) -> StateLayer:
+    """From the config and the tensors of an artefact; at: what its tensors' names begin with. Raises FileError where they do
+    not fit each other."""
+    if width % (2 * c.heads) or c.heads % c.kv_heads:
+        raise FileError(
+            f"heads is {c.heads}, kv_heads {c.kv_heads}: they must divide the width {width}"
+        )
+    tensors = {
+        name: artefact.tensor(t, kind, at + name, shape).float()
+        for name, shape in shapes(width, c.heads, c.kv_heads, c.inner, wide).items()
+    }
+    return StateLayer(tensors, c.heads, c.kv_heads, c.theta)
+
+
+def example(width: int, seed: int, wide: int | None = None) -> StateLayer:
+    """A random one for tests."""
+    g, heads = torch.Generator().manual_seed(seed), 2 if width < 32 else width // 16
+    tensors = {
+        name: torch.randn(shape, generator=g) * 0.7 / width**0.5
+        if len(shape) == 2
+        else torch.ones(shape)
+        for name, shape in shapes(width, heads, heads, 2 * width, wide).items()
+    }
+    return StateLayer(tensors, heads, heads, 1e4)

@@ -1,0 +1,77 @@
+"""Several layers of the Llama skeleton one behind another, with one cache, which read a target's states in place of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.models import native as cpu
+from polydec.models.formats.fields import LayerFields
+from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.state_layer import StateLayer
+from polydec.models.nets.query import Network
+from polydec.models.nets.transformer import Transformer
+
+
+@dataclass(frozen=True, eq=False)
+class StateStack:
+    """layers: at least two, of one shape; each reads what the one before it left, and nothing stands beside the stream."""
+
+    layers: Sequence[StateLayer]
+
+    @property
+    def width(self) -> int:
+        """H."""
+        return self.layers[0].width
+
+    @property
+    def cost(self) -> float:
+        return sum(layer.cost for layer in self.layers)
+
+    def network(self) -> Network:
+        """What runs them, fed by `Query.embed` (H wide); see `StateLayer.network`. It gives states alone."""
+        first = self.layers[0]
+        config = first.config(len(self.layers))
+        tensors = {
+            f"model.layers.{i}.{name}": tensor.detach()
+            for i, layer in enumerate(self.layers)
+            for name, tensor in layer.tensors.items()
+        }
+        tensors["model.embed_tokens.weight"] = torch.zeros(1, self.width)
+        tensors["model.norm.weight"] = torch.ones(self.width)
+        native, _ = cpu.attempt(config, tensors, first.threads, quantize="q8_0")
+        return native or Transformer.build(config, tensors, dtype="float32")
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a config says of them."""
+        return {**self.layers[0].fields, "layers": len(self.layers)}
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """Their tensors as a file has them."""
+        return {
+            f"layer.{i}.{name}": tensor.float()
+            for i, layer in enumerate(self.layers)
+            for name, tensor in layer.tensors.items()
+        }
+
+
+def read(
+    c: LayerFields, t: Mapping[str, Tensor], kind: artefact.Kind, width: int
+) -> StateLayer | StateStack:
+    """One layer, or as many as the config says. Raises FileError where the tensors do not fit it."""
+    if c.layers == 1:
+        return state_layer.read(c, t, kind, width)
+    return StateStack(
+        [state_layer.read(c, t, kind, width, at=f"layer.{i}.") for i in range(c.layers)]
+    )
+
+
+def example(width: int, layers: int, seed: int) -> StateStack:
+    """A random one for tests."""
+    return StateStack([state_layer.example(width, seed + i) for i in range(layers)])

@@ -1,0 +1,166 @@
+"""Drafts of copies and counts by the compiled library: what
+`methods/speculative/drafters/copy_ngram_mixture.py` does in Python, to the bit."""
+
+from __future__ import annotations
+
+import ctypes as C
+from array import array
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from polydec.core.types import Draft
+from polydec.models.native.library import where
+
+_I, _P = C.c_int, C.c_void_p
+_SIGNATURES = {
+    "copies_table": (_P, [_I, _I, C.c_uint64, _P, _P, _P]),
+    "copies_table_free": (None, [_P]),
+    "copies_new": (_P, [_P, C.c_double, _I, _I, _I, _P, _I]),
+    "copies_copy": (_P, [_P]),
+    "copies_free": (None, [_P]),
+    "copies_read": (_I, [_P, _P, C.c_uint64]),
+    "copies_learn": (_I, [_P, _I]),
+    "copies_propose": (_I, [_P, _I, _I, _I, C.c_double, _P, _P, _P]),
+}
+
+
+@cache
+def _library() -> C.PyDLL | None:
+    """The library, or None where it was not built or does not load. Its calls keep the interpreter's lock: they take
+    microseconds, and whoever gives the lock away waits longer than that for it."""
+    try:
+        lib = C.PyDLL(str(where()))
+        for name, (result, arguments) in _SIGNATURES.items():
+            f = getattr(lib, name)
+            f.restype, f.argtypes = result, arguments
+    except (OSError, AttributeError):  # an older library has no such function
+        return None
+    return lib
+
+
+class Table:
+    """An n-gram table as the library reads it. key_M, follower_MK, chance_MK: as in `NGrams`."""
+
+    __slots__ = ("_held", "handle", "library")
+
+    def __init__(
+        self,
+        library: C.PyDLL,
+        order: int,
+        key_M: np.ndarray,
+        follower_MK: np.ndarray,
+        chance_MK: np.ndarray,
+    ) -> None:
+        self.library, self.handle = library, None
+        key, follower, chance = (
+            np.ascontiguousarray(a, t)
+            for a, t in ((key_M, np.uint64), (follower_MK, np.uint16), (chance_MK, np.uint8))
+        )
+        self._held = follower, chance  # the library reads them where they lie
+        self.handle = _made(
+            library.copies_table(
+                order,
+                follower.shape[1],
+                len(key),
+                key.ctypes.data,
+                follower.ctypes.data,
+                chance.ctypes.data,
+            )
+        )
+
+    def __del__(self) -> None:
+        if self.handle is not None:
+            self.library.copies_table_free(self.handle)
+
+
+def table(
+    order: int, key_M: np.ndarray, follower_MK: np.ndarray, chance_MK: np.ndarray
+) -> Table | None:
+    """None where there is no library."""
+    library = _library()
+    return None if library is None else Table(library, order, key_M, follower_MK, chance_MK)
+
+
+class Copies:
+    """A text, what stood in it before, and what a table says beside that. Its memory is given back with the object."""
+
+    __slots__ = ("_at", "_buffer", "_handle", "_library", "_room", "_table")
+
+    def __init__(self, table: Table, handle: int) -> None:
+        self._table, self._library, self._handle = table, table.library, handle
+        self._room, self._buffer = 0, (array("i"), array("i"), array("d"))
+        self._at = (0, 0, 0)  # where the library writes
+
+    @staticmethod
+    def of(
+        table: Table,
+        *,
+        trust: float,
+        prior: Sequence[float],
+        min_match: int,
+        copies: int,
+        width: int,
+    ) -> Copies:
+        """An empty text. trust, min_match, copies (its width): as in `Suffix`; prior: by length of a match; width: as in
+        `CopyNGramMixture`."""
+        cells = array("d", prior)
+        return Copies(
+            table,
+            _made(
+                table.library.copies_new(
+                    table.handle,
+                    trust,
+                    min_match,
+                    copies,
+                    width,
+                    cells.buffer_info()[0],
+                    len(cells),
+                )
+            ),
+        )
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """The text goes on with these; nothing is learned about how often copies come true."""
+        fed = array("i", tokens)
+        _checked(self._library.copies_read(self._handle, fed.buffer_info()[0], len(fed)))
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """The text goes on with these."""
+        for x in tokens:
+            _checked(self._library.copies_learn(self._handle, x))
+
+    def propose(self, root: int, depth: int, nodes: int, floor: float) -> Draft:
+        """The likeliest paths, none below the floor, up to so many levels and nodes."""
+        if self._room <= nodes:
+            self._room = nodes + 1
+            self._buffer = tuple(
+                array(kind, bytes(array(kind).itemsize * self._room)) for kind in "iid"
+            )
+            self._at = tuple(buffer.buffer_info()[0] for buffer in self._buffer)
+        n = _checked(
+            self._library.copies_propose(self._handle, root, depth, nodes, floor, *self._at)
+        )
+        if n == 1:
+            return Draft.chain(root)
+        token, parent, chance = self._buffer
+        return Draft.certain(token[:n], parent[:n], chance[:n])
+
+    def copy(self) -> Copies:
+        return Copies(self._table, _made(self._library.copies_copy(self._handle)))
+
+    def __del__(self) -> None:
+        self._library.copies_free(self._handle)
+
+
+def _made(handle: int | None) -> int:
+    if not handle:
+        raise MemoryError("there is no memory for copies of a text")
+    return handle
+
+
+def _checked(answer: int) -> int:
+    if answer < 0:
+        raise MemoryError("there is no memory for copies of a text")
+    return answer

@@ -1,0 +1,92 @@
+"""Matrices that were quantised when a model was loaded, kept in the cache folder: the next load maps them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polydec.base import files
+from polydec.models.nets.linear import profile_path
+
+MOST = 1 << 28
+"""Numbers of a model whose matrices are kept: draft models are small, and a large one would fill a disk."""
+ROOM = 1 << 29
+"""Bytes of the folder; what was not used for the longest is dropped first."""
+HEAD = 4
+"""Bytes of the checksum before a matrix."""
+
+
+def folder() -> Path:
+    """$XDG_CACHE_HOME/polydec/quantised."""
+    return profile_path().with_name("quantised")
+
+
+def blocks(
+    kind: str, source: Iterable[Any], shape: tuple[int, ...], make: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """The blocks of a matrix: those that are kept, else `make()`, which are then kept.
+
+    kind: of the blocks; source: the arrays that the matrix is made of, which name what is kept; shape: of its blocks. What is
+    damaged is made anew, and a folder that cannot be written to is no fault.
+    """
+    name = hashlib.sha256(f"1 {kind} {shape}".encode())
+    for part in source:
+        name.update(f"{part.dtype} {tuple(part.shape)}".encode())
+        name.update(_bytes(part).data)
+    path = folder() / f"{name.hexdigest()}.bin"
+    packed = _read(path, shape)
+    if packed is not None:
+        return packed
+    made = make()
+    with suppress(OSError):
+        files.replace(path, lambda at: _write(at, made))
+        _drop_old(path.parent)
+    return made
+
+
+def _bytes(part: Any) -> np.ndarray:
+    """Of an array or a tensor."""
+    if isinstance(part, np.ndarray):
+        return np.ascontiguousarray(part).view(np.uint8).reshape(-1)
+    import torch
+
+    return part.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    """What is kept there; None where there is nothing, or it is damaged."""
+    try:
+        whole = np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
+        return None
+    check, body = whole[:HEAD].tobytes(), whole[HEAD:]
+    if body.size != int(np.prod(shape)) or zlib.crc32(body.data).to_bytes(4, "little") != check:
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return body.reshape(shape)
+
+
+def _write(at: Path, made: np.ndarray) -> None:
+    body = np.ascontiguousarray(made).reshape(-1)
+    with at.open("wb") as file:
+        file.write(zlib.crc32(body.data).to_bytes(4, "little"))
+        file.write(body.data)
+
+
+def _drop_old(where: Path) -> None:
+    """While the folder holds more than ROOM, delete what was not used for the longest."""
+    kept = [(x.stat().st_mtime, x.stat().st_size, x) for x in where.glob("*.bin")]
+    size = sum(s for _, s, _ in kept)
+    for _, own, path in sorted(kept):
+        if size <= ROOM:
+            return
+        path.unlink(missing_ok=True)
+        size -= own

@@ -1,0 +1,719 @@
+"""The native step as a Network: checkpoints into packed weights, queries into one batch of rows, in place of the cache."""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from polydec.base.errors import MissingError, RequestError
+from polydec.core.types import Reads, Want
+from polydec.models.formats.architectures import Config, read
+from polydec.models.formats.rope import Rope
+from polydec.models.native.library import (
+    ACTS,
+    CACHES,
+    COMPUTES,
+    ENDLESS,
+    Batch,
+    CacheOf,
+    PartOf,
+    PressOf,
+    library,
+)
+from polydec.models.native.library import Config as Shape
+from polydec.models.native.press import StepPress, looks, step_press, tell
+from polydec.models.native.weights import Loader, load_all
+from polydec.models.nets.cache import GROWTH, Cache
+from polydec.models.nets.memory import empty
+from polydec.models.nets.packing import passes
+from polydec.models.nets.press import Press
+from polydec.models.nets.query import Answer, Query, bounded, in_turns
+from polydec.models.nets.scores import NOT_FINITE
+from polydec.models.nets.turned import still, turned
+
+LIMIT = 512  # rows of a pass: more gain nothing, and each holds memory
+MOST = 1 << 24  # of any count in a config
+_ROW = Want(law=Reads.ROW)
+CPU = torch.device("cpu")
+
+
+class CpuStep:
+    """A network of models/nets/query.py whose rows never depend on their neighbours: every row is
+    summed in one fixed order, so its bits are the same for any batch, tree, number of threads and
+    instruction set.
+
+    kernel: name of the instruction set, of the arithmetic of quantised matrices (`compute`) and of how keys and values are kept
+    (`cache_dtype`), where that is not float32; dtype: block types of the
+    weights, most of them first; approximate: why the law is not the checkpoint's, or "".
+    """
+
+    tree = rollback = True
+    partial = presses = True
+
+    def __init__(
+        self, config: Config, outputs: int, threads: int, isa: str, compute: str, cache_dtype: str
+    ) -> None:
+        c, self._lib = config, library()
+        self.config, self.layers, self.context, self.size, self.threads = (
+            c,
+            c.layers,
+            c.context,
+            c.vocab,
+            threads,
+        )
+        self._head, self._outputs = c.head, outputs
+        self._every, self._no_exit = tuple(range(c.layers)), (-1,) * c.layers
+        self.routes = None if c.experts is None else (c.layers, c.experts.count)
+        self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
+        self._turned, self.kernel = 0, ""
+        self._tokens: Tensor | None = None
+        self._norm_W = torch.empty(0)  # the final norm's weights
+        self._widen: Callable[[Sequence[int]], Tensor] | None = None
+        self.dtype, self.approximate, self.cost = "", "", 0.0
+        scale = float(1 / np.sqrt(np.float32(c.scale**-2)))  # in fp32, as of a head's width
+        norms = (c.norms.attention, c.norms.attended, c.norms.mlp, c.norms.mlped)
+        shape = Shape(
+            c.vocab,
+            c.width,
+            c.layers,
+            c.heads,
+            c.kv_heads,
+            c.head,
+            c.inner,
+            self.context,
+            outputs,
+            c.turned,
+            len(c.ropes),
+            sum(1 << i for i, name in enumerate(norms) if name is not None),
+            c.wide_norms,
+            ACTS[c.act],
+            *_experts(c),
+            c.eps,
+            scale,
+            c.cap or 0.0,
+            c.final_cap or 0.0,
+            c.embed_scale,
+            c.residual,
+            c.divide,
+            *c.clamp,
+        )
+        if self.context > MOST:
+            raise MissingError(
+                f"the context is {self.context} positions: the native step serves up to {MOST}"
+            )
+        self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
+        if not self._model:
+            raise MissingError(
+                f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
+                f"multiples of 32, head {c.head} of 16, the instruction set {isa or 'auto'!r} one that runs here"
+            )
+        self.compute, self.cache_dtype = compute, cache_dtype
+        self._check(self._lib.step_compute(self._model, COMPUTES[compute]))
+        self._check(self._lib.step_keep(self._model, CACHES[cache_dtype]))
+
+    def __del__(self) -> None:
+        if getattr(self, "_model", None):
+            self._lib.step_free(self._model)
+
+    @staticmethod
+    def build(
+        config: Mapping[str, Any],
+        weights: Mapping[str, Any],
+        *,
+        threads: int | None = None,
+        isa: str = "",
+        quantize: str | None = None,
+        compute: str = "float32",
+        cache_dtype: str = "float32",
+    ) -> CpuStep:
+        """From the dict of a Hugging Face config.json and its tensors by name, or a GGUF file's, whose blocks stay as they are.
+
+        threads: 1 or more, by default the cores this process may use. isa: "" (the best), "AVX-512", "AVX2", "portable".
+        quantize: "q8_0" or "q4_1" stores the matrices of a float checkpoint so (the law is then approximate). compute: what
+        quantised matrices are multiplied in, "float32", or their inputs rounded to 16 or 8 bits: "int16", "int8" (the law is
+        then approximate). cache_dtype: how keys and values are kept, "float32", "float16", or "int8" with one scale for a
+        head's vector (both approximate). Raises MissingError where the library does not serve this network (a block type or an
+        odd shape that it lacks), OSError where there is none.
+        """
+        c, weights = read(config, weights)
+        threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        # what the library's pool takes; users are held to less (models/sessions/options.py)
+        if not 1 <= threads <= 1024:
+            raise MissingError(f"threads is {threads}: it must lie in 1 to 1024")
+        if compute not in COMPUTES:
+            raise MissingError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}")
+        if cache_dtype not in CACHES:
+            raise MissingError(
+                f"cache_dtype is {cache_dtype!r}: it must be one of {', '.join(CACHES)}"
+            )
+        load = Loader(weights, quantize)
+        if c.turned != c.head and load.paired:
+            raise MissingError(
+                f"rotary embedding turns {c.turned} of {c.head} dimensions: the native step reads such models "
+                "from safetensors only"
+            )
+        tokens = weights["lm_head.tokens"].long() if "lm_head.tokens" in weights else None
+        net = CpuStep(
+            c, c.vocab if tokens is None else len(tokens), threads, isa, compute, cache_dtype
+        )
+        net._tokens = tokens
+        if any(c.windows):
+            widths = array("i", [w or 0 for w in c.windows])
+            net._check(net._lib.step_windows(net._model, *widths.buffer_info()))
+        if any(k != 0 for k in c.turns):
+            which = array("i", [-1 if k is None else k for k in c.turns])
+            net._check(net._lib.step_turns(net._model, *which.buffer_info()))
+        if c.experts is not None and not all(c.experts.sparse):
+            which = array("i", c.experts.sparse)
+            net._check(net._lib.step_sparse(net._model, *which.buffer_info()))
+        net._widen = load_all(load, c, net._put, tokens)
+        net._norm_W = torch.from_numpy(
+            load.vector("model.norm.weight", plus=c.norms.plus).data
+        ).clone()
+        if not load.quantised:  # whatever was asked for, floats are multiplied as floats
+            net.compute = "float32"
+        net.kernel = f"native {net._lib.step_set(net._model).decode()} {net.compute}"
+        if cache_dtype != "float32":
+            net.kernel += f", {cache_dtype} cache"
+        rounded = "activations rounded to 8 bits" if net.compute == "int8" else ""
+        kept = (
+            ""
+            if cache_dtype == "float32"
+            else f"keys and values rounded to {8 if cache_dtype == 'int8' else 16} bits"
+        )
+        net.dtype, net.approximate = (
+            load.summary,
+            ", ".join(filter(None, (load.approximate, rounded, kept))),
+        )
+        attention = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width
+        experts = 0 if c.experts is None else c.experts.used * c.experts.inner
+        inner = sum(experts if c.sparse(i) else c.inner for i in range(c.layers))
+        net.cost = float(c.layers * attention + 3 * inner * c.width + net._outputs * c.width)
+        return net
+
+    def _put(self, part: int, layer: int, item: Any) -> int:
+        """One tensor of weights.py; the code that the library answers with."""
+        data = item.data.ctypes.data
+        if item.kind is None:
+            n = item.shape[0]
+            return self._lib.step_vector(
+                self._model, layer, part, int(item.bias), data, item.data.size, n, item.swap
+            )
+        n, k = item.shape
+        return self._lib.step_weight(
+            self._model, layer, part, item.kind, data, item.data.nbytes, n, k, item.swap
+        )
+
+    def new_cache(self, press: Press | None = None) -> Cache:
+        """An empty cache [layers, 2, kv heads, slots, head] of `cache_dtype`; behind a head's 8-bit integers stand the four
+        bytes of the float that they are multiplied by. With a press, old entries are packed (models/native/press.py). Raises
+        RequestError for a press that the library does not read, or not here."""
+        size = self._head + 4 * (self.cache_dtype == "int8")
+        return Cache(
+            empty(
+                (self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), size),
+                getattr(torch, self.cache_dtype),
+                CPU,
+            ),
+            press=None if press is None else self._press(press),
+        )
+
+    def _press(self, press: Press) -> StepPress:
+        c = self.config
+        if any(c.windows) or not c.causal:
+            raise RequestError(
+                f"cache is {press.called}: layers of this model see a window of the text, or what follows, and are read as "
+                "they are only"
+            )
+        if self.cache_dtype != "float32":
+            raise RequestError(
+                f"cache is {press.called}: all caches of this model are kept as {self.cache_dtype}, so leave one of the two out"
+            )
+        return step_press(
+            press,
+            c.kv_heads * c.head,
+            lambda shape: self._lib.step_press_bytes(self._model, C.byref(shape)),
+            self._pack,
+        )
+
+    def _pack(self, shape: PressOf, kv: Tensor, out: Tensor) -> None:
+        """Keys and values of a block of one layer, [2, kv heads, block, head], into bytes."""
+        code = self._lib.step_press(
+            self._model, C.byref(shape), kv.data_ptr(), kv.numel(), out.data_ptr(), out.numel()
+        )
+        if code == ENDLESS:
+            raise MissingError(NOT_FINITE)
+        self._check(code)
+
+    def _turn(self, positions: int) -> None:
+        """Tables for that many positions at least. Angles are rounded to fp32, as transformers has them: beyond a few
+        hundred positions exact ones are another function."""
+        if positions <= self._turned:
+            return
+        if positions > self.context:
+            raise MissingError(
+                f"the sequence has {positions} positions: the model's context holds {self.context}"
+            )
+        n = min(self.context, max(positions, 2 * self._turned, 1024))
+        for k, rope in enumerate(self.config.ropes):
+            cosine, sine = (np.ascontiguousarray(t.numpy()) for t in rotary(rope, n))
+            size = min(cosine.size, sine.size)
+            self._check(
+                self._lib.step_rotary(self._model, k, cosine.ctypes.data, sine.ctypes.data, size, n)
+            )
+        self._turned = n
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise MissingError(
+                f"the native step refused a call: {self._lib.step_error(code).decode()}"
+            )
+
+    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        """Answers in order. Queries over the same layers run in one step, a limited number of rows at a time."""
+        if any(q.cache.press is not None and len(q) > q.cache.press.block for q in queries):
+            # what a row sees packed must have been there before the step
+            return in_turns(
+                self.forward,
+                queries,
+                [max(1, len(q)) if q.cache.press is None else q.cache.press.block for q in queries],
+            )
+        if (
+            all(q.layers is None and not q.without for q in queries)
+            and sum(map(len, queries)) <= LIMIT
+        ):
+            return self._step(queries, self._every)
+        return bounded(self._steps, queries, LIMIT) if self.config.causal else self._steps(queries)
+
+    def _steps(self, queries: Sequence[Query]) -> list[Answer]:
+        answers: dict[int, Answer] = {}
+        for (layers, without, _), index in passes(queries, self.layers, LIMIT):
+            every = self._every if layers == self._every else layers
+            answers.update(zip(index, self._step([queries[i] for i in index], every, without)))
+        return [answers[i] for i in range(len(queries))]
+
+    def _step(
+        self,
+        queries: Sequence[Query],
+        layers: tuple[int, ...],
+        without: frozenset[int] = frozenset(),
+    ) -> list[Answer]:
+        lists: list[list[int]] = [[] for _ in range(9)]
+        token, sequence, position, slot, seen, prefix, start, tail, out = lists
+        wants: list[Reads] = []
+        embeds: list[tuple[Sequence[int], Tensor]] = []
+        parts: list[Any] = []
+        caches = [CacheOf() for _ in queries]
+        for s, q in enumerate(queries):
+            n, row = len(q), len(token)
+            parts.append(cache_of(caches[s], q.cache))
+            if q.embed is None and self._widen is None:
+                token += q.token
+            else:
+                if q.token and self._widen is not None:
+                    embeds.append((range(row, row + n), self._widen([max(x, 0) for x in q.token])))
+                if q.embed is not None:
+                    embeds.append(([row + i for i in q.given], q.embed))
+                token += [-1] * n if self._widen is not None or not q.token else q.token
+            self._place(q, n, position, seen, prefix, start, tail)
+            sequence += [s] * n
+            if q.cache.press is not None:
+                for chunks, rows in looks(q.cache, q.first, position[row:]):
+                    if rows[0]:  # of other branches of a draft that is longer than a block
+                        for i in rows:
+                            sequence[row + i] = len(caches)
+                        caches.append(CacheOf())
+                        parts.append(cache_of(caches[-1], q.cache))
+                    parts.append(tell(caches[-1 if rows[0] else s], q.cache, chunks, layers))
+            slot += range(q.first, q.first + n) if q.at is None else q.at
+            out += [row + r for r in q.rows]
+            wants.append(max(q.want.law, q.want.base))
+        if (need := max(position)) >= self._turned:
+            self._turn(need + 1)
+        # Few objects from here on: a pass has emptied the processor's caches, and each of them costs a trip to memory.
+        m, R, W = len(token), len(out), self.config.width
+        full = [w > Reads.ARGMAX for w in wants]
+        k = R if all(full) else sum(len(q.rows) for q, f in zip(queries, full) if f)
+        depths: list[int] = []
+        exit_at = self._no_exit
+        if R and any(q.want.exits for q in queries):
+            depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
+            exit_at = tuple(depths.index(i + 1) if i + 1 in depths else -1 for i in layers)
+        reads = max(wants) > Reads.NOTHING
+        ints = array(
+            "i",
+            [
+                *token,
+                *sequence,
+                *position,
+                *slot,
+                *seen,
+                *prefix,
+                *start,
+                *out,
+                *(range(R) if k == R else self._places(queries, full)),
+                *([0] * R if reads else ()),
+                *tail,
+                0,
+            ],
+        )
+        base = ints.buffer_info()[0]
+        outs, tails, step = base + 28 * m, base + 28 * m + (12 if reads else 8) * R, 4 * m
+        layer = (
+            self._run_all
+            if layers is self._every and not depths and not without
+            else array(
+                "i",
+                [
+                    *layers,
+                    *exit_at[: len(layers)],
+                    *[3 - (2 * i in without) - 2 * (2 * i + 1 in without) for i in layers],
+                    0,
+                ],
+            )
+        )
+        which, count = layer.buffer_info()[0], 4 * len(layers)
+        exits = torch.empty(len(depths), R, W) if depths else None
+        embed = None
+        if embeds:
+            embed = torch.zeros(m, W)
+            for rows, e in embeds:
+                embed[list(rows)] = e.to(embed)
+        moved = self.routes is not None and any(q.want.routing is not None for q in queries)
+        routing = _routing(queries, *self.routes) if self.routes is not None and moved else None
+        logits = empty((k, self._outputs), torch.float32, CPU) if k else None
+        hidden = (
+            (C.c_float * (R * W))()
+            if any(w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries))
+            else None
+        )
+        where = (CacheOf * len(caches))(*caches)
+        b = Batch(
+            m,
+            len(caches),
+            len(layers),
+            len(tail),
+            R,
+            C.addressof(where),
+            which,
+            which + count,
+            which + 2 * count,
+            base,
+            base + step,
+            base + 2 * step,
+            base + 3 * step,
+            base + 4 * step,
+            base + 5 * step,
+            base + 6 * step,
+            tails,
+            None if embed is None else embed.data_ptr(),
+            outs,
+            outs + 4 * R,
+            None if logits is None else logits.data_ptr(),
+            outs + 8 * R if reads else None,
+            None if hidden is None else C.addressof(hidden),
+            None if exits is None else exits.data_ptr(),
+            None if routing is None else routing.data_ptr(),
+        )
+        if code := self._lib.step_run(self._model, C.byref(b)):
+            if code == ENDLESS:
+                raise MissingError(NOT_FINITE)
+            self._check(code)
+        best: list[int] = []
+        if reads and R:
+            best = ints[7 * m + 2 * R : 7 * m + 3 * R].tolist()
+            if min(best) < 0:
+                raise MissingError(NOT_FINITE)
+            if self._tokens is not None:
+                best = self._tokens[torch.tensor(best)].tolist()
+        if len(queries) == 1 and k == R and hidden is None and exits is None and logits is not None:
+            want = queries[0].want
+            law = logits if self._tokens is None else self._full(logits)
+            return [
+                Answer(
+                    law, None, best, top=self.top if Reads.TOPK in (want.law, want.base) else None
+                )
+            ]
+        answers = self._answers(
+            queries, wants, [len(q.rows) * f for q, f in zip(queries, full)], logits, best, hidden
+        )
+        if exits is None:
+            return answers
+        ends = np.cumsum([len(q.rows) for q in queries])
+        return [
+            replace(
+                a,
+                exits={
+                    d: exits[k, end - len(q.rows) : end]
+                    for k, d in enumerate(depths)
+                    if d in q.want.exits
+                },
+            )
+            for a, q, end in zip(answers, queries, ends)
+        ]
+
+    @staticmethod
+    def _places(queries: Sequence[Query], full: Sequence[bool]) -> Iterator[int]:
+        """Which row of the logits each answered row gets, -1 where none."""
+        k = 0
+        for q, f in zip(queries, full):
+            yield from range(k, k + len(q.rows)) if f else [-1] * len(q.rows)
+            k += len(q.rows) * f
+
+    def _answers(
+        self,
+        queries: Sequence[Query],
+        wants: Sequence[Reads],
+        need: Sequence[int],
+        logits: Tensor | None,
+        best: list[int],
+        hidden: Any,
+    ) -> list[Answer]:
+        def states(r: int, end: int) -> Tensor:
+            rows_RW = (
+                torch.frombuffer(hidden, dtype=torch.float32) if len(hidden) else torch.empty(0)
+            )
+            return rows_RW.view(-1, self.config.width)[r:end]
+
+        answers: list[Answer] = []
+        r = k = 0
+        for q, w, n in zip(queries, wants, need):
+            end = r + len(q.rows)
+            reads = w > Reads.NOTHING and end > r
+            answers.append(
+                Answer(
+                    self._full(logits[k : k + n]) if n and logits is not None else None,
+                    states(r, end) if q.want.hidden else None,
+                    best[r:end] if reads else None,
+                    (lambda r=r, end=end: self.head(states(r, end))) if reads and not n else None,
+                    top=self.top if Reads.TOPK in (q.want.law, q.want.base) else None,
+                )
+            )
+            r, k = end, k + n
+        return answers
+
+    def _full(self, logits: Tensor) -> Tensor:
+        if self._tokens is None:
+            return logits
+        return logits.new_full((len(logits), self.size), float("-inf")).index_copy_(
+            1, self._tokens, logits
+        )
+
+    def head(self, hidden_RH: Tensor) -> Tensor:
+        """Logits of hidden states: what a pass over these rows gave, or would have given."""
+        out = [] if len(hidden_RH) else [torch.empty(0, self.size)]
+        for some_RH in hidden_RH.split(LIMIT) if len(hidden_RH) else ():
+            nothing = torch.empty(()).expand(
+                self.layers, 2, self.config.kv_heads, len(some_RH), self._head
+            )
+            cache = Cache(nothing)  # no layer runs: nobody writes there
+            cache.stage(range(-1, len(some_RH) - 1))
+            q = Query(cache, 0, (), range(len(some_RH)), _ROW, embed=some_RH, layers=())
+            logits_RV = self._step([q], ())[0].logits_RV
+            assert logits_RV is not None
+            out.append(logits_RV)
+        return out[0] if len(out) == 1 else torch.cat(out)
+
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        """States behind the final norm, [n, width]."""
+        return rms_norm(hidden_RH.float(), self._norm_W.shape, self._norm_W, self.config.eps)
+
+    @property
+    def still(self) -> str:
+        """Why cached keys cannot be turned to other positions; "": they can."""
+        if self.cache_dtype != "float32":
+            return f"cache_dtype is {self.cache_dtype!r}, which turns would round again and again"
+        return still(self.config)
+
+    def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
+        """See models/nets/turned.py. The factors are those of the step's own tables."""
+        n = kv.shape[-2]
+
+        def tables(k: int) -> tuple[Tensor, Tensor]:
+            cosine, sine = rotary(self.config.ropes[k], max(first, first + by) + n)
+            turn = torch.complex(cosine, sine)
+            return turn[first : first + n], turn[first + by : first + by + n]
+
+        return turned(kv, by, self.config, True, tables)
+
+    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer (None: the last one), [kv heads, stop, head], float32."""
+        if cache.press is not None:
+            raise RequestError(
+                f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
+            )
+        both = cache.layer(self.layers - 1 if layer is None else layer, stop)
+        if self.cache_dtype == "int8":
+            scale = both[..., self._head :].contiguous().view(torch.float32)
+            both = both[..., : self._head] * scale
+        keys, values = both.float()
+        return keys, values
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """What enters the first layer, [n, width]."""
+        if self._widen is not None:
+            return self._widen(tokens)
+        return (
+            torch.stack([self.embedding(x) for x in tokens])
+            if tokens
+            else torch.empty(0, self.config.width)
+        )
+
+    def top(self, logits_RV: Tensor, k: int) -> list[list[int]]:
+        """Of each row the k likeliest tokens, likeliest first."""
+        (R, V), most = logits_RV.shape, min(k, logits_RV.shape[1])
+        token_RN = np.empty((R, most), np.int32)
+        rows_RV = logits_RV.contiguous()
+        self._check(
+            self._lib.step_top(
+                self._model,
+                rows_RV.data_ptr(),
+                rows_RV.numel(),
+                R,
+                V,
+                most,
+                token_RN.ctypes.data,
+                token_RN.size,
+            )
+        )
+        return token_RN.tolist()
+
+    def _place(
+        self,
+        q: Query,
+        n: int,
+        position: list[int],
+        seen: list[int],
+        prefix: list[int],
+        start: list[int],
+        tail: list[int],
+    ) -> None:
+        """Where the n rows of a query stand and what they see."""
+        cache, stop = q.cache, q.first + n
+        length, parent = cache.length, cache.parent
+        chain = stop <= length or parent[: stop - length] == [*range(-1, stop - length - 1)]
+        if not self.config.causal:
+            position += self._depths(q) if not chain else q.slots
+            block = self.config.block or cache.end
+            ends = [min(cache.end, (s // block + 1) * block) for s in q.slots]
+            seen += ends
+            prefix += ends
+            start += [0] * n
+            return
+        if chain:
+            position += range(q.first, stop)
+            seen += range(q.first + 1, stop + 1)
+            prefix += range(q.first + 1, stop + 1)
+            start += [0] * n
+            return
+        paths = list[tuple[int, ...]]()
+        for j, p in enumerate(parent[: stop - length]):
+            paths.append((*(paths[p] if p >= 0 else ()), length + j))
+        for s in range(q.first, stop):
+            path = () if s < length else paths[s - length]
+            shown = s + 1 if s < length else length
+            position.append(s if s < length else length + len(path) - 1)
+            prefix.append(shown)
+            seen.append(shown + len(path))
+            start.append(len(tail))
+            tail += path
+
+    @staticmethod
+    def _depths(q: Query) -> list[int]:
+        depth = list[int]()
+        for p in q.cache.parent:
+            depth.append(depth[p] + 1 if p >= 0 else 0)
+        length = q.cache.length
+        return [
+            s if s < length else length + depth[s - length]
+            for s in range(q.first, q.first + len(q))
+        ]
+
+    def profile(self) -> dict[str, float]:
+        """Seconds since the last call, of the first thread: linear layers, attention, the rest, the head."""
+        t = (C.c_double * 4)()
+        self._lib.step_profile(self._model, t)
+        return dict(zip(("linear", "attention", "rest", "head"), t))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights that a pass reads."""
+        return self._lib.step_bytes(self._model)
+
+    def bandwidth(self) -> float:
+        """Bytes a second at which all threads read the packed weights."""
+        return self._lib.step_bandwidth(self._model)
+
+    def peak(self) -> float:
+        """fp32 operations a second of all threads."""
+        return self._lib.step_peak(self._model)
+
+    def embedding(self, token: int) -> Tensor:
+        """One row of the embedding table, as the file's dequantisation gives it."""
+        row = torch.empty(self.config.width)
+        self._check(self._lib.step_row(self._model, token, row.data_ptr(), row.numel()))
+        return row
+
+
+def _routing(queries: Sequence[Query], layers: int, experts: int) -> Tensor:
+    """What is added to the router's scores of each row (Want.routing), [rows, layers, experts]."""
+    out, row = torch.zeros(sum(map(len, queries)), layers, experts), 0
+    for q in queries:
+        if q.want.routing is not None:
+            out[[row + r for r in q.rows]] = torch.tensor(q.want.routing)
+        row += len(q)
+    return out
+
+
+def _experts(c: Config) -> tuple[int, int, int, bool]:
+    x = c.experts
+    return (0, 0, 0, False) if x is None else (x.count, x.used, x.inner, x.share_used)
+
+
+def cache_of(to: CacheOf, cache: Cache) -> Any:
+    """Tells the library where a cache's entries lie; what is returned must live as long as `to` is read."""
+    to.kv, to.capacity, to.start = cache.address, cache.capacity, cache.start
+    if not cache.shared:
+        return None
+    parts = _parts(cache)
+    to.parts, to.part = len(parts), C.addressof(parts)
+    return parts
+
+
+def _parts(cache: Cache) -> Any:
+    """Where the entries lie that a cache shares with others."""
+    out = (PartOf * len(cache.shared))()
+    for part, lease in zip(out, cache.shared):
+        kv = lease.of.kv
+        part.kv, part.capacity, part.first, part.stop = (
+            kv.data_ptr(),
+            kv.shape[-2],
+            lease.of.start,
+            lease.stop,
+        )
+    return out
+
+
+def rotary(rope: Rope, n: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [n, head / 2] of the first positions, float32, of angles rounded to float32 as transformers does."""
+    if rope.kind in ("dynamic", "longrope"):  # the frequencies depend on the position
+        turn = rope.table(0, n)
+        return turn.real.float(), turn.imag.float()
+    unit = rope.table(1, 2)[0]
+    inverse = 1.0 / rope.base ** (torch.arange(0, rope.dim, 2).float() / rope.dim)
+    if rope.kind == "linear":
+        inverse = inverse / rope.options["factor"]
+    elif rope.kind != "default":
+        inverse = unit.angle().float()  # below a turn: position 1
+    angle = torch.arange(n).float()[:, None] * inverse
+    size = float(unit[0].abs())
+    return (angle.double().cos() * size).float(), (angle.double().sin() * size).float()

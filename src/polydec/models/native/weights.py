@@ -1,0 +1,295 @@
+"""Checkpoints handed to the native step: a GGUF file's blocks as they stand, or float tensors."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.base.errors import MissingError
+from polydec.models.formats.architectures import Config, Piece, Split
+from polydec.models.formats.fields import shape_of, source_of
+from polydec.models.formats.gguf import GGUF, Entry
+from polydec.models.formats.gguf_families import ARCHITECTURES
+from polydec.models.native import kept
+from polydec.models.native.library import PARTS, TYPES, library
+from polydec.models.nets import pages
+
+_FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_NAMES = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+}
+_MLP = {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
+_MATRICES = {"embed", "head", "q", "k", "v", "o", "router", *_MLP}
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """A matrix (kind: its number in the library) or a vector (None) of float32. swap: the width of a head whose outputs the
+    file pairs as neighbours."""
+
+    data: Any
+    shape: tuple[int, ...]
+    kind: int | None
+    swap: int = 0
+    bias: bool = False
+
+
+class _File:
+    """The blocks of a GGUF file under their Hugging Face names."""
+
+    def __init__(self, file: GGUF, pieces: Mapping[str, Piece]) -> None:
+        self._file, self._pieces = file, pieces
+        self.paired = ARCHITECTURES[file.architecture].paired
+
+    def entry(self, name: str) -> Entry:
+        if (piece := self._pieces.get(name)) is not None:
+            return self._file.part(piece.name, piece.first, piece.stop)
+        return self._file.entries[self._file._names[name]]
+
+    def raw(self, name: str) -> np.ndarray:
+        return self._file.raw(self.entry(name))
+
+    def release(self, name: str) -> None:
+        e, page = self.entry(name), mmap.PAGESIZE
+        first = e.start // page * page
+        if hasattr(mmap, "MADV_DONTNEED"):
+            kept = self._file.parts[e.part]._mmap  # pyright: ignore[reportAttributeAccessIssue]   (numpy names it nowhere)
+            kept.madvise(mmap.MADV_DONTNEED, first, e.stop - first)
+
+
+class Loader:
+    """Reads a checkpoint; counts what types its weights have."""
+
+    def __init__(self, weights: Mapping[str, Any], quantize: str | None) -> None:
+        if quantize is not None and quantize not in QUANTISED:
+            raise MissingError(
+                f"quantize is {quantize!r}: it must be one of {', '.join(QUANTISED)}"
+            )
+        self._weights, self._quantize = weights, quantize
+        source = weights.source if isinstance(weights, Split) else weights
+        pieces = weights.pieces if isinstance(weights, Split) else {}
+        self._file = _File(source, pieces) if isinstance(source, GGUF) else None
+        if quantize and self._file:
+            raise MissingError(
+                f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are"
+            )
+        self._keeps = bool(quantize) and _numbers(weights) <= kept.MOST
+        self._types: Counter[str] = Counter()
+        self._mapped: list[pages.Region] | None = None
+        self.approximate = ""
+
+    @property
+    def paired(self) -> bool:
+        """Whether the file has turned pairs as neighbours."""
+        return self._file is not None and self._file.paired
+
+    @property
+    def summary(self) -> str:
+        return "+".join(name for name, _ in self._types.most_common())
+
+    @property
+    def quantised(self) -> bool:
+        """Whether any matrix has blocks with scales."""
+        return any(name not in _FLOATS.values() for name in self._types)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._weights
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return shape_of(self._weights, name)
+
+    def vector(self, name: str, bias: bool = False, plus: float = 0.0) -> Item:
+        """plus: what is added to each number."""
+        self.shape(name)
+        data = np.ascontiguousarray(
+            self._weights[name].float().numpy() + plus
+        )  # a GGUF file's are already in our order
+        return Item(data, data.shape, None, 0, bias)
+
+    def matrix(self, name: str, swap: int = 0) -> Item:
+        shape = self.shape(name)
+        if len(shape) != 2:
+            raise MissingError(f"{name} has shape {shape}: a matrix is expected")
+        if self._file is not None:
+            entry = self._file.entry(name)
+            if entry.type.name not in TYPES:
+                raise MissingError(
+                    f"{name} is of type {entry.type.name}: the native step reads {', '.join(TYPES)}"
+                )
+            self._types[entry.type.name] += shape[0] * shape[1]
+            return Item(
+                self._file.raw(name),
+                shape,
+                TYPES[entry.type.name],
+                swap if self._file.paired else 0,
+            )
+        if self._quantize and shape[1] % 32 == 0:
+            kind, data = self._quantize.upper(), self._blocks(self._quantize, name, shape)
+            self.approximate = f"weights quantised to {self._quantize} when loaded"
+        else:
+            t = self._weights[name].detach()
+            kind = _FLOATS.get(t.dtype, "F32")
+            data = (t if t.dtype in _FLOATS else t.float()).contiguous().view(torch.uint8).numpy()
+        self._types[kind] += shape[0] * shape[1]
+        return Item(data, shape, TYPES[kind])
+
+    def _blocks(self, kind: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """A matrix in blocks, those of an earlier load where they are kept."""
+
+        def made() -> np.ndarray:
+            return QUANTISED[kind](self._weights[name])
+
+        if not self._keeps:
+            return made()
+        n, k = shape
+        return kept.blocks(kind, source_of(self._weights, name), (n, k // 32, SIZES[kind]), made)
+
+    def done(self, name: str) -> None:
+        """The file's pages are not needed any more: give them back."""
+        if self._file is not None:
+            self._file.release(name)
+            return
+        if self._mapped is None:
+            self._mapped = pages.mapped(".safetensors")
+        pages.release(self._mapped)
+
+
+def _numbers(weights: Mapping[str, Any]) -> int:
+    return sum(math.prod(shape_of(weights, name)) for name in weights)
+
+
+def q8_0(weight_NK: Tensor) -> np.ndarray:
+    """Blocks of 32: a half-precision scale, then 32 signed bytes, rounded to nearest."""
+    n, k = weight_NK.shape
+    out = torch.empty(n, k // 32, 34, dtype=torch.uint8)
+    for i in range(0, n, 4096):  # a large matrix in pieces: what is made on the way stays small
+        blocks = weight_NK[i : i + 4096].float().reshape(-1, k // 32, 32)
+        scale = (blocks.abs().amax(-1, keepdim=True) / 127).half()
+        code = (blocks / scale.float().clamp(min=1e-30)).round().clamp(-127, 127).to(torch.int8)
+        out[i : i + 4096, :, :2], out[i : i + 4096, :, 2:] = (
+            scale.view(torch.uint8),
+            code.view(torch.uint8),
+        )
+    return out.numpy()
+
+
+def q4_1(weight_NK: Tensor) -> np.ndarray:
+    """Blocks of 32: a half-precision step and least value, then 32 codes of 4 bits. Of several ranges, from the whole block's
+    down to 0.85 of it, the one with the least squared error."""
+    n, k = weight_NK.shape
+    out = torch.empty(n, k // 32, 20, dtype=torch.uint8)
+    for i in range(0, n, 1024):
+        blocks = weight_NK[i : i + 1024].float().reshape(-1, k // 32, 32)
+        low, high = blocks.amin(-1, keepdim=True), blocks.amax(-1, keepdim=True)
+        best = torch.full_like(low, float("inf"))
+        for part in (1.0, 0.97, 0.94, 0.91, 0.88, 0.85):
+            step = (part * (high - low) / 15).half()
+            least = ((low + high) / 2 - part * (high - low) / 2).half()
+            code = ((blocks - least.float()) / step.float().clamp(min=1e-30)).round().clamp(0, 15)
+            error = (code * step.float() + least.float() - blocks).square().sum(-1, keepdim=True)
+            better, at = (error < best)[..., 0], out[i : i + 1024]
+            best = torch.minimum(best, error)
+            byte = code.to(torch.uint8)
+            at[better] = torch.cat(
+                [
+                    step.view(torch.uint8),
+                    least.view(torch.uint8),
+                    byte[..., :16] | byte[..., 16:] << 4,
+                ],
+                -1,
+            )[better]
+    return out.numpy()
+
+
+QUANTISED: Mapping[str, Callable[[Tensor], np.ndarray]] = {"q8_0": q8_0, "q4_1": q4_1}
+SIZES: Mapping[str, int] = {"q8_0": 34, "q4_1": 20}
+"""Bytes of a block of 32."""
+
+
+def load_all(
+    load: Loader,
+    c: Config,
+    put: Callable[[int, int, Item], int],
+    tokens: Tensor | None,
+) -> Callable[[Sequence[int]], Tensor] | None:
+    """Every tensor into the library, in order of use. What looks embeddings up where the library cannot: a narrow table
+    and a matrix that widens it."""
+
+    def give(part: str, layer: int, name: str, swap: int = 0, expert: int | None = None) -> None:
+        number = PARTS[part] if expert is None else len(PARTS) + 3 * expert + list(_MLP).index(part)
+        item = (
+            load.matrix(name + ".weight", swap)
+            if part in _MATRICES
+            else load.vector(name + ".weight", plus=c.norms.plus)
+        )
+        _check(put(number, layer, item), name)
+        load.done(name + ".weight")
+        if name + ".bias" in load:
+            _check(put(number, layer, load.vector(name + ".bias", bias=True)), name)
+
+    top = "model.embed_tokens"
+    widen: Callable[[Sequence[int]], Tensor] | None = None
+    if top + ".proj.weight" in load:
+        table, proj = load._weights[top + ".weight"], load._weights[top + ".proj.weight"].float()
+
+        def looked_up(token: Sequence[int]) -> Tensor:
+            wide = [
+                proj.mv(table[x].float()) for x in token
+            ]  # one by one: a row must not know its batch
+            return torch.stack(wide) * c.embed_scale
+
+        widen = looked_up
+    else:
+        give("embed", 0, top)
+    for i in range(c.layers):
+        norms = {
+            "norm1": c.norms.attention,
+            "after1": c.norms.attended,
+            "norm2": c.norms.mlp,
+            "after2": c.norms.mlped,
+        }
+        mlp = {"router": "mlp.gate"} if c.sparse(i) else _MLP
+        for part, name in {
+            **_NAMES,
+            **mlp,
+            **{p: n for p, n in norms.items() if n is not None},
+        }.items():
+            full = f"model.layers.{i}.{name}"
+            if part in ("q_norm", "k_norm") and full + ".weight" not in load:
+                continue
+            give(part, i, full, c.head if part in "qk" else 0)
+        if c.sinks:
+            sinks = f"model.layers.{i}.self_attn.sinks"
+            _check(put(PARTS["sinks"], i, load.vector(sinks)), sinks)
+        for e in range(c.experts.count if c.experts is not None and c.sparse(i) else 0):
+            for part, name in _MLP.items():
+                give(
+                    part,
+                    i,
+                    f"model.layers.{i}.{name.replace('mlp.', f'mlp.experts.{e}.')}",
+                    expert=e,
+                )
+    give("norm", 0, "model.norm")
+    if "lm_head.weight" in load:
+        give("head", 0, "lm_head")
+    elif tokens is not None or c.tied is False or widen is not None:
+        load.shape("lm_head.weight")
+    return widen
+
+
+def _check(code: int, name: str) -> None:
+    if code:
+        raise MissingError(f"{name}: {library().step_error(code).decode()}")

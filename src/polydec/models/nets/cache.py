@@ -1,0 +1,342 @@
+"""Keys and values of one sequence. It has one owner, a session, and few verbs: reserve, stage, commit, keep, truncate, fork."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.models.nets.memory import empty
+from polydec.models.nets.press import Chunk, Packed, Packing, sealed, settled
+
+BLOCK = 128
+"""Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
+GROWTH = 256
+"""Entries that a cache with storage of its own grows by, at least."""
+
+
+class Storage:
+    """Slots in which one cache writes and others may read. start: the position of its first slot; leases: who reads, None
+    where nobody ever did (every pass asks)."""
+
+    __slots__ = ("kv", "leases", "start")
+
+    def __init__(self, kv: Tensor, start: int = 0) -> None:
+        self.kv, self.start = kv, start
+        self.leases: WeakSet[Lease] | None = None
+
+    @property
+    def sealed(self) -> int:
+        """Slots below this position are somebody else's too, and may not be written."""
+        return max((lease.stop for lease in self.leases or ()), default=0)
+
+
+class Lease:
+    """Entries of a storage that a cache reads without owning it: up to position `stop`. Dropping it gives them back."""
+
+    __slots__ = ("__weakref__", "of", "stop")
+
+    def __init__(self, of: Storage, stop: int) -> None:
+        self.of, self.stop = of, stop
+        if of.leases is None:
+            of.leases = WeakSet()
+        of.leases.add(self)
+
+
+class Cache:
+    """Slots [0, length) are committed, one a position; the staged tree lies behind them, one slot a node.
+
+    `parent[j]` is the staged offset of the predecessor of staged entry j, or -1 where that is the last committed one.
+    A pass writes the slots of its own tokens; whoever stages them makes the room. Storage: [..., slots, head], any
+    number of leading axes (layers, 2, kv heads here).
+
+    Entries below `start` lie in storage of other caches (`shared`, in order), the rest in `kv`, which only this cache
+    writes. A fork copies nothing; who writes first where the other reads copies less than one block.
+
+    With a press (models/nets/press.py) whole blocks of old entries are there once more, packed:
+    `packed` has those of every layer. Entries below `base` are there packed only. The first axis is
+    the layers' then, the second has keys, values and, for a press that asks, queries.
+
+    beside: what the sequence reads beside its own text (an encoder's output); forks share it. None: nothing.
+    """
+
+    __slots__ = (
+        "_own",
+        "address",
+        "base",
+        "beside",
+        "capacity",
+        "kv",
+        "length",
+        "packed",
+        "parent",
+        "press",
+        "shared",
+        "start",
+    )
+
+    def __init__(self, kv: Tensor, length: int = 0, press: Packing | None = None) -> None:
+        self.beside: Any = None
+        self.length, self.parent, self.shared = length, list[int](), tuple[Lease, ...]()
+        self.press, self.base = press, 0
+        self.packed = tuple(list[Packed | None]() for _ in range(0 if press is None else len(kv)))
+        self._hold(Storage(kv))
+
+    def _hold(self, own: Storage) -> None:
+        self._own, self.kv, self.start = own, own.kv, own.start
+        self.capacity, self.address = (
+            own.kv.shape[-2],
+            own.kv.data_ptr(),
+        )  # at hand: a pass asks for them
+
+    @property
+    def end(self) -> int:
+        """The first free slot."""
+        return self.length + len(self.parent)
+
+    def stage(self, parent: Sequence[int]) -> int:
+        """Room for a tree (or more of the staged one); the slot of its first node."""
+        first = self.length + len(self.parent)
+        need = first + len(parent)
+        if need > self.start + self.capacity or self.start > self.length or self._own.leases:
+            self._move(first, need)
+        self.parent += parent
+        return first
+
+    def reserve(self, need: int) -> None:
+        """Room for so many entries in all, which are about to come: a long text does not move on its way then. One that is
+        packed on its way never needs it at once."""
+        if need > self.start + self.capacity and self.press is None:
+            self._move(self.end, need)
+
+    def claim(self, first: int) -> None:
+        """Slots from `first` on are about to be written again."""
+        self._move(first, self.end)
+
+    def append(self, kv: Tensor) -> None:
+        """Further committed entries, while nothing is staged."""
+        n = kv.shape[-2]
+        first = self.stage(range(-1, n - 1)) - self.start
+        self.kv[..., first : first + n, :] = kv
+        self.commit(range(n))
+
+    def own(self) -> None:
+        """Copy what other caches hold, so that they may go."""
+        if not self.shared:
+            return
+        base, size = self.base, -(-(self.end - self.base) // BLOCK) * BLOCK
+        kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
+        for at, piece in self.pieces(base, self.end):
+            kv[..., at - base : at - base + piece.shape[-2], :] = piece
+        self.shared = ()
+        self._hold(Storage(kv, base))
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep these staged entries (a path from the tip, ascending), drop the other staged ones."""
+        self.keep(path, ())
+
+    def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+        """Commit a path of the staged entries; `stay` (ascending, behind the path, closed under predecessors below its end)
+        stay staged, in this order, the others are dropped."""
+        parent = self.parent
+        kept = [*path, *stay]
+        if kept and kept[-1] >= len(kept):  # some before the last one are dropped
+            moved = next(i for i, j in enumerate(kept) if i != j)
+            self._move(self.length + moved, self.end)
+            index = torch.tensor(kept[moved:], device=self.kv.device) + (self.length - self.start)
+            at = self.length - self.start + moved
+            self.kv[..., at : at + len(index), :] = self.kv.index_select(-2, index)
+        self.length += len(path)
+        if stay:
+            new = {j: i for i, j in enumerate(stay)}
+            self.parent = [new.get(parent[j], -1) for j in stay]
+        else:
+            self.parent = []
+
+    def truncate(self, length: int) -> None:
+        """Forget what is staged and every committed slot from `length` on. 0 gives all memory back. Where entries that rows
+        behind `length` see are there packed only, all are forgotten."""
+        if not 0 <= length <= self.length:
+            raise RequestError(
+                f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
+            )
+        length = self.whole(length)
+        self.length, self.parent = length, []
+        self._unpack(length)
+        if not length:
+            self.shared, self.base = (), 0
+            self._hold(Storage(self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1])))
+
+    def fork(self, length: int | None = None) -> Cache:
+        """A twin that reads the same entries; with `length` the first committed ones only (none, where rows behind them see
+        some that are there packed only), nothing staged."""
+        length = None if length is None else self.whole(length)
+        stop = self.end if length is None else length
+        twin = Cache(
+            self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]),
+            self.length if length is None else length,
+            self.press,
+        )
+        twin.parent, twin.base = (
+            list(self.parent) if length is None else [],
+            self.base if stop else 0,
+        )
+        twin.packed = tuple(list(layer) for layer in self.packed)
+        twin._unpack(twin.length)
+        twin.shared, twin.start = self._read(stop), stop
+        twin.beside = self.beside
+        return twin
+
+    def pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:
+        """Where the entries [first, stop) lie, in order: (position of a piece's first entry, the piece)."""
+        for of, end in (*((lease.of, lease.stop) for lease in self.shared), (self._own, stop)):
+            end = min(end, stop)
+            if first < end:
+                yield first, of.kv[..., first - of.start : end - of.start, :]
+                first = end
+
+    def entries(self) -> Tensor:
+        """All of them, committed and staged, side by side: a view where nothing is shared, else a copy."""
+        pieces = [t for _, t in self.pieces(self.base, self.end)]
+        return pieces[0] if len(pieces) == 1 else torch.cat([*pieces, self.kv[..., :0, :]], -2)
+
+    def layer(self, i: int, stop: int) -> Tensor:
+        """The entries below `stop` of one item of the first axis: a view where they lie in one storage, else a copy."""
+        pieces = [t[i] for _, t in self.pieces(0, stop)]
+        return pieces[0] if len(pieces) == 1 else torch.cat([*pieces, self.kv[i, ..., :0, :]], -2)
+
+    def chunk(self, layer: int, at: Chunk) -> Packed:
+        """What is packed of a block of one layer; packed now where it was not yet."""
+        k, path = at
+        assert self.press is not None
+        blocks = self.packed[layer]
+        if k < len(blocks):
+            packed = blocks[k]
+            assert packed is not None, f"block {k} was given back"
+            return packed
+        while not path and len(blocks) < k:
+            self.chunk(layer, (len(blocks), ()))
+        size, length = self.press.block, self.length
+        kv = self._block(layer, k * size, path)[:2]
+        behind = self._block(layer, (k + 1) * size, path) if self.press.asks else None
+        before = None
+        if k and not self.press.lasting:
+            ready = k - 1 < settled(length, self.press)
+            before = self.chunk(
+                layer, (k - 1, () if ready else path[: (k + self.press.asks) * size - length])
+            )
+        packed = self.press.pack(k, kv, behind, before)
+        if not path:
+            blocks.append(packed)
+        return packed
+
+    def _block(self, layer: int, first: int, path: Sequence[int]) -> Tensor:
+        """Entries of one layer at a block's positions, from `first` on; path: the slots of those that are staged."""
+        assert self.press is not None
+        stop = first + self.press.block
+        pieces = [t[layer] for _, t in self.pieces(first, min(stop, self.length))]
+        if path and stop > self.length:
+            staged = torch.cat([t[layer] for _, t in self.pieces(self.length, self.end)], -2)
+            slots = path[max(0, first - self.length) : stop - self.length]
+            pieces.append(
+                staged.index_select(
+                    -2, torch.tensor([s - self.length for s in slots], device=self.kv.device)
+                )
+            )
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -2)
+
+    def shed(self, filled: int) -> None:
+        """Give back old entries that every layer has packed, but for one block that a short rewind may ask for; filled: how
+        many committed entries have passed every layer. Only between passes, which look at where entries lie."""
+        if self.press is None:
+            return
+        count = min(min(map(len, self.packed)), sealed(filled, self.press) - 1)
+        base = count * self.press.block
+        if base <= self.base:
+            return
+        if not self.press.lasting:
+            for layer in self.packed:
+                layer[: count - 1] = [None] * (count - 1)
+        self.shared = tuple(lease for lease in self.shared if lease.stop > base)
+        if self.start < base:
+            left = self.kv[..., base - self.start : self.end - self.start, :]
+            size = left.shape[-2] + self.press.block
+            kv = empty((*left.shape[:-2], size, left.shape[-1]), left.dtype, left.device)
+            kv[..., : left.shape[-2], :] = left
+            self._hold(Storage(kv, base))
+        self.base = base
+
+    def whole(self, length: int) -> int:
+        """So many entries, where all that rows behind them see is there; else none: of those a fork or a cut would keep."""
+        missing = (
+            self.press is not None and sealed(length, self.press) * self.press.block < self.base
+        )
+        return 0 if missing else length
+
+    def _unpack(self, length: int) -> None:
+        """Forget what was packed of entries from `length` on."""
+        for layer in self.packed if self.press is not None else ():
+            del layer[settled(length, self.press) :]  # pyright: ignore[reportArgumentType]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds, what it shares included."""
+        return nbytes((self,))
+
+    @property
+    def storage(self) -> Iterator[Storage]:
+        yield self._own
+        yield from (lease.of for lease in self.shared)
+
+    def _read(self, stop: int) -> tuple[Lease, ...]:
+        """Leases of the entries below `stop`."""
+        out = list[Lease]()
+        for lease in self.shared:
+            first = out[-1].stop if out else self.base
+            if first < stop:
+                out.append(lease if lease.stop <= stop else Lease(lease.of, stop))
+        if self.start < stop and self.capacity:
+            out.append(Lease(self._own, stop))
+        return tuple(out)
+
+    def _move(self, first: int, need: int) -> None:
+        """See to it that slots [first, need), and what they may move to, are this cache's own: where they are not, the last
+        block moves to new storage, and what lies below is shared from then on. Storage that nobody else reads grows."""
+        base, own = min(first, self.length), self._own
+        if self.start <= base and need <= self.start + self.capacity and first >= own.sealed:
+            return
+        alone = not self.shared and not own.leases
+        start = self.base if alone else max(self.base, base // BLOCK * BLOCK)
+        grows = alone and self.press is None  # a pressed cache stays short
+        size, least = need - start, GROWTH if grows else BLOCK
+        if grows and self.capacity:
+            size = max(size, self.capacity + max(least, self.capacity // 4))
+        size = -(-size // least) * least
+        kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
+        for at, piece in self.pieces(start, self.end):
+            kv[..., at - start : at - start + piece.shape[-2], :] = piece
+        self.shared = self._read(start)
+        self._hold(Storage(kv, start))
+
+
+class Stored(Protocol):
+    """A cache of any kind."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+def nbytes(caches: Iterable[Stored]) -> int:
+    """Bytes that several caches hold together: what they share counts once."""
+    seen, total = dict[int, int](), 0
+    for cache in caches:
+        if isinstance(cache, Cache):
+            seen |= {id(s): s.kv.nbytes for s in cache.storage}
+            seen |= {id(p): p.nbytes for layer in cache.packed for p in layer if p is not None}
+        else:
+            total += cache.nbytes
+    return total + sum(seen.values())

@@ -1,0 +1,64 @@
+"""A cache whose entries are values of any kind, for networks that keep no keys and values a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Entries(Generic[T]):
+    """Its verbs are those of `polydec.models.nets.cache.Cache`; `text` has what each entry holds, None
+    where nothing was fed yet. Values are never changed, so forks share them."""
+
+    def __init__(self) -> None:
+        self.text = list[T | None]()
+        self.length, self.parent = 0, list[int]()
+
+    @property
+    def end(self) -> int:
+        """The first free slot."""
+        return self.length + len(self.parent)
+
+    def above(self, slot: int) -> T | None:
+        """The entry that a slot follows: the one before a committed slot, the parent of a staged one;
+        None: there is none."""
+        at = slot - 1 if slot < self.length else self.length + self.parent[slot - self.length]
+        return self.text[at] if at >= 0 else None
+
+    def stage(self, parent: Sequence[int]) -> int:
+        first = self.end
+        self.parent += parent
+        self.text += [None] * len(parent)
+        return first
+
+    def reserve(self, need: int) -> None:
+        """There is always room."""
+
+    def claim(self, first: int) -> None:
+        """Forks share values, not slots."""
+
+    def commit(self, path: Sequence[int]) -> None:
+        self.keep(path, ())
+
+    def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+        self.text[self.length :] = [self.text[self.length + j] for j in (*path, *stay)]
+        new = {j: i for i, j in enumerate(stay)}
+        parent = [new.get(self.parent[j], -1) for j in stay]
+        self.length, self.parent = self.length + len(path), parent
+
+    def truncate(self, length: int) -> None:
+        del self.text[length:]
+        self.length, self.parent = length, []
+
+    def fork(self, length: int | None = None) -> Entries[T]:
+        twin = Entries[T]()
+        twin.text, twin.length, twin.parent = list(self.text), self.length, list(self.parent)
+        if length is not None:
+            twin.truncate(length)
+        return twin
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(entry, "nbytes", 8) for entry in self.text)

@@ -1,0 +1,83 @@
+"""Large pieces of memory that are used again: what the system gives anew has to be zeroed first, page by page, and where the
+system is a virtual machine found first, which was seen to take 30 to 110 ms for 50 MB."""
+
+from __future__ import annotations
+
+import os
+from weakref import finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.models.nets.pages import advise
+
+LARGE = 1 << 20
+"""Bytes from which on a piece is worth keeping."""
+LEAST = 1 << 28
+"""Bytes that may wait on any machine."""
+SHARE = 16
+"""Of a machine's memory the part that may wait: eight answers of SmolLM2-135M behind some 300 tokens take 300 MB."""
+
+
+class Pool:
+    """Gives out memory, and takes it back by itself once no tensor reads it any more, views included. kept: bytes that may wait
+    for the next one. It may be used from several threads."""
+
+    __slots__ = ("_free", "kept")
+
+    def __init__(self, kept: int) -> None:
+        self._free, self.kept = (
+            dict[int, np.ndarray](),
+            kept,
+        )  # by id, the one that came back first in front
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait."""
+        return sum(piece.nbytes for piece in list(self._free.values()))
+
+    def take(self, size: int) -> Tensor:
+        """So many bytes (uint8), whatever stands in them."""
+        piece = self._fitting(size)
+        if piece is None:
+            piece = np.empty(size, np.uint8)
+            advise(torch.from_numpy(piece))
+        lent = piece[:size]  # the tensor, and every view of it, keeps this alive, not the piece
+        finalize(lent, self._give, piece).atexit = False
+        return torch.from_numpy(lent)
+
+    def _fitting(self, size: int) -> np.ndarray | None:
+        """The smallest that is large enough, and not more than twice as large."""
+        fit = [p for p in list(self._free.values()) if size <= p.nbytes <= 2 * size]
+        best = min(fit, key=lambda p: p.nbytes, default=None)
+        # `pop` decides where two threads want the same one: who comes second asks the system
+        return None if best is None else self._free.pop(id(best), None)
+
+    def _give(self, piece: np.ndarray) -> None:
+        self._free[id(piece)] = piece
+        for key in list(self._free):
+            if self.nbytes <= self.kept:
+                return
+            self._free.pop(key, None)
+
+
+def _kept() -> int:
+    """Bytes that may wait on this machine."""
+    try:
+        return max(LEAST, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // SHARE)
+    except (AttributeError, OSError, ValueError):  # the system does not say
+        return LEAST
+
+
+POOL = Pool(_kept())
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """As `torch.empty`; large pieces on the CPU have been used before where there are such."""
+    count = 1
+    for n in shape:
+        count *= n
+    if device.type != "cpu" or count * dtype.itemsize < LARGE:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return POOL.take(count * dtype.itemsize).view(dtype).view(shape)

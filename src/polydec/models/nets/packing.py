@@ -1,0 +1,428 @@
+"""Many queries of unequal length in one pass: tokens lie flat, attention looks at each query's own cache.
+
+All views and scratch tensors of a pass are made before its first layer: what runs once a layer is nothing but kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from polydec.models.nets import masks
+from polydec.models.nets.cache import Cache
+from polydec.models.nets.press import Chunk, view
+from polydec.models.nets.query import Query, Run, groups
+
+LONG = 32  # rows from which attention over blocks beats plain products
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How many query heads (`all`) share the key and value heads (`kv`), and their width; cap: what scores near by tanh, None:
+    they are as they are."""
+
+    all: int
+    kv: int
+    width: int
+    cap: float | None = None
+
+    @property
+    def group(self) -> int:
+        return self.all // self.kv
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What one query sees in layers of one window. start: the first slot; scores: scratch for them (None: attention is
+    computed over blocks), the part of it that is masked and what is added there (None: everything is seen)."""
+
+    start: int
+    scores: Tensor | None
+    masked: Tensor | None
+    mask: Tensor | None
+
+
+def capped(scores: Tensor, cap: float | None) -> Tensor:
+    """In place: scores within (-cap, cap)."""
+    return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
+
+
+def softmax_over(scores: Tensor, sink: Tensor | None) -> Tensor:
+    """Their softmax; sink: one more score for each row, which takes its part."""
+    if sink is None:
+        return torch.softmax(scores, -1)
+    return torch.softmax(
+        torch.cat([scores, sink[..., None].expand(*scores.shape[:-1], 1)], -1), -1
+    )[..., :-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Of one layer the keys and values that lie in several storages (`out`), side by side (`into`)."""
+
+    into: list[Tensor]
+    out: list[Tensor]
+
+    def __call__(self) -> None:
+        torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]     (it has no other name)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpack:
+    """The same of a pressed cache: blocks that lie packed go into `packed`, which stands before the rest."""
+
+    cache: Cache
+    layer: int
+    chunks: Sequence[Chunk]
+    packed: Tensor
+    into: list[Tensor]
+    out: list[Tensor]
+
+    def __call__(self) -> None:
+        assert self.cache.press is not None
+        if self.chunks:
+            blocks = [self.cache.chunk(self.layer, c) for c in self.chunks]
+            press: Any = self.cache.press
+            press.fill(blocks, self.packed)
+        torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One query in the flat batch. asks and query [kv heads, group, m, head]: where its queries stand, and scratch for
+    them; out [kv heads, group * m, head] and gathers [kv heads, group, m, head]: what they gather, and where that goes;
+    layers: of every layer that runs the keys [kv heads, head, slots], the values, and what is seen of them; gather: of each
+    what is copied first, where some of these lie with other caches."""
+
+    asks: Tensor
+    query: Tensor
+    out: Tensor
+    gathers: Tensor
+    layers: Sequence[tuple[Tensor, Tensor, Reach]]
+    gather: Sequence[Gather | Unpack]
+    cap: float | None
+    sinks: Sequence[Tensor] | None
+
+    def attend(self, at: int) -> None:
+        if self.gather:
+            self.gather[at]()
+        keys, values, reach = self.layers[at]
+        query, out = self.query.copy_(self.asks), self.out
+        sink = None if self.sinks is None else self.sinks[at]
+        if reach.scores is None and (self.cap is not None or sink is not None):
+            for first in range(
+                0, query.shape[2], LONG
+            ):  # block by block: all scores at once would fill memory
+                rows = slice(first, first + LONG)
+                w = capped(torch.matmul(query[:, :, rows], keys[:, None]), self.cap)
+                w = w if reach.mask is None else w.add_(reach.mask[rows])
+                self.gathers[:, :, rows].copy_(
+                    softmax_over(w, None if sink is None else sink[..., None]) @ values[:, None]
+                )
+            return
+        if reach.scores is None:
+            KV, g, _, D = query.shape
+            y = scaled_dot_product_attention(
+                query,
+                keys.transpose(1, 2)[:, None].expand(KV, g, -1, D),
+                values[:, None].expand(KV, g, -1, D),
+                reach.mask,
+                scale=1.0,
+            )
+            self.gathers.copy_(y)
+            return
+        scores = capped(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
+        if reach.masked is not None and reach.mask is not None:
+            reach.masked.add_(reach.mask)
+        torch.bmm(
+            softmax_over(
+                scores, None if sink is None else sink.repeat_interleave(query.shape[2], 1)
+            ),
+            values,
+            out=out,
+        )
+        self.gathers.copy_(out.view(query.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """One query of one token, the same: columns [kv heads, head, group] are its queries, the keys stand as [kv heads,
+    slots, head] and the scores as [kv heads, slots, group]. Keys from the left are read twice as fast as from the right."""
+
+    asks: Tensor
+    query: Tensor | None
+    columns: Tensor
+    out: Tensor
+    layers: Sequence[tuple[Tensor, Tensor, Reach]]
+    gather: Sequence[Gather | Unpack]
+    cap: float | None
+    sinks: Sequence[Tensor] | None
+
+    def attend(self, at: int) -> None:
+        if self.gather:
+            self.gather[at]()
+        keys, values, reach = self.layers[at]
+        if self.query is not None:
+            self.query.copy_(self.asks)
+        scores = capped(torch.bmm(keys, self.columns, out=reach.scores), self.cap)
+        if reach.masked is not None and reach.mask is not None:
+            reach.masked.add_(reach.mask)
+        torch.bmm(
+            softmax_over(scores.transpose(1, 2), None if self.sinks is None else self.sinks[at]),
+            values,
+            out=self.out,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Of one pass. write: of every layer where the queries' keys and values go; fresh: where they stand, [2, kv heads, m,
+    head] each; gathered [T, heads * head]: where spans leave what they gather; mixed: where the network looks for it, in
+    its own dtype."""
+
+    spans: Sequence[Span | Single]
+    write: Sequence[tuple[Tensor, ...]]
+    fresh: list[Tensor]
+    gathered: Tensor
+    mixed: Tensor
+
+    def __call__(self, at: int) -> None:
+        """Cache the fresh keys and values of a layer, then gather what every row sees."""
+        torch._foreach_copy_(self.write[at], self.fresh)  # pyright: ignore[reportPrivateImportUsage]
+        for span in self.spans:
+            span.attend(at)
+        if self.gathered is not self.mixed:
+            self.mixed.copy_(self.gathered)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One pass. index: where each query stands in the merge; begins: its first flat row; rows: the flat rows that are
+    answered."""
+
+    queries: Sequence[Query]
+    index: Sequence[int]
+    layers: tuple[int, ...]
+    without: frozenset[int]
+    together: int
+    positions: list[int]
+    begins: list[int]
+    rows: list[int]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[Run, list[int]]]:
+    """Indices of the queries that go into one pass together: the same layers, `limit` tokens at most (or one query)."""
+    by = groups(queries, tuple(range(layers)))
+    for run, members in by.items():
+        group, size = list[int](), 0
+        for i in members:
+            if group and size + len(queries[i]) > limit:
+                yield run, group
+                group, size = [], 0
+            group.append(i)
+            size += len(queries[i])
+        yield run, group
+
+
+def pack(queries: Sequence[Query], index: Sequence[int], run: Run) -> Packed:
+    """Lay these queries out flat."""
+    positions, begins, rows = list[int](), list[int](), list[int]()
+    for i in index:
+        q, row = queries[i], len(positions)
+        m, cache = len(q), queries[i].cache
+        stop, length = q.first + m, cache.length
+        if length >= stop or masks.is_chain(cache.parent):
+            positions += q.slots
+        else:
+            at = [*range(q.first, length), *(length + d for d in masks.depths(cache.parent))]
+            skip = max(q.first - length, 0)
+            positions += at[skip : skip + m]
+        begins.append(row)
+        rows += [row + r for r in q.rows]
+    return Packed([queries[i] for i in index], index, *run, positions, begins, rows)
+
+
+def attention(
+    p: Packed,
+    qkv: Tensor,
+    mixed: Tensor,
+    heads: Heads,
+    windows: Sequence[int | None],
+    causal: bool,
+    block: int = 0,
+    sinks: Sequence[Tensor] | None = None,
+) -> Attention:
+    """The attention of a pass. qkv [T, heads + 2 kv heads, head] is where a layer's projections will stand, mixed
+    [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none; block:
+    where it is not causal, positions of the blocks behind which nothing is seen (0: all is seen); sinks: of the layers that
+    run, scores [heads] that no value answers to."""
+    KV, g, D = heads.kv, heads.group, heads.width
+    number = p.queries[0].cache.kv.dtype
+    sunk = None if sinks is None else [s.to(number).view(KV, g) for s in sinks]
+    single = any(len(q) == 1 for q in p.queries)
+    gathered = (
+        mixed if mixed.dtype == number or not single else mixed.new_zeros(mixed.shape, dtype=number)
+    )
+    spans, fresh, write = list[Span | Single](), list[Tensor](), list[Sequence[Tensor]]()
+    for q, row in zip(p.queries, p.begins):
+        m, kv, end = len(q), q.cache.kv, row + len(q)
+        asks = qkv[row:end, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
+        goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
+        written(q, row, qkv, heads, p.layers, fresh, write)
+        layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal, block)
+        if m == 1:
+            query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
+            columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
+            spans.append(
+                Single(asks, query, columns, goes.view(KV, g, D), layers, gather, heads.cap, sunk)
+            )
+        else:
+            query, out = kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D)
+            spans.append(Span(asks, query, out, goes, layers, gather, heads.cap, sunk))
+    return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
+
+
+def written(
+    q: Query,
+    row: int,
+    qkv: Tensor,
+    heads: Heads,
+    layers: Sequence[int],
+    fresh: list[Tensor],
+    write: list[Sequence[Tensor]],
+) -> None:
+    """Add to `fresh` where a query's keys and values will stand among the projections, from the flat row `row` on, and to
+    `write` where they go in its cache, in each of the layers that run."""
+    m, KV, g, D = len(q), heads.kv, heads.group, heads.width
+    asks = qkv[row : row + m, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
+    new = qkv[row : row + m, heads.all :].view(m, 2, KV, D).permute(1, 2, 0, 3)
+    for i, stop in [(0, m)] if q.at is None else _runs(q.at):
+        at = q.slots[i] - q.cache.start
+        slots = q.cache.kv[..., at : at + stop - i, :].unbind(0)
+        fresh.append(new[:, :, i:stop])
+        write.append([slots[layer][:2] for layer in layers])
+        if slots[0].shape[0] > 2:  # a press reads the queries, too
+            fresh.append(asks[:, :, i:stop].transpose(0, 1))
+            write.append([slots[layer][2:] for layer in layers])
+
+
+def depth_slots(cache: Cache, size: int) -> list[int]:
+    """The positions of a cache's first `size` slots."""
+    return [*range(cache.length), *(cache.length + d for d in masks.depths(cache.parent))][:size]
+
+
+def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """[first, stop) of the indices of slots that lie side by side."""
+    first = 0
+    for i in range(1, len(slots) + 1):
+        if i == len(slots) or slots[i] != slots[i - 1] + 1:
+            yield first, i
+            first = i
+
+
+def _layers(
+    q: Query,
+    position: list[int],
+    layers: tuple[int, ...],
+    heads: Heads,
+    windows: Sequence[int | None],
+    causal: bool,
+    block: int,
+) -> tuple[list[tuple[Tensor, Tensor, Reach]], Sequence[Gather | Unpack]]:
+    m, cache = len(q), q.cache
+    if getattr(cache, "press", None) is not None:
+        return _pressed(q, position, layers, heads)
+    kv, stop = cache.kv, q.first + m
+    seen = None
+    if causal and not (m == 1 and masks.is_chain(cache.parent[: stop - min(cache.length, stop)])):
+        seen = (
+            min(q.first, cache.length),
+            masks.visible(q.first, stop, cache.length, cache.parent, kv.dtype, kv.device),
+        )
+    size = stop if causal else cache.end
+    if block and not causal:
+        seen = 0, masks.up_to_block(q.slots, size, block, kv)
+    gather = list[Gather]()
+    if cache.shared:  # every layer is gathered into the same place
+        place = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])
+        pieces = list(cache.pieces(0, size))
+        into = [place[..., at : at + piece.shape[-2], :] for at, piece in pieces]
+        gather = [Gather(into, [piece[i] for _, piece in pieces]) for i in layers]
+        kv = place.expand(len(windows), *place.shape)
+    used, reaches = (
+        dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], Reach]](),
+        list[int | None](),
+    )
+    for i in layers:
+        width = windows[i]
+        width = None if width is None or size <= width else width
+        reaches.append(width)
+        if width not in used:
+            reach = _reach(q, seen, width, position, size, heads)
+            part = kv[..., reach.start : size, :]
+            keys = part[:, 0] if m == 1 else part[:, 0].transpose(-1, -2)
+            used[width] = keys.unbind(0), part[:, 1].unbind(0), reach
+    return [(used[w][0][i], used[w][1][i], used[w][2]) for i, w in zip(layers, reaches)], gather
+
+
+def _pressed(
+    q: Query, position: list[int], layers: tuple[int, ...], heads: Heads
+) -> tuple[list[tuple[Tensor, Tensor, Reach]], list[Unpack]]:
+    """The same over a pressed cache: a layer's packed blocks and the entries behind them are laid side by side, each in its
+    turn in one place. A block is packed when the pass is in its layer, where all entries before any row have been written."""
+    cache, m, stop, kv = q.cache, len(q), q.first + len(q), q.cache.kv
+    seen = view(cache.press, position, q.first, cache.length, cache.parent, kv)
+    behind = seen.packed
+    size = behind + stop - seen.first
+    place = kv.new_empty(2, *kv.shape[2:-2], size, kv.shape[-1])
+    pieces = [(behind + at - seen.first, t[:, :2]) for at, t in cache.pieces(seen.first, stop)]
+    into = [place[..., at : at + t.shape[-2], :] for at, t in pieces]
+    unpack = [
+        Unpack(cache, i, seen.chunks, place[..., :behind, :], into, [t[i] for _, t in pieces])
+        for i in layers
+    ]
+    mask, keys = seen.mask, place[0] if m == 1 else place[0].transpose(-1, -2)
+    if m >= LONG:
+        reach = Reach(0, None, None, mask)
+    elif m == 1:
+        scores = kv.new_empty(heads.kv, size, heads.group)
+        reach = Reach(0, scores, *((None, None) if mask is None else (scores, mask.T)))
+    else:
+        scores = kv.new_empty(heads.kv, heads.group * m, size)
+        reach = Reach(0, scores, scores.view(heads.kv, heads.group, m, -1), mask)
+    return [(keys, place[1], reach) for _ in layers], unpack
+
+
+def _reach(
+    q: Query,
+    seen: tuple[int, Tensor] | None,
+    width: int | None,
+    position: list[int],
+    size: int,
+    heads: Heads,
+) -> Reach:
+    m, cache, kv, start = len(q), q.cache, q.cache.kv, 0
+    if width is not None and seen is None:
+        start = size - width
+    elif width is not None and seen is not None:
+        slots = depth_slots(cache, size)
+        at = [torch.tensor(x, device=kv.device) for x in (position, slots)]
+        start, mask = masks.window(width, at[0], *seen, at[1])
+        seen = 0, mask
+    low, mask = seen or (0, None)
+    if m >= LONG:
+        return Reach(start, None, None, None if mask is None else pad(mask, (low, 0)))
+    if m == 1:
+        scores = kv.new_empty(heads.kv, size - start, heads.group)
+        return Reach(start, scores, *((None, None) if mask is None else (scores[:, low:], mask.T)))
+    scores = kv.new_empty(heads.kv, heads.group * m, size - start)
+    by_row = scores.view(heads.kv, heads.group, m, -1)
+    return Reach(start, scores, *((None, None) if mask is None else (by_row[..., low:], mask)))

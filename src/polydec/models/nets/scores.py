@@ -1,0 +1,185 @@
+"""The laws of a model at the nodes of a draft, from its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.law import normalise
+from polydec.models.nets.query import Answer, Network
+
+NOT_FINITE = (
+    "the model's scores of the next token are NaN or infinite: its weights are damaged, or too large for the "
+    "numbers that it is computed with"
+)
+
+
+def finite(largest: Sequence[float]) -> None:
+    """The largest logit of each row must be a number: NaN spreads to it, and a row of -inf alone has no other. Raises
+    RequestError: the one place where a damaged model is told from a sure one."""
+    if not all(map(isfinite, largest)):
+        raise RequestError(NOT_FINITE)
+
+
+class LogitScores:
+    """Scores of a model, over the logits of one or several passes. exits: hidden states at a depth of some nodes, and the
+    network's head for them."""
+
+    __slots__ = ("_answers", "_argmax", "_at", "_checked", "_exits", "_logits", "_logp", "_waiting")
+
+    def __init__(self, answers: Sequence[Answer], exits: Exits | None = None) -> None:
+        self._answers, self._exits = answers, exits
+        self._at: list[tuple[int, int]] | None = None  # of each row its answer, and where in it
+        self._logits: dict[int, Any] = {}  # by answer, as they are asked for
+        self._argmax: dict[int, Sequence[int]] = {}
+        self._logp: dict[int, Tensor] = {}
+        self._checked: set[int] = set()  # rows whose largest logit is known to be a number
+        self._waiting: list[Any] = []  # states of exits, or (their logits,)
+
+    def _place(self, i: int) -> tuple[int, int]:
+        if self._at is None:
+            self._at = [
+                (k, r)
+                for k, a in enumerate(self._answers)
+                if a.logits_RV is not None or a.later is not None
+                for r in range(rows_of(a))
+            ]
+        return self._at[i]
+
+    def _all(self, k: int) -> Tensor:
+        """Logits of the rows of an answer."""
+        if k not in self._logits:
+            a = self._answers[k]
+            self._logits[k] = (
+                a.later() if a.later is not None and a.logits_RV is None else a.logits_RV
+            )
+        return self._logits[k]
+
+    def weights(self, i: int) -> Tensor:
+        k, row = self._place(i)
+        row_V = self._all(k)[row]
+        if i not in self._checked:
+            finite([float(row_V.max())])
+            self._checked.add(i)
+        return row_V
+
+    def row(self, i: int) -> Tensor:
+        if i not in self._logp:
+            w_V = self.weights(i)
+            self._logp[i] = normalise(w_V if w_V.dtype == torch.float64 else w_V.float())
+        return self._logp[i]
+
+    def certain(self, i: int) -> int | None:
+        return None
+
+    def argmax(self, i: int) -> int:
+        k, row = (0, i) if len(self._answers) == 1 else self._place(i)
+        tokens = self._answers[k].argmax
+        if tokens is None:
+            if k not in self._argmax:
+                logits_RV = self._all(k)
+                token_R = logits_RV.argmax(-1)
+                finite(logits_RV.gather(-1, token_R[:, None])[:, 0].tolist())
+                self._argmax[k] = token_R.tolist()
+            tokens = self._argmax[k]
+        return tokens[row]
+
+    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        row_V = self.row(i)
+        value_K, token_K = row_V.topk(min(k, len(row_V)))
+        return tuple(token_K.tolist()), tuple(value_K.tolist())
+
+    def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
+        """Of many rows the k likeliest tokens: the vectorised twin of `topk`, without log-probabilities."""
+        first, _ = self._place(0)
+        logits_RV, top = self._all(first), self._answers[first].top
+        k = min(k, logits_RV.shape[-1])
+        if len(logits_RV) == len(self._at or ()) and list(rows) == list(range(len(logits_RV))):
+            return top(logits_RV, k) if top else logits_RV.topk(k, dim=-1).indices.tolist()
+        return [self.weights(i).topk(k).indices.tolist() for i in rows]
+
+    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        row_V = self.row(i)
+        return tuple(float(row_V[x]) for x in tokens)
+
+    @property
+    def hidden_NH(self) -> Tensor | None:
+        states = [a.hidden_RH for a in self._answers if a.hidden_RH is not None]
+        return torch.cat(states) if states and len(states) == len(self._answers) else None
+
+    def exit(self, depth: int, nodes: Sequence[int]) -> LogitScores:
+        if self._exits is None:
+            raise RequestError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
+        states, head = self._exits
+        hidden_RH, mine, waiting = states(depth, nodes), len(self._waiting), self._waiting
+        waiting.append(hidden_RH)
+
+        def later() -> (
+            Tensor
+        ):  # one product for all exits that were asked for before one was looked at
+            if isinstance(waiting[mine], Tensor):
+                todo = [i for i, t in enumerate(waiting) if isinstance(t, Tensor)]
+                done = head(torch.cat([waiting[i] for i in todo])).split(
+                    [len(waiting[i]) for i in todo]
+                )
+                for i, logits_RV in zip(todo, done):
+                    waiting[i] = (logits_RV,)
+            return waiting[mine][0]
+
+        return LogitScores([Answer(None, hidden_RH, later=later)])
+
+    @property
+    def base(self) -> LogitScores:
+        return self
+
+
+Exits = tuple[Callable[[int, Sequence[int]], Tensor], Callable[[Tensor], Tensor]]
+"""(hidden states of some nodes at a depth, logits of hidden states)"""
+
+
+def rows_of(a: Answer) -> int:
+    return len(next(t for t in (a.logits_RV, a.argmax, a.hidden_RH) if t is not None))
+
+
+def exits_of(answers: Sequence[Answer], head: Callable[[Tensor], Tensor]) -> Exits:
+    """The exits of rows that whole passes answered."""
+
+    def states(depth: int, nodes: Sequence[int]) -> Tensor:
+        return torch.cat([a.exits[depth] for a in answers if a.exits is not None])[list(nodes)]
+
+    return states, head
+
+
+def picked(
+    answers: Sequence[tuple[int, Answer]], rows: Sequence[int], network: Network
+) -> list[tuple[int, Answer]]:
+    """Of the rows of several answers (each with their number) these. What is left out gives its memory back, and so do laws
+    of rows whose states are known: they are made anew where somebody looks."""
+    out, first, head = list[tuple[int, Answer]](), 0, network.head
+    for n, a in answers:
+        mine = [r - first for r in rows if first <= r < first + n]
+        first += n
+        if len(mine) == n and a.logits_RV is None:
+            out.append((n, a))
+        elif mine:
+            out.append((len(mine), _rows(a, mine, head if network.partial else None)))
+    return out
+
+
+def _rows(a: Answer, rows: Sequence[int], head: Callable[[Tensor], Tensor] | None) -> Answer:
+    states, law, later = None if a.hidden_RH is None else a.hidden_RH[list(rows)], a.logits_RV, None
+    if head is not None and states is not None and (law is not None or a.later is not None):
+        law, later = None, lambda: head(states)
+    elif law is not None:
+        law = law[list(rows)]
+    elif a.later is not None:
+        whole = a.later
+        later = lambda: whole()[list(rows)]  # noqa: E731
+    return Answer(
+        law, states, None if a.argmax is None else [a.argmax[r] for r in rows], later, None, a.top
+    )

@@ -1,0 +1,546 @@
+"""Encoder-decoder networks in torch: what a source leaves for the decoder, and a decoder whose caches point at it.
+
+Tokens of all queries lie flat in one pass; attention looks at each query's own source and cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm, linear, relu, silu
+
+from polydec.base.errors import FileError, RequestError
+from polydec.core.types import Reads
+from polydec.models.formats.fields import shape_of
+from polydec.models.formats.seq2seq import Seq2SeqConfig
+from polydec.models.nets.cache import Cache
+from polydec.models.nets.masks import depths, visible
+from polydec.models.nets.query import Answer, Query
+
+ROOM = 64
+"""Slots of a new cache."""
+
+
+def _tanh(x: Tensor) -> Tensor:
+    return gelu(x, approximate="tanh")
+
+
+_ACTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_new": _tanh,
+    "gelu_pytorch_tanh": _tanh,
+    "silu": silu,
+    "swish": silu,
+}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """bias None: a norm by the mean square (T5), else one by mean and variance."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.bias is None:
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+        return layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A linear map."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """query, key, value, out: its maps; norm: before it or behind its sum with what came in."""
+
+    query: Matrix
+    key: Matrix
+    value: Matrix
+    out: Matrix
+    norm: Norm
+
+
+@dataclass(frozen=True)
+class Block:
+    """A layer. cross: over the source, None in an encoder; into: the MLP's maps, the gate's first where it has one."""
+
+    own: Attention
+    cross: Attention | None
+    into: tuple[Matrix, ...]
+    out: Matrix
+    norm: Norm
+
+
+class Waves:
+    """Marian's positions: sines, then cosines. The table grows with what is asked of it: a config may say any context."""
+
+    def __init__(self, width: int, number: torch.dtype, device: torch.device) -> None:
+        self._table_PW = torch.empty(0, width, dtype=number, device=device)
+
+    def __getitem__(self, position_M: Tensor) -> Tensor:
+        stop, have = int(position_M.max()) + 1, len(self._table_PW)
+        if have < stop:
+            self._table_PW = self._rows(max(stop, 2 * have, 256)).to(self._table_PW)
+        return self._table_PW[position_M]
+
+    def _rows(self, count: int) -> Tensor:
+        width = self._table_PW.shape[1]
+        place = torch.arange(count, dtype=torch.float64)[:, None]
+        half = torch.arange(width, dtype=torch.float64)[None, :]
+        turn = place / torch.pow(10000.0, 2 * torch.div(half, 2, rounding_mode="floor") / width)
+        return torch.cat([turn[:, 0::2].sin(), turn[:, 1::2].cos()], 1).float()
+
+
+@dataclass(frozen=True)
+class Tower:
+    """An encoder or a decoder. places: what is added to each position (None: nothing, attention knows them); enter: a norm of
+    what enters; leave: of what leaves, None: it is normed already; bias: of T5's relative positions [buckets, heads]."""
+
+    blocks: tuple[Block, ...]
+    places: Tensor | Waves | None
+    enter: Norm | None
+    leave: Norm | None
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What encoder and decoder have in common. table: of embeddings; head, bias: what makes logits."""
+
+    config: Seq2SeqConfig
+    table: Tensor
+    head: Tensor
+    bias: Tensor
+    number: torch.dtype
+    device: torch.device
+
+    @property
+    def before(self) -> bool:
+        """Whether norms stand before what they belong to."""
+        return self.config.family == "t5"
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        ids = torch.tensor(list(tokens), dtype=torch.long, device=self.device)
+        return self.table[ids] * self.config.scale
+
+    def heads(self, x: Tensor) -> Tensor:
+        """[tokens, heads * head] -> [heads, tokens, head]."""
+        return x.unflatten(-1, (self.config.heads, self.config.head)).transpose(0, 1)
+
+    def enter(self, tower: Tower, x: Tensor, positions: Tensor) -> Tensor:
+        if tower.places is not None:
+            x = x + tower.places[positions]
+        return x if tower.enter is None else tower.enter(x)
+
+    def around(self, x: Tensor, norm: Norm, work: Callable[[Tensor], Tensor]) -> Tensor:
+        """A residual step."""
+        return x + work(norm(x)) if self.before else norm(x + work(x))
+
+    def mlp(self, block: Block, x: Tensor) -> Tensor:
+        first, *others = block.into
+        inner = _ACTS[self.config.act](first(x))
+        return block.out(inner * others[0](x) if others else inner)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """[heads, m, head] over [heads, n, head] -> [m, heads * head]."""
+        scores = query @ key.transpose(-1, -2)
+        if not self.before:
+            scores = scores * self.config.head**-0.5
+        if mask is not None:
+            scores = scores + mask
+        return (torch.softmax(scores, -1) @ value).transpose(0, 1).flatten(1)
+
+    def apart(self, tower: Tower, query: Tensor, key: Tensor, both: bool) -> Tensor | None:
+        """What T5 adds to scores, from how far positions stand apart: [heads, m, n]; both: whether later ones are seen."""
+        if tower.bias is None:
+            return None
+        return tower.bias[buckets(query, key, both, self.config)].permute(2, 0, 1)
+
+
+def buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
+    """Of positions [m] and [n] the buckets of T5's relative positions, [m, n]. Near distances have a bucket each,
+    far ones share them by their logarithm; both: whether later positions are seen, which takes half the buckets."""
+    n, far = c.buckets, key[None, :] - query[:, None]
+    bucket = torch.zeros_like(far)
+    if both:
+        n //= 2
+        bucket, far = (far > 0).long() * n, far.abs()
+    else:
+        far = -far.clamp(max=0)
+    exact = n // 2
+    log = torch.log(far.clamp(min=1).float() / exact) / math.log(c.far / exact)
+    large = (exact + (log * (n - exact)).long()).clamp(max=n - 1)
+    return bucket + torch.where(far < exact, far, large)
+
+
+class Encoder:
+    """A model whose queries are sources and whose answers are what cross-attention reads of them: keys and values [layers, 2,
+    heads, tokens, head]. Equal sources of a pass are read once."""
+
+    def __init__(self, parts: Parts, tower: Tower, crosses: Sequence[Attention]) -> None:
+        self._parts, self._tower, self._crosses = parts, tower, tuple(crosses)
+        self.cost = 0.0  # before any decoder: whoever waits for it has written nothing yet
+        self.passes = 0
+
+    @torch.inference_mode()
+    def forward(self, queries: Sequence[tuple[int, ...]]) -> list[Tensor]:
+        sources = list(dict.fromkeys(queries))
+        self.passes += 1
+        p, tower, rows = self._parts, self._tower, _slices([len(ids) for ids in sources])
+        places = [torch.arange(len(ids), device=p.device) for ids in sources]
+        x = p.enter(tower, p.embed([t for ids in sources for t in ids]), torch.cat(places))
+        apart = [p.apart(tower, place, place, True) for place in places]
+        for block in tower.blocks:
+
+            def own(h: Tensor, block: Block = block) -> Tensor:
+                q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
+                mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
+                return block.own.out(torch.cat(mixed))
+
+            x = p.around(x, block.own.norm, own)
+            x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
+        if tower.leave is not None:
+            x = tower.leave(x)
+        both = [torch.stack([p.heads(c.key(x)), p.heads(c.value(x))]) for c in self._crosses]
+        kv = torch.stack(both)
+        read = {ids: kv[:, :, :, r].clone() for ids, r in zip(sources, rows)}
+        return [read[ids] for ids in queries]
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """What a Filler is asked. kv: what its encoder left of a source; known: the text so far, at least one token;
+    count: gaps behind it, at least 1."""
+
+    kv: Tensor
+    known: tuple[int, ...]
+    count: int
+
+
+class Filler:
+    """A model whose queries are texts with gaps at their end, and whose answers are the logits of the gaps, [count, V]. Every
+    position sees the whole text and the source. mark: the token that stands in a gap; it is the last of the vocabulary, and no
+    logits are given for it."""
+
+    def __init__(self, decoder: Decoder, mark: int) -> None:
+        self._parts, self._tower, self.mark = decoder.parts, decoder.tower, mark
+        self.encoder, self.cost = decoder.encoder, decoder.cost
+
+    def asks(self, kv: Tensor, known: Sequence[int], count: int) -> Gaps:
+        """The query of a text with so many gaps behind it."""
+        return Gaps(kv, tuple(known), count)
+
+    @torch.inference_mode()
+    def forward(self, queries: Sequence[Gaps]) -> list[Tensor]:
+        p, tower = self._parts, self._tower
+        texts = [(*q.known, *(self.mark,) * q.count) for q in queries]
+        rows = _slices([len(text) for text in texts])
+        places = [torch.arange(len(text), device=p.device) for text in texts]
+        x = p.enter(tower, p.embed([t for text in texts for t in text]), torch.cat(places))
+        apart = [p.apart(tower, place, place, True) for place in places]
+        for i, block in enumerate(tower.blocks):
+
+            def own(h: Tensor, block: Block = block) -> Tensor:
+                q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
+                mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
+                return block.own.out(torch.cat(mixed))
+
+            def cross(h: Tensor, i: int = i, block: Block = block) -> Tensor:
+                assert block.cross is not None, "a decoder reads a source"
+                asks, mixed = p.heads(block.cross.query(h)), list[Tensor]()
+                for q, r in zip(queries, rows, strict=True):
+                    key, value = q.kv[i]
+                    mixed.append(p.attend(asks[:, r], key, value, None))
+                return block.cross.out(torch.cat(mixed))
+
+            x = p.around(x, block.own.norm, own)
+            assert block.cross is not None, "a decoder reads a source"
+            x = p.around(x, block.cross.norm, cross)
+            x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
+        return [
+            linear(self._ready(x[r.stop - q.count : r.stop]), p.head)[:, : self.mark]
+            for q, r in zip(queries, rows)
+        ]
+
+    def _ready(self, x: Tensor) -> Tensor:
+        leave, divide = self._tower.leave, self._parts.config.divide
+        return (x if leave is None else leave(x)) / divide
+
+
+def _slices(lengths: Sequence[int]) -> list[slice]:
+    """Where each of these stands, one behind another."""
+    rows, at = list[slice](), 0
+    for length in lengths:
+        rows.append(slice(at, at + length))
+        at += length
+    return rows
+
+
+class Decoder:
+    """A Network (models/nets/query.py). A cache's `beside` is what its text is written from: it has
+    `kv`, as the encoder left it."""
+
+    tree = rollback = True
+    partial = False
+    kernel = "torch"
+
+    def __init__(self, parts: Parts, tower: Tower, encoder: Encoder) -> None:
+        c = self.config = parts.config
+        self.parts, self.tower, self.encoder = parts, tower, encoder
+        self.layers, self.context, self.size = c.layers, c.context, c.vocab
+        self.dtype = str(parts.number).removeprefix("torch.")
+        self.cost = float(sum(m.weight.numel() for b in tower.blocks for m in _matrices(b)))
+        self.cost += parts.head.numel()
+        shape = (c.layers, 2, c.heads, 1, c.head)  # for passes without a source, which only cost
+        self._nothing = torch.zeros(shape, dtype=parts.number, device=parts.device)
+
+    def new_cache(self) -> Cache:
+        c, p = self.config, self.parts
+        shape = (c.layers, 2, c.heads, ROOM, c.head)
+        return Cache(torch.zeros(shape, dtype=p.number, device=p.device))
+
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        leave = self.tower.leave
+        return hidden_RH if leave is None else leave(hidden_RH)
+
+    def head(self, hidden_RH: Tensor) -> Tensor:
+        p = self.parts
+        return linear(self.normed(hidden_RH) / p.config.divide, p.head) + p.bias
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        return self.parts.embed(tokens)
+
+    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        raise RequestError("keys cannot be read of an encoder-decoder model")
+
+    @torch.inference_mode()
+    def forward(self, queries: Sequence[Query]) -> list[Answer]:
+        p, tower, rows = self.parts, self.tower, _slices([len(q) for q in queries])
+        x = torch.cat([self._entering(q) for q in queries])
+        places = [self._places(q) for q in queries]
+        x = p.enter(tower, x, torch.cat([w[q.first :] for q, w in zip(queries, places)]))
+        masks = [self._mask(q, w) for q, w in zip(queries, places)]
+        for i, block in enumerate(tower.blocks):
+
+            def own(h: Tensor, i: int = i, block: Block = block) -> Tensor:
+                asks, k, v = (
+                    p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value)
+                )
+                mixed = list[Tensor]()
+                for q, r, mask in zip(queries, rows, masks):
+                    stop = q.first + len(q)
+                    into = q.cache.kv[i, :, :, q.first - q.cache.start : stop - q.cache.start]
+                    into[0], into[1] = k[:, r], v[:, r]
+                    keys, values = q.cache.layer(i, stop)
+                    mixed.append(p.attend(asks[:, r], keys, values, mask))
+                return block.own.out(torch.cat(mixed))
+
+            def cross(h: Tensor, i: int = i, block: Block = block) -> Tensor:
+                assert block.cross is not None, "a decoder reads a source"
+                asks = p.heads(block.cross.query(h))
+                mixed = list[Tensor]()
+                for q, r in zip(queries, rows):
+                    beside = self._nothing if q.cache.beside is None else q.cache.beside.kv
+                    keys, values = beside[i]
+                    mixed.append(p.attend(asks[:, r], keys, values, None))
+                return block.cross.out(torch.cat(mixed))
+
+            x = p.around(x, block.own.norm, own)
+            assert block.cross is not None, "a decoder reads a source"
+            x = p.around(x, block.cross.norm, cross)
+            x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
+        return [self._answer(q, x[r]) for q, r in zip(queries, rows)]
+
+    def _entering(self, q: Query) -> Tensor:
+        if q.embed is None:
+            return self.embed(q.token)
+        x = self.embed([max(t, 0) for t in q.token] or [0] * len(q))
+        x[torch.tensor(q.given)] = q.embed.to(x)
+        return x
+
+    def _answer(self, q: Query, x: Tensor) -> Answer:
+        hidden_RH = x[list(q.rows)]
+        silent = q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING
+        return Answer(
+            None if silent else self.head(hidden_RH), hidden_RH if q.want.hidden else None
+        )
+
+    def _places(self, q: Query) -> Tensor:
+        """The position of every slot up to the last that is fed."""
+        cache, stop = q.cache, q.first + len(q)
+        staged = depths(cache.parent[: max(0, stop - cache.length)])
+        where = [*range(min(cache.length, stop)), *(cache.length + d for d in staged)]
+        return torch.tensor(where, device=self.parts.device)
+
+    def _mask(self, q: Query, places: Tensor) -> Tensor:
+        """Who sees whom, and how far apart they stand: [heads or 1, fed, slots]."""
+        cache, stop, p = q.cache, q.first + len(q), self.parts
+        mask = torch.zeros(len(q), stop, dtype=p.number, device=p.device)
+        low = min(q.first, cache.length)
+        mask[:, low:] = visible(q.first, stop, cache.length, cache.parent, p.number, p.device)
+        apart = p.apart(self.tower, places[q.first :], places, False)
+        return mask[None] if apart is None else mask + apart
+
+
+def _matrices(block: Block) -> list[Matrix]:
+    attentions = [block.own] if block.cross is None else [block.own, block.cross]
+    return [
+        *(m for a in attentions for m in (a.query, a.key, a.value, a.out)),
+        *block.into,
+        block.out,
+    ]
+
+
+def build(
+    config: Seq2SeqConfig,
+    weights: Mapping[str, Tensor],
+    *,
+    dtype: str = "auto",
+    device: str = "cpu",
+) -> Decoder:
+    """A network and its encoder from tensors by their published names. dtype: "auto" or "float32", or "float64". Raises
+    FileError for a tensor that is missing, of another shape or no number."""
+    if dtype not in ("auto", "torch", "float32", "float64"):
+        raise FileError(
+            f"dtype is {dtype!r}: an encoder-decoder model is computed in 'float32' or 'float64'"
+        )
+    where = torch.device(device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise FileError(
+            f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here"
+        )
+    number = torch.float64 if dtype == "float64" else torch.float32
+    # on the meta device shapes alone are compared: whatever does not fit is refused before anything is read
+    _made(_Loader(config, weights, number, torch.device("meta")))
+    return _made(_Loader(config, weights, number, where))
+
+
+def _made(load: _Loader) -> Decoder:
+    """What a loader's tensors make."""
+    config, encoder, decoder = load.config, load.tower(False), load.tower(True)
+    table = load.first(_TABLES, (config.vocab, config.width))
+    head = load.first(("lm_head.weight", *_TABLES), (config.vocab, config.width))
+    bias = torch.zeros(config.vocab, dtype=load.number, device=load.device)
+    if "final_logits_bias" in load.weights:
+        bias += load.get("final_logits_bias", (1, config.vocab))[0]
+    bias[list(config.barred)] = float("-inf")
+    parts = Parts(config, table, head, bias, load.number, load.device)
+    crosses = [b.cross for b in decoder.blocks if b.cross is not None]
+    return Decoder(parts, decoder, Encoder(parts, encoder, crosses))
+
+
+_TABLES = (
+    "shared.weight",
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "encoder.embed_tokens.weight",
+)
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Reads tensors by the names of a family."""
+
+    config: Seq2SeqConfig
+    weights: Mapping[str, Tensor]
+    number: torch.dtype
+    device: torch.device
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if name not in self.weights:
+            raise FileError(
+                f"weights lack {name}: the checkpoint is not complete, or of another architecture"
+            )
+        if (stored := tuple(shape_of(self.weights, name))) != shape:
+            raise FileError(f"{name} has shape {stored}: the config asks for {shape}")
+        if self.device.type == "meta":
+            return torch.empty(shape, dtype=self.number, device=self.device)
+        t = self.weights[name].to(self.device, self.number)
+        if not t.isfinite().all():
+            raise FileError(f"{name}: a number in it is NaN or infinite")
+        return t
+
+    def first(self, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
+        return self.get(next((n for n in names if n in self.weights), names[0]), shape)
+
+    def tower(self, decoder: bool) -> Tower:
+        c, side = self.config, "decoder" if decoder else "encoder"
+        blocks = tuple(self.block(decoder, i) for i in range(c.layers if decoder else c.first))
+        if c.family == "t5":
+            name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+            leave = self.norm(f"{side}.final_layer_norm")
+            return Tower(blocks, None, None, leave, self.get(name, (c.buckets, c.heads)))
+        if c.family == "marian":
+            return Tower(blocks, Waves(c.width, self.number, self.device), None, None, None)
+        places = self.get(f"model.{side}.embed_positions.weight", (c.context + 2, c.width))
+        return Tower(blocks, places[2:], self.norm(f"model.{side}.layernorm_embedding"), None, None)
+
+    def block(self, decoder: bool, i: int) -> Block:
+        c = self.config
+        if c.family == "t5":
+            at = f"{'decoder' if decoder else 'encoder'}.block.{i}.layer"
+            last = 2 if decoder else 1
+            mlp = f"{at}.{last}.DenseReluDense"
+            names = (f"{mlp}.wi_0", f"{mlp}.wi_1") if c.gated else (f"{mlp}.wi",)
+            inner = self.rows(f"{names[0]}.weight")
+            return Block(
+                self.t5_attention(f"{at}.0.SelfAttention", f"{at}.0.layer_norm"),
+                self.t5_attention(f"{at}.1.EncDecAttention", f"{at}.1.layer_norm")
+                if decoder
+                else None,
+                tuple(Matrix(self.get(f"{n}.weight", (inner, c.width))) for n in names),
+                Matrix(self.get(f"{mlp}.wo.weight", (c.width, inner))),
+                self.norm(f"{at}.{last}.layer_norm"),
+            )
+        at = f"model.{'decoder' if decoder else 'encoder'}.layers.{i}"
+        inner = self.rows(f"{at}.fc1.weight")
+        return Block(
+            self.attention(f"{at}.self_attn"),
+            self.attention(f"{at}.encoder_attn") if decoder else None,
+            (self.matrix(f"{at}.fc1", inner, c.width),),
+            self.matrix(f"{at}.fc2", c.width, inner),
+            self.norm(f"{at}.final_layer_norm"),
+        )
+
+    def rows(self, name: str) -> int:
+        """Of a matrix whose number of rows the config need not say."""
+        return shape_of(self.weights, name)[0] if name in self.weights else 0
+
+    def t5_attention(self, at: str, norm: str) -> Attention:
+        c = self.config
+        inner = c.heads * c.head
+        q, k, v = (Matrix(self.get(f"{at}.{x}.weight", (inner, c.width))) for x in "qkv")
+        return Attention(
+            q, k, v, Matrix(self.get(f"{at}.o.weight", (c.width, inner))), self.norm(norm)
+        )
+
+    def attention(self, at: str) -> Attention:
+        W = self.config.width
+        q, k, v, o = (
+            self.matrix(f"{at}.{x}", W, W) for x in ("q_proj", "k_proj", "v_proj", "out_proj")
+        )
+        return Attention(q, k, v, o, self.norm(f"{at}_layer_norm"))
+
+    def matrix(self, at: str, rows: int, width: int) -> Matrix:
+        return Matrix(self.get(f"{at}.weight", (rows, width)), self.get(f"{at}.bias", (rows,)))
+
+    def norm(self, at: str) -> Norm:
+        c = self.config
+        bias = None if c.family == "t5" else self.get(f"{at}.bias", (c.width,))
+        return Norm(self.get(f"{at}.weight", (c.width,)), bias, c.eps)

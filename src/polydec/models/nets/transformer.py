@@ -1,0 +1,703 @@
+"""The Llama skeleton, lean: causal or bidirectional, any layers or halves of them, token trees over forkable caches.
+
+Families that differ from it do so in fields of families.Config: where norms stand, which layers turn queries, what bounds
+scores. Norm weights are folded into the linear layers that follow them, q/k/v and gate/up are fused, the two halves of each
+rotated pair lie side by side, so that rotary embedding is one complex product. The residual stream is float32 on every
+device (float64 for tests); what weights and attention are computed in is the kernel's affair (see linear.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, silu
+
+from polydec.base.errors import FileError, RequestError
+from polydec.core.types import Reads
+from polydec.models.formats import architectures as families
+from polydec.models.formats.architectures import Config
+from polydec.models.nets import padded, pages
+from polydec.models.nets.cache import GROWTH, Cache
+from polydec.models.nets.gated import Adapter, Gate
+from polydec.models.nets.linear import Kernel, Linear, cpu_kernel, cuda_kernel
+from polydec.models.nets.memory import empty
+from polydec.models.nets.packing import Attention, Heads, Packed, attention, pack, passes
+from polydec.models.nets.press import Press
+from polydec.models.nets.query import Answer, Query, bounded
+from polydec.models.nets.turned import still, turned
+
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """experts: gate and up, and down, of each, where the MLP is several; gate_up is then the router. qk_norm: weights [heads +
+    kv heads, head] of the norms of q and k, or None; attended, mlped: [width] of the norms of what attention and the MLP add,
+    or None; sinks: [heads] or None."""
+
+    qkv: Linear
+    out: Linear
+    gate_up: Linear
+    down: Linear | None
+    experts: Sequence[tuple[Linear, Linear]]
+    qk_norm: Tensor | None
+    attended: Tensor | None
+    mlped: Tensor | None
+    sinks: Tensor | None
+
+
+_ACTS = {"silu": silu, "gelu": partial(gelu, approximate="tanh")}
+
+
+def _clamped(gate: Tensor, up: Tensor, slope: float, bound: float) -> Tensor:
+    gate = gate.clamp(max=bound)
+    return up.clamp(-bound, bound).add_(1.0).mul_(gate * torch.sigmoid(slope * gate))
+
+
+class _Loader:
+    """Reads tensors in order and packs them in threads of their own."""
+
+    def __init__(
+        self, weights: Mapping[str, Tensor], device: torch.device, number: torch.dtype
+    ) -> None:
+        self._weights, self._device, self._number = weights, device, number
+
+    def get(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        if name not in self._weights:
+            raise FileError(
+                f"weights lack {name}: the checkpoint is not complete, or of another architecture"
+            )
+        t = self._weights[name]
+        if shape is not None and tuple(t.shape) != shape:
+            raise FileError(f"{name} has shape {tuple(t.shape)}: the config asks for {shape}")
+        t = t.to(self._device, self._number)
+        if (
+            not t.sum().isfinite() and not t.isfinite().all()
+        ):  # the sum alone is quick, and may overflow
+            raise FileError(f"{name}: a number in it is NaN or infinite")
+        return t
+
+    def norm(self, name: str, width: int, plus: float) -> Tensor:
+        """A norm's weights times the root of its width: what is normed is divided by its length, not by its mean square's
+        root."""
+        w = self.get(name, (width,))
+        return (w + plus if plus else w) * width**0.5
+
+    def has(self, name: str) -> bool:
+        return name in self._weights
+
+    def bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
+        if not any(n in self._weights for n in names):
+            return None
+        biases = [
+            self.get(n, (s,))
+            if n in self._weights
+            else torch.zeros(s, dtype=self._number, device=self._device)
+            for n, s in zip(names, sizes)
+        ]
+        return torch.cat(biases)
+
+
+class Transformer:
+    """A Network (models/nets/query.py). Made by `build`.
+
+    kernel: name of the linear kernel; dtype: what the weights are held in; context: the longest sequence, in positions;
+    account: of a network made by `padded` what laying passes out took, else None.
+    """
+
+    tree = rollback = True
+    partial = adapts = grouped = presses = True
+
+    def __init__(
+        self, config: Config, parts: Mapping[str, Any], kernel: Kernel, limit: int = 512
+    ) -> None:
+        c = self.config = config
+        self.kernel, self.dtype, self.limit = kernel.name, kernel.dtype, limit
+        self.layers, self.context, self.size = c.layers, c.context, c.vocab
+        self.routes = None if c.experts is None else (c.layers, c.experts.count)
+        self._embed, self._embed_proj = parts["embed"], parts["embed_proj"]
+        self._layers, self._head, self._head_tokens = (
+            parts["layers"],
+            parts["head"],
+            parts["head_tokens"],
+        )
+        self._norm_W: Tensor = parts["norm"]
+        self._number, self._device = parts["number"], self._embed.device
+        self._attention, self._takes, self._least = kernel.attention, kernel.takes, kernel.least
+        self._turn_number = torch.float64 if kernel.attention == torch.float64 else torch.float32
+        self._heads = Heads(c.heads, c.kv_heads, c.head, c.cap)
+        self._floor, self._act = (c.width * c.eps) ** 0.5, _ACTS.get(c.act)
+        self.cost = float(parts["cost"])
+        self._turn = [torch.empty(0) for _ in c.ropes]
+        self._adapters = WeakKeyDictionary[Adapter, Adapter]()
+        self.account: padded.Account | None = None
+
+    def padded(self) -> Transformer:
+        """The same weights, over passes that are laid out as one padded tensor
+        (models/nets/padded.py), which its `account` counts. Raises RequestError where the network
+        is not causal: its rows have one length anyway."""
+        if not self.config.causal:
+            raise RequestError(
+                "batching lays texts out that grow at their ends: a masked-diffusion model's canvas does not"
+            )
+        twin = copy(self)
+        twin.account, twin.presses = padded.Account(), False
+        return twin
+
+    @staticmethod
+    def build(
+        config: Mapping[str, Any],
+        weights: Mapping[str, Tensor],
+        *,
+        dtype: str = "auto",
+        device: str = "cpu",
+    ) -> Transformer:
+        """A network from the dict of a Hugging Face config.json and its tensors by name (a lazy mapping will do).
+
+        dtype: "auto" | "float32" | "bfloat16" | "float16" | "float64", see linear.py. Beyond the published names,
+        `lm_head.tokens` [C] with `lm_head.weight` [C, width] answers these ids only (others: -inf),
+        `model.embed_tokens.proj.weight` [width, embed width] widens embeddings, `polydec_causal: false` lets every
+        position see all that are staged, and with `polydec_block: B` all up to the end of its own block of B. Raises
+        FileError for an architecture, activation, rope type, dtype or device that it does not know, and for missing tensors or
+        wrong shapes.
+        """
+        if dtype not in DTYPES:
+            raise FileError(f"dtype is {dtype!r}: it must be one of {', '.join(DTYPES)}")
+        if device.split(":")[0] not in ("cpu", "cuda"):
+            raise FileError(f"device is {device!r}: it must be 'cpu' or 'cuda'")
+        where = torch.device(device)
+        if where.type == "cuda" and not torch.cuda.is_available():
+            raise FileError(
+                f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here"
+            )
+        c, weights = families.read(config, weights)
+        number = torch.float64 if dtype == "float64" else torch.float32
+        load = _Loader(weights, where, number)
+        W, KV, H, D = c.width, c.kv_heads, c.heads, c.head
+        head_name = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
+        if head_name != "lm_head.weight" and c.tied is False:
+            load.get("lm_head.weight")
+        tokens = weights["lm_head.tokens"].long().to(where) if "lm_head.tokens" in weights else None
+        rows = c.vocab if tokens is None else len(tokens)
+        shapes = [
+            s
+            for i in range(c.layers)
+            for s in (((H + 2 * KV) * D, W), (W, H * D), *_mlp_shapes(c, i))
+        ]
+        shapes.append((rows, W))
+        kernel = cuda_kernel(dtype) if where.type == "cuda" else cpu_kernel(dtype, shapes)
+        head_kernel = kernel.head or kernel
+        order, before = _pairs(D, c.turned, where), pages.regions()
+        with ThreadPoolExecutor(max(1, min(4, torch.get_num_threads()))) as pool:
+            embed = (
+                weights["model.embed_tokens.weight"]
+                if "model.embed_tokens.weight" in weights
+                else load.get("model.embed_tokens.weight")
+            )
+            embed = embed.to(where) if dtype != "float64" else embed.to(where, number)
+            proj = None
+            if "model.embed_tokens.proj.weight" in weights:
+                proj = kernel.pack(
+                    load.get("model.embed_tokens.proj.weight", (W, embed.shape[1])), None
+                )
+            elif embed.shape[1] != W:
+                load.get("model.embed_tokens.weight", (embed.shape[0], W))
+            last = load.norm("model.norm.weight", W, c.norms.plus)
+            norm = last / c.divide
+            matrix = (
+                embed.to(number)
+                if head_name != "lm_head.weight"
+                else load.get(head_name, (rows, W))
+            )
+            head_bias = load.bias(["lm_head.bias"], [rows])
+            head = pool.submit(lambda: head_kernel.pack(matrix * norm, head_bias))
+            waiting, layers = list[list[Any]](), list[Layer]()
+            for i in range(
+                c.layers
+            ):  # two layers at most wait unpacked: large models fill no memory twice
+                waiting.append(_layer(load, i, c, order, kernel, pool))
+                if len(waiting) > 2:
+                    layers.append(_settle(waiting.pop(0)))
+            layers += map(_settle, waiting)
+            parts = {
+                "embed": embed,
+                "embed_proj": proj,
+                "layers": layers,
+                "head": head.result(),
+                "head_tokens": tokens,
+                "norm": last,
+                "number": number,
+                "cost": sum(a * b for a, b in shapes),
+            }
+        pages.collapse(pages.without(pages.regions(), before))
+        return Transformer(c, parts, kernel)
+
+    def new_cache(self, press: Press | None = None) -> Cache:
+        """An empty cache [layers, 2, kv heads, slots, head], or with a press that asks [layers, 2 + group, ...]: with queries.
+        Raises RequestError for a press where not every layer sees all that stands before a row."""
+        if press is not None and (any(self.config.windows) or not self.config.causal):
+            raise RequestError(
+                f"cache is {press.called}: layers of this model see a window of the text, or what follows, and are read as "
+                "they are only"
+            )
+        planes = 2 + (self._heads.group if press is not None and press.asks else 0)
+        c = self.config
+        return Cache(
+            empty(
+                (self.layers, planes, c.kv_heads, min(GROWTH, self.context), c.head),
+                self._attention,
+                self._device,
+            ),
+            press=press,
+        )
+
+    @torch.inference_mode()
+    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        """Answers in order; each depends on its own query only. Many tokens are split over several passes."""
+        return (
+            bounded(self._forward, queries, self.limit)
+            if self.config.causal
+            else self._forward(queries)
+        )
+
+    def _forward(self, queries: Sequence[Query]) -> list[Answer]:
+        answers: list[Answer | None] = [None] * len(queries)
+        for run, index in passes(queries, self.layers, self.limit):
+            p, exits = pack(queries, index, run), dict[int, Tensor]()
+            for i, a in zip(index, self._answers(p, self._run(p, exits), exits), strict=True):
+                answers[i] = a
+        return [a for a in answers if a is not None]
+
+    def _turns(self, k: int, positions: Sequence[int]) -> Tensor:
+        """Factors of the k-th rotary embedding at these positions, [n, 1, turned / 2]."""
+        last, turn = max(positions), self._turn[k]
+        if last >= len(turn):
+            have, size = len(turn), max(last + 1, 2 * len(turn), min(self.context, 1024))
+            number = torch.complex128 if self._turn_number == torch.float64 else torch.complex64
+            more = self.config.ropes[k].table(have, size).to(number)
+            turn = self._turn[k] = torch.cat([turn.to(number).view(have, more.shape[1]), more]).to(
+                self._device
+            )
+        first = positions[0]
+        if positions[-1] - first == len(positions) - 1 and all(
+            p == i for i, p in enumerate(positions, first)
+        ):
+            return turn[first : last + 1, None]
+        return turn[torch.tensor(positions, device=self._device), None]
+
+    def _enter(self, p: Packed, x: Tensor) -> None:
+        """What goes into the first layer."""
+        if all(q.embed is None for q in p.queries):
+            x.copy_(self._rows([t for q in p.queries for t in q.token]))
+            return
+        for q, row in zip(p.queries, p.begins):
+            if q.token:
+                x[row : row + len(q)] = self._rows([max(t, 0) for t in q.token])
+            if q.embed is not None:
+                x[torch.tensor([row + i for i in q.given], device=self._device)] = q.embed.to(x)
+
+    def _rows(self, tokens: Sequence[int]) -> Tensor:
+        e = self._embed[torch.tensor(tokens, device=self._device)]
+        if self._embed_proj is not None:
+            e = self._embed_proj(e.to(self._number))
+        return e if self.config.embed_scale == 1.0 else e.to(self._number) * self.config.embed_scale
+
+    @torch.inference_mode()
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """What enters the first layer, [n, width]."""
+        return self._rows(tokens).to(self._number)
+
+    @property
+    def still(self) -> str:
+        """Why cached keys cannot be turned to other positions; "": they can."""
+        return still(self.config)
+
+    @torch.inference_mode()
+    def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
+        """See models/nets/turned.py. Pairs are turned in float32 at least."""
+        stood = range(first, first + kv.shape[-2])
+        shall = range(first + by, first + by + kv.shape[-2])
+
+        def tables(k: int) -> tuple[Tensor, Tensor]:
+            return self._turns(k, stood)[:, 0], self._turns(k, shall)[:, 0]
+
+        return turned(kv, by, self.config, False, tables)
+
+    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer (None: the last one), [kv heads, stop, head]. Raises RequestError where it is pressed."""
+        if cache.press is not None:
+            raise RequestError(
+                f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
+            )
+        keys, values = cache.layer(self.layers - 1 if layer is None else layer, stop)
+        return keys[
+            ..., _pairs(self.config.head, self.config.turned, keys.device).argsort()
+        ], values
+
+    def _run(self, p: Packed, exits: dict[int, Tensor]) -> Tensor:
+        """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
+        least rows. The last column is constant and makes the norm's floor. `exits` takes the answered rows at the
+        depths that are wanted."""
+        c, heads, dim, T = self.config, self._heads, self.config.turned, max(len(p), self._least)
+        full = torch.zeros(T, c.width + 1, dtype=self._number, device=self._device)
+        full[:, c.width] = self._floor
+        x, h, n = full[:, : c.width], full.new_empty(T, c.width), full.new_empty(T, 1)
+        self._enter(p, x[: len(p)])
+        qkv = full.new_empty(T, heads.all + 2 * heads.kv, heads.width, dtype=self._turn_number)
+        flat, qk = qkv.view(T, -1), qkv[:, : heads.all + heads.kv]
+        pairs = torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2)))
+        positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
+        turn = [self._turns(k, positions) for k in range(len(c.ropes))]
+        mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
+        gates, moved = self._gates(p), self._moved(p)
+        sinks = [s for i in p.layers if (s := self._layers[i].sinks) is not None]
+        attend: Attention | padded.Batch
+        if self.account is None:
+            attend = attention(p, qkv, mixed, heads, c.windows, c.causal, c.block, sinks or None)
+        else:
+            attend = padded.attention(p, qkv, mixed, heads, c.windows, sinks or None, self.account)
+        norm, divide = torch.linalg.vector_norm, torch.div
+        taps = {d for q in p.queries for d in q.want.exits}
+
+        def enter(name: str | None) -> Tensor:
+            return (
+                h.copy_(x)
+                if name is None
+                else divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)
+            )
+
+        def attended(at: int, i: int) -> Tensor:
+            """What the attention of a layer adds to the stream."""
+            layer, k = self._layers[i], c.turns[i]
+            flat.copy_(layer.qkv(enter(c.norms.attention)))
+            for gate in gates:
+                gate.add(i, "qkv", h, flat)
+            if layer.qk_norm is not None:
+                self._norm_heads(qk, layer.qk_norm)
+            if k is not None:
+                pairs.mul_(turn[k])
+            attend(at)
+            y = self._normed(layer.out(mixed), layer.attended)
+            for gate in gates:
+                gate.add(i, "out", mixed, y)
+            return y
+
+        ahead = dict[int, Tensor]()  # what attentions add that read together with an earlier one
+        for at, i in enumerate(p.layers):
+            layer = self._layers[i]
+            if p.together > 1 and 0 < at < len(p.layers) - 1 and (at - 1) % p.together == 0:
+                group = range(at, min(at + p.together, len(p.layers) - 1))
+                ahead = {
+                    p.layers[g]: attended(g, p.layers[g]).clone()
+                    for g in group
+                    if 2 * p.layers[g] not in p.without
+                }
+            if 2 * i not in p.without:
+                x.add_(ahead.pop(i) if i in ahead else attended(at, i))
+            if 2 * i + 1 not in p.without:
+                enter(c.norms.mlp)
+                down, gated = layer.down, [(gate, i) for gate in gates]
+                y = (
+                    self._mix(layer, h, len(p), i, moved)
+                    if down is None
+                    else self._mlp(layer.gate_up, down, h, gated)
+                )
+                x.add_(self._normed(y, layer.mlped))
+            if i + 1 in taps:
+                exits[i + 1] = x[torch.tensor(p.rows, dtype=torch.long, device=self._device)]
+        return full
+
+    def _mlp(
+        self, gate_up: Linear, down: Linear, h: Tensor, gates: Sequence[tuple[Gate, int]] = ()
+    ) -> Tensor:
+        both = gate_up(h)
+        for adapted, i in gates:
+            adapted.add(i, "gate_up", h, both)
+        gate, up = both.chunk(2, -1)
+        inner = (
+            _clamped(gate, up, *self.config.clamp)
+            if self._act is None
+            else self._act(gate).mul_(up)
+        )
+        y = down(inner)
+        for adapted, i in gates:
+            adapted.add(i, "down", inner, y)
+        return y
+
+    def _gates(self, p: Packed) -> list[Gate]:
+        """Which rows of a pass run under which adapters."""
+        rows = dict[Adapter, list[int]]()
+        for q, begin in zip(p.queries, p.begins):
+            if q.gated:
+                rows.setdefault(q.adapter, []).extend(begin + i for i in q.gated)
+        return [
+            Gate(self._adapted(a), torch.tensor(numbers, device=self._device))
+            for a, numbers in rows.items()
+        ]
+
+    def _adapted(self, adapter: Adapter) -> Adapter:
+        """An adapter whose matrices fit the packed ones: it reads rows of length 1, and queries and keys stand in pairs."""
+        if adapter not in self._adapters:
+            c = self.config
+            if (
+                c.experts is not None
+                or c.residual != 1.0
+                or c.norms.attention is None
+                or c.norms.mlp is None
+                or any(
+                    x is not None
+                    for layer in self._layers
+                    for x in (layer.qk_norm, layer.attended, layer.mlped)
+                )
+            ):
+                raise FileError(
+                    "this network is no plain Llama: rows with an adapter are known for that skeleton only"
+                )
+            adapter.require(
+                c.layers, c.width, (c.heads + 2 * c.kv_heads) * c.head, c.heads * c.head, c.inner
+            )
+            order, turned = _pairs(c.head, c.turned, self._device), c.heads + c.kv_heads
+            scale = torch.ones(turned + c.kv_heads, 1, 1, dtype=self._number, device=self._device)
+            scale[: c.heads] = c.scale
+
+            def packed(place: str, into_RI: Tensor, out_OR: Tensor) -> tuple[Tensor, Tensor]:
+                into, out = (
+                    into_RI.to(self._device, self._number),
+                    out_OR.to(self._device, self._number),
+                )
+                if place in ("qkv", "gate_up"):
+                    into = into * c.width**0.5
+                if place == "qkv":
+                    heads = out.view(-1, c.head, out.shape[1])
+                    out = (torch.cat([heads[:turned][:, order], heads[turned:]]) * scale).flatten(
+                        0, 1
+                    )
+                return into, out
+
+            self._adapters[adapter] = adapter.mapped(packed)
+        return self._adapters[adapter]
+
+    def _moved(self, p: Packed) -> tuple[Tensor, Tensor] | None:
+        """Which rows of a pass have their router moved, [n], and by how much [n, layers, experts] (Want.routing)."""
+        rows, by = list[int](), list[Any]()
+        for q, begin in zip(p.queries, p.begins):
+            if q.want.routing is not None:
+                rows += [begin + r for r in q.rows]
+                by += [q.want.routing] * len(q.rows)
+        if not rows:
+            return None
+        return (
+            torch.tensor(rows, device=self._device),
+            torch.tensor(by, dtype=self._number, device=self._device),
+        )
+
+    def _mix(
+        self, layer: Layer, h: Tensor, rows: int, i: int, moved: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        """What the experts of these rows add, [T, width]; of the others nothing. A row's results are summed in the order of the
+        experts, whoever else goes through them. i: the layer's index; moved: rows whose router is moved."""
+        experts, out = self.config.experts, torch.zeros_like(h)
+        assert experts is not None
+        score_RE = layer.gate_up(h)[:rows].to(self._number)
+        if moved is not None:
+            row_N, by_NLE = moved
+            spread_N1 = score_RE[row_N].std(-1, correction=0, keepdim=True)
+            score_RE = score_RE.index_add(0, row_N, by_NLE[:, i] * spread_N1)
+        chance, chosen = torch.softmax(score_RE, -1).topk(experts.used, -1)
+        if experts.share_used:
+            chance = chance / chance.sum(-1, keepdim=True)
+        for e in chosen.unique().tolist():
+            row, nth = (chosen == e).nonzero(as_tuple=True)
+            gate_up, down = layer.experts[e]
+            out.index_add_(
+                0, row, self._mlp(gate_up, down, h[row]).to(out.dtype) * chance[row, nth, None]
+            )
+        return out
+
+    def _norm_heads(self, qk: Tensor, weight: Tensor) -> None:
+        """In place, of queries and keys [T, heads + kv heads, head]: each head, or all queries and all keys."""
+        c = self.config
+        parts = qk.split([c.heads, c.kv_heads], 1) if c.wide_norms else [qk]
+        dim = (-2, -1) if c.wide_norms else -1
+        for part in parts:
+            count = part[0].numel() if c.wide_norms else c.head
+            size = torch.linalg.vector_norm(part, dim=dim, keepdim=True)
+            part.div_(torch.hypot(size, torch.full_like(size, (count * c.eps) ** 0.5)))
+        qk.mul_(weight)
+
+    def _normed(self, y: Tensor, weight: Tensor | None) -> Tensor:
+        """What a layer adds, through its norm where there is one."""
+        if weight is None:
+            return y
+        y = y.to(self._number)
+        size = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+        return y.div_(torch.hypot(size, torch.full_like(size, self._floor))).mul_(weight)
+
+    def _answers(self, p: Packed, full: Tensor, exits: Mapping[int, Tensor]) -> list[Answer]:
+        """Head and hidden states for the rows asked for, and for none besides."""
+        asked = [len(q.rows) for q in p.queries]
+        laws = [
+            n if max(q.want.law, q.want.base) > Reads.NOTHING else 0
+            for q, n in zip(p.queries, asked)
+        ]
+        if not any(asked):
+            return [Answer(None) for _ in asked]
+        full = (
+            full[: len(p)]
+            if len(p.rows) == len(p)
+            else full[torch.tensor(p.rows, dtype=torch.long, device=self._device)]
+        )
+        logits: Sequence[Tensor | None] = [None] * len(asked)
+        if any(laws):
+            states = full
+            if laws != asked:
+                states = torch.cat([t for t, n in zip(full.split(asked), laws) if n])
+            w = self._logits(states)
+            pieces = iter(w.split([n for n in laws if n]))
+            logits = [next(pieces) if n else None for n in laws]
+        hidden = full[:, :-1].split(asked)
+        ends = [sum(asked[: k + 1]) for k in range(len(asked))]
+        return [
+            Answer(
+                w,
+                h.clone() if q.want.hidden else None,
+                exits={d: t[end - n : end] for d, t in exits.items() if d in q.want.exits} or None,
+            )
+            for q, w, h, n, end in zip(p.queries, logits, hidden, asked, ends)
+        ]
+
+    def _logits(self, full: Tensor) -> Tensor:
+        w = self._head(full[:, :-1] / torch.linalg.vector_norm(full, dim=-1, keepdim=True)).to(
+            self._number
+        )
+        if (cap := self.config.final_cap) is not None:
+            w = w.div_(cap).tanh_().mul_(cap)
+        if self._head_tokens is not None:
+            w = w.new_full((len(w), self.size), float("-inf")).index_copy_(1, self._head_tokens, w)
+        return w
+
+    @torch.inference_mode()
+    def head(self, hidden_RH: Tensor) -> Tensor:
+        """Logits of hidden states at any depth, through the final norm."""
+        h = hidden_RH.to(self._device, self._number)
+        return self._logits(torch.cat([h, h.new_full((len(h), 1), self._floor)], 1))
+
+    @torch.inference_mode()
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        """States behind the final norm, [n, width]."""
+        h = hidden_RH.to(self._device, self._number)
+        full = torch.cat([h, h.new_full((len(h), 1), self._floor)], 1)
+        return h / torch.linalg.vector_norm(full, dim=-1, keepdim=True) * self._norm_W
+
+
+def _settle(parts: Sequence[Any]) -> Layer:
+    return Layer(*(f.result() if isinstance(f, Future) else f for f in parts))
+
+
+def _pairs(head: int, dim: int, device: torch.device) -> Tensor:
+    """The order of a head's dimensions that puts rotated partners side by side."""
+    half = dim // 2
+    rotated = torch.stack([torch.arange(half), torch.arange(half, dim)], 1).flatten()
+    return torch.cat([rotated, torch.arange(dim, head)]).to(device)
+
+
+def _mlp_shapes(c: Config, i: int) -> list[tuple[int, int]]:
+    """Of the matrices of a layer's MLP that a row goes through."""
+    if not c.sparse(i):
+        return [(2 * c.inner, c.width), (c.width, c.inner)]
+    assert c.experts is not None
+    return [(2 * c.experts.inner, c.width), (c.width, c.experts.inner)] * c.experts.used
+
+
+def _layer(
+    load: _Loader, i: int, c: Config, order: Tensor, kernel: Kernel, pool: ThreadPoolExecutor
+) -> list[Any]:
+    """Futures of one layer's parts, in the order of `Layer`."""
+    W, H, KV, D, name = c.width, c.heads, c.kv_heads, c.head, f"model.layers.{i}."
+    a, m = name + "self_attn.", name + "mlp."
+
+    def norm(which: str | None) -> Tensor | None:
+        return None if which is None else load.norm(f"{name}{which}.weight", W, c.norms.plus)
+
+    def normed(weight: Tensor, by: Tensor | None) -> Tensor:
+        """In place: the weight is a copy."""
+        return weight if by is None else weight.mul_(by)
+
+    def added(weight: Tensor, after: str | None) -> Tensor:
+        """What a layer adds is scaled in its last matrix, unless a norm follows."""
+        return weight if c.residual == 1.0 or after is not None else weight * c.residual
+
+    n1, n2 = norm(c.norms.attention), norm(c.norms.mlp)
+    sinks = load.get(a + "sinks", (H,)) if c.sinks else None
+    attended, mlped = norm(c.norms.attended), norm(c.norms.mlped)
+    sizes = [H * D, KV * D, KV * D]
+    q, k, v = (load.get(a + f"{x}_proj.weight", (s, W)) for x, s in zip("qkv", sizes))
+    bias = load.bias([a + f"{x}_proj.bias" for x in "qkv"], sizes)
+    out = load.get(a + "o_proj.weight", (W, H * D))
+    qk_norm, scale = None, c.scale  # the scale of attention rides in q
+    if load.has(a + "q_norm.weight"):
+        counts = (H, KV) if c.wide_norms else (1, 1)
+        qn, kn = (
+            load.norm(a + f"{x}_norm.weight", n * D, c.norms.plus).view(n, D)[:, order]
+            for x, n in zip("qk", counts)
+        )
+        qk_norm, scale = torch.cat([(qn * scale).expand(H, D), kn.expand(KV, D)]), 1.0
+
+    def heads(t: Tensor, n: int) -> Tensor:
+        return t.view(n, D, -1)[:, order].reshape(n * D, -1)
+
+    def qkv() -> Linear:
+        weight = normed(torch.cat([heads(q, H) * scale, heads(k, KV), v]), n1)
+        b = bias
+        if b is not None:
+            bq, bk, bv = b.split(sizes)
+            b = torch.cat([heads(bq, H)[:, 0] * scale, heads(bk, KV)[:, 0], bv])
+        return kernel.pack(weight, b)
+
+    def bias_of(which: str, after: str | None) -> Tensor | None:
+        b = load.bias([which], [W])
+        return None if b is None else added(b, after)
+
+    def mlp(m: str, inner: int) -> tuple[Future[Linear], Future[Linear]]:
+        gate, up, down = (
+            load.get(f"{m}{x}_proj.weight", s)
+            for x, s in (("gate", (inner, W)), ("up", (inner, W)), ("down", (W, inner)))
+        )
+        b_down = bias_of(m + "down_proj.bias", c.norms.mlped)
+        b_mlp = load.bias([m + "gate_proj.bias", m + "up_proj.bias"], [inner, inner])
+        return (
+            pool.submit(lambda: kernel.pack(normed(torch.cat([gate, up]), n2), b_mlp)),
+            pool.submit(lambda: kernel.pack(added(down, c.norms.mlped), b_down)),
+        )
+
+    b_out = bias_of(a + "o_proj.bias", c.norms.attended)
+    attention = [
+        pool.submit(qkv),
+        pool.submit(lambda: kernel.pack(added(out, c.norms.attended), b_out)),
+    ]
+    if not c.sparse(i):
+        return [*attention, *mlp(m, c.inner), (), qk_norm, attended, mlped, sinks]
+    assert c.experts is not None
+    router = normed(load.get(m + "gate.weight", (c.experts.count, W)).clone(), n2)
+    b_router = load.bias([m + "gate.bias"], [c.experts.count])
+    exact = kernel.head or kernel  # a choice bears little rounding
+    parts = [mlp(f"{m}experts.{e}.", c.experts.inner) for e in range(c.experts.count)]
+    experts = [(gate_up.result(), down.result()) for gate_up, down in parts]
+    return [
+        *attention,
+        exact.pack(router, b_router),
+        None,
+        experts,
+        qk_norm,
+        attended,
+        mlped,
+        sinks,
+    ]

@@ -1,0 +1,70 @@
+"""Keys at other positions: what rotary embedding did to an entry is undone there and done anew here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from polydec.models.formats.architectures import Config
+
+
+class Turns(Protocol):
+    """A network whose cached keys can be turned to other positions."""
+
+    @property
+    def still(self) -> str:
+        """Why they cannot, as the end of a sentence; "": they can."""
+        ...
+
+    def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
+        """Entries [layers, 2, kv heads, n, head] of the positions from `first` on, as they are `by` positions further on: a
+        copy. Values stay."""
+        ...
+
+
+def still(config: Config) -> str:
+    """Why the keys of such a network cannot be turned to other positions; "": they can."""
+    if not config.causal:
+        return "this model's tokens see what follows them"
+    if not config.ropes:
+        return "this model has no rotary position embedding"
+    kinds = sorted({rope.kind for rope in config.ropes if not rope.adds})
+    if kinds:
+        return f"rope_type {kinds[0]!r} turns by other steps at other positions"
+    return ""
+
+
+def why_still(network: Any) -> str:
+    """Why a network's keys cannot be turned to other positions; "": they can."""
+    return getattr(
+        network, "still", "what runs this model (transformers) does not show its cached keys"
+    )
+
+
+def turned(
+    kv: Tensor,
+    by: int,
+    config: Config,
+    apart: bool,
+    tables: Callable[[int], tuple[Tensor, Tensor]],
+) -> Tensor:
+    """See Turns.turned. apart: the halves of a pair stand turned / 2 apart, else side by side; tables: the factors of the k-th
+    rotary embedding where the entries stood and where they shall stand, each [n, turned / 2], complex."""
+    out = kv.clone()
+    for k in {k for k in config.turns if k is not None} if by else ():
+        layers = [i for i, other in enumerate(config.turns) if other == k]
+        before, behind = tables(k)
+        step = behind * before.conj() / before.abs().square()
+        keys = out[layers, 0, ..., : config.turned].to(step.real.dtype)
+        x, y = _halves(keys, apart)
+        pair = (x * step.real - y * step.imag, x * step.imag + y * step.real)
+        both = torch.cat(pair, -1) if apart else torch.stack(pair, -1).flatten(-2)
+        out[layers, 0, ..., : config.turned] = both.to(out.dtype)
+    return out
+
+
+def _halves(keys: Tensor, apart: bool) -> Sequence[Tensor]:
+    return keys.chunk(2, -1) if apart else keys.unflatten(-1, (-1, 2)).unbind(-1)

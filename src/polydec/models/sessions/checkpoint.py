@@ -1,0 +1,273 @@
+"""From the files of a checkpoint to a loaded model: its network, its law, its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+
+from polydec.base.errors import FileError, PolydecError, RequestError
+from polydec.base.options import check
+from polydec.core.types import Vocab
+from polydec.models import native as cpu
+from polydec.models.formats import edge, seq2seq, word_config
+from polydec.models.formats.adapters import Adapted
+from polydec.models.formats.architectures import FAMILIES
+from polydec.models.nets.seq2seq import build as build_seq2seq
+from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.words import WordNetwork
+from polydec.models.sessions import denoiser, inserter
+from polydec.models.sessions.denoiser import Masked
+from polydec.models.sessions.inserter import Insertion
+from polydec.models.sessions.lm import LM
+from polydec.models.sessions.options import CacheDtype, Compute, Dtype, Quantize, Threads
+from polydec.models.sessions.sourced import Sourced
+from polydec.models.sessions.sources import Source, open_source
+from polydec.models.text.tokenizer import Text
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded model. lm: its law, an LM, a Masked, an Insertion or a Sourced; generation: the content of
+    generation_config.json; dtype and kernel: what it computes with; path: where its files lie; why: what keeps the native step
+    from serving it, "" where it does; unit: what its law writes at a time, "token" or "byte"."""
+
+    name: str
+    lm: Any
+    text: Text
+    generation: dict[str, Any]
+    dtype: str
+    kernel: str
+    path: str
+    why: str = ""
+    unit: str = "token"
+
+
+class Deferred:
+    """A checkpoint that is loaded when somebody first asks for more than its name."""
+
+    def __init__(self, name: str, make: Callable[[], Checkpoint]) -> None:
+        self.name, self._make, self._made, self._lock = name, make, list[Checkpoint](), Lock()
+        self._then = list[Callable[[Checkpoint], None]]()
+
+    @property
+    def loaded(self) -> bool:
+        return bool(self._made)
+
+    @property
+    def whole(self) -> Checkpoint:
+        with self._lock:
+            if not self._made:
+                made = self._make()
+                for act in self._then:
+                    act(made)
+                self._made.append(made)
+            return self._made[0]
+
+    def when_loaded(self, act: Callable[[Checkpoint], None]) -> None:
+        """Do this with the checkpoint as soon as it is loaded: now where it is."""
+        with self._lock:
+            self._then.append(act)
+            for made in self._made:
+                act(made)
+
+    @property
+    def lm(self) -> Any:
+        return self.whole.lm
+
+    @property
+    def text(self) -> Text:
+        return self.whole.text
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        return self.whole.generation
+
+    @property
+    def dtype(self) -> str:
+        return self.whole.dtype
+
+    @property
+    def kernel(self) -> str:
+        return self.whole.kernel
+
+    @property
+    def path(self) -> str:
+        return self.whole.path
+
+    @property
+    def why(self) -> str:
+        return self.whole.why
+
+
+def whole(point: Checkpoint | Deferred) -> Checkpoint:
+    """A checkpoint, loaded now where it was not yet."""
+    return point.whole if isinstance(point, Deferred) else point
+
+
+def load(
+    name: str | PathLike[str],
+    *,
+    dtype: str = "auto",
+    device: str = "cpu",
+    threads: int | None = None,
+    quantize: str | None = None,
+    compute: str | None = None,
+    cache_dtype: str | None = None,
+    opened: dict[Path, Source] | None = None,
+) -> Checkpoint:
+    """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `DTYPES`; device: "cpu" or "cuda"; threads: on
+    the CPU, at least 1 (default: all cores); quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the
+    native step only, and what is computed is then approximate; compute: what the native step multiplies quantised matrices
+    in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set);
+    cache_dtype: how the native step keeps keys and values, "float32", or approximately "float16" or "int8"
+    (default: POLYDEC_CACHE_DTYPE, else float32); opened: the files that are open already, as `open_source` has them.
+    Raises RequestError where the model cannot be had or read."""
+    check("dtype", dtype, Dtype)
+    check("quantize", quantize, Quantize)
+    check("compute", compute, Compute)
+    check("cache_dtype", cache_dtype, CacheDtype)
+    threads = check("threads", threads, Threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    name = edge.path_text(name, "model")
+    source = open_source(name, opened)
+    with edge.reading(f"{name} cannot be loaded"):
+        if denoiser.is_masked(source.config):
+            source = replace(
+                source,
+                **dict(zip(("config", "weights"), denoiser.read(source.config, source.weights))),
+            )
+        network, why = _network(source, dtype, device, threads, quantize, compute, cache_dtype)
+    source.text.rows = network.size
+    if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
+        raise RequestError(
+            edge.sentence(
+                f"{name}: eos_token_id is {bad[0]}, but ids lie in 0 to {network.size - 1}"
+            )
+        )
+    kernel = network.kernel + (
+        f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else ""
+    )
+    with edge.reading(f"{name} cannot be loaded"):
+        vocab = Vocab(
+            denoiser.written(source.config, network.size),
+            source.text.eos,
+            source.fingerprint,
+            source.text if source.fingerprint else None,
+        )
+        lm = _model(network, vocab, source)
+    return Checkpoint(
+        name, lm, source.text, source.generation, network.dtype, kernel, source.path, why
+    )
+
+
+def load_draft(
+    name: str | PathLike[str],
+    *,
+    dtype: str = "auto",
+    device: str = "cpu",
+    threads: int | None = None,
+    opened: dict[Path, Source] | None = None,
+) -> Checkpoint:
+    """A model whose guesses somebody checks, by the same names as `load`. Where the native step serves it and its file holds
+    floats, its matrices are stored in 8 bits: a pass then reads half as much, and what is checked need not be exact."""
+    if device == "cpu" and dtype in ("auto", "native"):
+        try:
+            return load(name, dtype=dtype, threads=threads, quantize="q8_0", opened=opened)
+        except PolydecError:  # blocks of a file stay as they are; torch does not quantise
+            pass
+    return load(name, dtype=dtype, device=device, threads=threads, opened=opened)
+
+
+def _model(network: Any, vocab: Vocab, source: Source) -> LM | Masked | Insertion | Sourced:
+    """What the network is, by a config that `denoiser.read` has made ours."""
+    config = source.config
+    if seq2seq.is_seq2seq(config):
+        return Sourced(network.encoder, network, vocab, network.config.start)
+    if inserter.is_inserter(config):
+        return Insertion(network, vocab, inserter.mark_of(config))
+    if denoiser.is_masked(config):
+        return Masked(
+            network,
+            vocab,
+            config["polydec_mask"],
+            shifted=config.get("polydec_shifted", False),
+            block=config.get("polydec_block") or 0,
+            boundary=config.get("polydec_boundary"),
+            marks=network.size - vocab.size,
+        )
+    return LM(network, vocab)
+
+
+def _network(
+    source: Source,
+    dtype: str,
+    device: str,
+    threads: int | None,
+    quantize: str | None,
+    compute: str | None,
+    cache_dtype: str | None,
+) -> tuple[Any, str]:
+    """The network that serves these files, and why the native step does not."""
+    llama, native, why = source.config["model_type"] in FAMILIES, None, ""
+    if dtype in ("auto", "native"):
+        if device != "cpu":
+            why = f"device is {device!r} and the native step runs on 'cpu' only"
+        elif not llama:
+            why = f"model_type {source.config['model_type']!r} is of none of the families that it knows"
+        else:
+            native, why = cpu.attempt(
+                source.config, source.weights, threads, quantize, compute, cache_dtype
+            )
+        if native is None and (dtype == "native" or quantize or compute or cache_dtype):
+            wishes = {"quantize": quantize, "compute": compute, "cache_dtype": cache_dtype}
+            asked = next(
+                (f"{name} is {x!r}" for name, x in wishes.items() if x), "dtype is 'native'"
+            )
+            raise RequestError(
+                f"{asked}: the native step cannot serve it ({why}); 'auto' runs it by torch"
+            )
+    else:
+        why = f"dtype is {dtype!r}"
+    if quantize and native is None:
+        raise RequestError(
+            f"quantize is {quantize!r} and dtype is {dtype!r}: only the native step quantises (dtype 'auto')"
+        )
+    for field, value in (("compute", compute), ("cache_dtype", cache_dtype)):
+        if value and native is None:
+            raise RequestError(
+                f"{field} is {value!r} and dtype is {dtype!r}: only the native step has a choice (dtype 'auto')"
+            )
+    if native is not None:
+        return native, ""
+    kind = "auto" if dtype == "torch" else dtype
+    if seq2seq.is_seq2seq(source.config):
+        config = seq2seq.read(source.config, source.generation)
+        return build_seq2seq(config, source.weights, dtype=kind, device=device), why
+    if source.config.get("model_type") == word_config.MODEL_TYPE:
+        return _words(source, dtype, device), why
+    if llama:
+        return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
+    if isinstance(source.weights, Adapted):
+        raise FileError(
+            f"{source.path} is an adapter of a {source.config['model_type']}, which transformers runs here: merge both with "
+            "PEFT, and name the result"
+        )
+    from polydec.models.nets import hf  # transformers takes seconds to import
+
+    return hf.load(source.path, weights=source.weights, dtype=kind, device=device), why
+
+
+def _words(source: Source, dtype: str, device: str) -> WordNetwork:
+    """A model whose backbone reads words. Raises RequestError where it is to compute with anything else than float32 here."""
+    if dtype not in ("auto", "torch", "float32") or device != "cpu":
+        raise RequestError(
+            f"dtype is {dtype!r} and device {device!r}: a word-pooled model computes in float32 on 'cpu'"
+        )
+    return WordNetwork(word_config.read(source.config), source.weights)

@@ -1,0 +1,106 @@
+"""What a network cannot answer is refused before any pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Draft, Want
+from polydec.models.nets.query import Network
+
+
+def adapts(network: Network) -> bool:
+    """Whether rows of a pass can run with an adapter (models/nets/gated.py) beside rows without."""
+    return getattr(network, "adapts", False)
+
+
+def routes(network: Network) -> tuple[int, int] | None:
+    """Of a network whose router can be moved (Want.routing) how many layers and experts it has; None: it has no router, or none
+    that can be moved."""
+    return getattr(network, "routes", None)
+
+
+def require_answerable(network: Network, want: Want) -> None:
+    """Raise RequestError where a wish reads what this network does not show."""
+    if want.exits and not network.partial:
+        raise RequestError(
+            f"exits is {want.exits}: the adapter of this model runs the whole network only"
+        )
+    if bad := [d for d in want.exits if not 1 <= d <= network.layers]:
+        raise RequestError(f"exits has {bad[0]}: depths must lie in 1 to {network.layers}")
+
+
+def require_readable(network: Network, draft: Draft, want: Want) -> None:
+    """Raise RequestError where this network cannot score a draft, or not with what is wanted of it."""
+    require_answerable(network, want)
+    if want.routing is not None:
+        raise RequestError("routing can be wanted of all layers of a model, and of no part of them")
+    if draft.state is None:
+        return
+    if draft.adapter is not None and not adapts(network):
+        raise RequestError(
+            f"adapter is {type(draft.adapter).__name__}: no row of this network runs with matrices of its own"
+        )
+    carries = {i: s for i, s in enumerate(draft.state) if s is not None}
+    if len(draft.state) != len(draft) or any(
+        draft.probe is None or not draft.probe[i] for i in carries
+    ):
+        raise RequestError(
+            "state must have one entry a node, None but for probes: what carries a state is never committed"
+        )
+    climbs = network.partial and network.tree
+    enter, top = draft.enter or (0,) * len(draft), network.layers - 1 if climbs else 0
+    if wrong := [d for d in enter if not 0 <= d <= top]:
+        raise RequestError(f"enter is {wrong[0]}: it must lie in 0 to {top}")
+    if len(enter) != len(draft) or any(d for i, d in enumerate(enter) if i not in carries):
+        raise RequestError(f"enter is {enter}: it must have one entry a node, 0 but for states")
+    if list(enter) != sorted(enter):
+        raise RequestError(
+            f"enter is {enter}: nodes that enter above the first layer must stand behind all others"
+        )
+    width = network.embed(draft.token[:1]).shape[1] if carries else 0
+    for i, state_H in carries.items():
+        if state_H.shape != (width,):
+            raise RequestError(f"state {i} has shape {tuple(state_H.shape)}: it must be ({width},)")
+
+
+def require_routing(network: Network, draft: Draft, want: Want) -> None:
+    """Raise RequestError where this network has no router of that shape, or a draft brings states of its own."""
+    require_answerable(network, want)
+    have, moved = routes(network), want.routing
+    if have is None or moved is None:
+        raise RequestError(
+            "routing is wanted: this model has no router of experts that can be moved"
+        )
+    if len(moved) != have[0] or any(len(layer) != have[1] for layer in moved):
+        raise RequestError(
+            f"routing has {len(moved)} layers of {len(moved[0]) if moved else 0} experts: this model has "
+            f"{have[0]} of {have[1]}"
+        )
+    if draft.state is not None or want.hidden or want.exits:
+        raise RequestError("routing is wanted: such a pass gives laws of tokens alone, no states")
+
+
+def require_layers(
+    network: Network, layers: Sequence[int], without: frozenset[int], together: int
+) -> None:
+    """Raise RequestError where this network cannot run these layers alone: see Session.part."""
+    if not (network.partial and network.tree and network.layers):
+        raise RequestError(
+            "layers cannot run alone in this model: its adapter runs the whole network only"
+        )
+    run, last = list(layers), network.layers - 1
+    if not run or run != sorted(set(run)) or run[0] < 0 or run[-1] > last:
+        raise RequestError(f"layers is {layers}: they must be ascending and lie in 0 to {last}")
+    if not {half // 2 for half in without} <= set(run) or any(h ^ 1 in without for h in without):
+        raise RequestError(
+            f"without is {sorted(without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i that "
+            "run, not both of one"
+        )
+    if together < 1:
+        raise RequestError(f"together is {together}: it must be at least 1")
+    if together > 1 and not getattr(network, "grouped", False):
+        raise RequestError(
+            "layers of this model cannot read together (the compiled step runs one after another): load them "
+            "on the torch path (--dtype torch)"
+        )

@@ -1,0 +1,349 @@
+"""A masked-diffusion language model: the lean transformer, bidirectional, over a canvas with gaps.
+
+Checkpoints: ours (`polydec_causal: false`, `polydec_mask`, `polydec_shifted`, `polydec_block`), LLaDA's (LLaDA-MoE's, too),
+Dream's, SDAR's and Fast-dLLM v2's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.effects import Forward
+from polydec.core.law import NEG_INF
+from polydec.core.types import Reads, Vocab, Want
+from polydec.models.formats import edge, fields
+from polydec.models.nets.cache import nbytes
+from polydec.models.nets.query import Answer, Network, Query
+from polydec.models.nets.scores import finite
+
+_ROWS = Want()
+_STATES = Want(law=Reads.NOTHING, hidden=True)
+
+
+class Masked:
+    """A Denoiser over a bidirectional network. mask: the id that stands for a gap, never written; shifted: the law of a
+    position is read one position before it, as in models that began as autoregressive ones (Dream); block: of a block-causal
+    network, whose positions see all of their own block and of those before it (0: everything); boundary: see `Denoiser`. marks:
+    so many ids behind the vocabulary are the network's own, which no law writes."""
+
+    family: ClassVar[str] = "diffusion"
+    layers = 0  # none can run alone
+    live: Sequence[Any] = ()  # boards cannot be put on hold
+
+    def __init__(
+        self,
+        network: Network,
+        vocab: Vocab,
+        mask: int,
+        *,
+        shifted: bool = False,
+        block: int = 0,
+        boundary: int | None = None,
+        marks: int = 0,
+    ) -> None:
+        rows = vocab.size + marks
+        for name, mark in (("mask", mask), ("boundary", mask if boundary is None else boundary)):
+            if not 0 <= mark < rows:
+                raise RequestError(f"the {name} token is {mark}: it must lie in 0 to {rows - 1}")
+        self.network, self.vocab, self.mask, self.shifted, self.block, self.boundary = (
+            network,
+            vocab,
+            mask,
+            shifted,
+            block,
+            boundary,
+        )
+        self._boards = WeakSet[MaskedBoard]()
+
+    @property
+    def context(self) -> int:
+        """Positions of the longest canvas."""
+        return self.network.context
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the caches of open boards."""
+        return nbytes(b.cache for b in self._boards if b.cache is not None)
+
+    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+        """What enters the first layer for each token, and for gaps."""
+        return self.network.embed([self.mask if x is None else x for x in canvas]).float().cpu()
+
+    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """Log-weights where these are the states behind the last layer."""
+        return self.unmasked(self.network.head(state_RH))
+
+    def unmasked(self, logits_RV: Tensor) -> Tensor:
+        """Float64, of the vocabulary alone, without the mask. Raises RequestError where a number is not finite."""
+        logw_RV = logits_RV[:, : self.vocab.size].double().cpu()
+        logw_RV[:, self.mask : self.mask + 1] = NEG_INF
+        finite(logw_RV.max(-1).values.tolist())
+        return logw_RV
+
+    def open(self, length: int, prompt: int = 0) -> MaskedBoard:
+        """Raises RequestError where the canvas is longer than the model's context."""
+        if length > self.network.context:
+            raise RequestError(
+                f"the canvas has {length} positions: the model's context holds {self.network.context}"
+            )
+        board = MaskedBoard(self)
+        self.watch(board)
+        return board
+
+    def watch(self, board: MaskedBoard) -> None:
+        """Count the bytes of this board's cache, too, as long as it lives."""
+        self._boards.add(board)
+
+
+class MaskedBoard:
+    """The cache holds a slot for each position that was fed; a pass writes those that it feeds. Twins share entries until
+    one of them writes there."""
+
+    def __init__(self, model: Masked) -> None:
+        self._model = model
+        self.cache: Any = None
+
+    async def score(
+        self, canvas: Sequence[int | None], rows: Sequence[int], feed: Sequence[int]
+    ) -> Tensor:
+        model, back = self._model, int(self._model.shifted)
+        self._stage(len(canvas), feed)
+        # under a shifted head the positions that speak of the rows are computed anew, too
+        fed = sorted({*feed, *(r - 1 for r in rows)}) if back else feed
+        self.cache.claim(fed[0])  # it may be read by a twin
+        tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
+        index = {p: i for i, p in enumerate(fed)}
+        at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
+        query = Query(self.cache, fed[0], tokens, [index[r - back] for r in rows], _ROWS, at=at)
+        answer: Answer = await Forward(model.network, query, len(tokens))
+        assert answer.logits_RV is not None
+        return model.unmasked(answer.logits_RV)
+
+    async def read(self, canvas: Sequence[int | None], feed: Sequence[int]) -> Tensor:
+        """Under a shifted head a position's state is that of the one before it (the first has its own)."""
+        model = self._model
+        self._stage(len(canvas), feed)
+        fed = sorted({*feed, *(p - 1 for p in feed if p)}) if model.shifted else feed
+        self.cache.claim(fed[0])
+        tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
+        index = {p: i for i, p in enumerate(fed)}
+        at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
+        query = Query(self.cache, fed[0], tokens, range(len(fed)), _STATES, at=at)
+        answer: Answer = await Forward(model.network, query, len(tokens))
+        assert answer.hidden_RH is not None
+        back = int(model.shifted)
+        return answer.hidden_RH[[index[max(p - back, 0)] for p in feed]].float().cpu()
+
+    def _stage(self, length: int, feed: Sequence[int]) -> None:
+        """Slots for all that is fed; those of positions that the canvas has no more are given up."""
+        if self.cache is None:
+            self.cache = self._model.network.new_cache()
+        fed = self.cache.length
+        if length < fed:
+            self.cache.truncate(length)
+        new = range(fed, length if not self._model.block else feed[-1] + 1)
+        if not set(new) <= set(feed):
+            raise RequestError(
+                f"feed is {feed[0]} to {feed[-1] + 1}: the first pass feeds all {len(new)} positions that no pass "
+                "fed before"
+            )
+        if new:
+            self.cache.stage(range(-1, len(new) - 1))
+            self.cache.commit(range(len(new)))
+
+    def fork(self) -> MaskedBoard:
+        twin = MaskedBoard(self._model)
+        twin.cache = None if self.cache is None else self.cache.fork()
+        self._model.watch(twin)
+        return twin
+
+    def close(self) -> None:
+        self.cache = None
+
+
+def is_masked(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a masked-diffusion model."""
+    return config.get("model_type") in _LAYOUTS or config.get("polydec_mask") is not None
+
+
+def written(config: Mapping[str, Any], rows: int) -> int:
+    """How many ids a model with so many rows may write: all, or of a masked-diffusion one those before its own marks
+    (`polydec_written`). Raises RequestError where there are not so many."""
+    count = config.get("polydec_written") if is_masked(config) else None
+    if count is not None and count > rows:
+        raise RequestError(f"polydec_written is {count}: the model has {rows} rows")
+    return rows if count is None else count
+
+
+def read(
+    config: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """The same model as ours has them: config and weights under the names of the Llama skeleton, with `polydec_causal`,
+    `polydec_mask` and `polydec_shifted`. Raises RequestError for a layout that the skeleton cannot run."""
+    layout = _LAYOUTS.get(config.get("model_type", ""))
+    config, weights = (dict(config), weights) if layout is None else layout(config, weights)
+    edge.check(fields.MaskedFields, config, "config")
+    return {**config, "polydec_causal": False}, weights
+
+
+def _dream(
+    c: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Dream's: Qwen2's names, shifted logits."""
+    return {
+        **c,
+        "model_type": "qwen2",
+        "use_sliding_window": False,
+        "polydec_mask": c.get("mask_token_id"),
+        "polydec_shifted": True,
+    }, weights
+
+
+def _sdar(
+    c: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """SDAR's: Qwen3's names, block-causal."""
+    return {
+        **c,
+        "model_type": "qwen3",
+        "use_sliding_window": False,
+        "polydec_mask": c.get("mask_token_id", 151669),
+        "polydec_block": c.get("block_size", 4),
+    }, weights
+
+
+def _fast_dllm(
+    c: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Fast-dLLM v2's: Qwen2's names, block-causal, shifted logits."""
+    return {
+        **c,
+        "model_type": "qwen2",
+        "use_sliding_window": False,
+        "polydec_mask": c.get("mask_token_id", 151665),
+        "polydec_shifted": True,
+        "polydec_block": c.get("bd_size", 32),
+    }, weights
+
+
+def _llada(
+    c: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """LLaDA's: OLMo's names for a Llama block; of experts, Qwen3's."""
+    if c.get("num_experts"):
+        return _llada_moe(c), weights
+    edge.check(fields.LLaDAFields, c, "config")
+    for name, legal in (
+        ("block_type", "llama"),
+        ("activation_type", "silu"),
+        ("layer_norm_type", "rms"),
+        ("rope", True),
+    ):
+        if c.get(name, legal) != legal:
+            raise RequestError(f"{name} is {c[name]!r}: of LLaDA's layouts {legal!r} is run")
+    for name in ("alibi", "attention_layer_norm", "input_emb_norm", "scale_logits"):
+        if c.get(name):
+            raise RequestError(f"{name} is set: of LLaDA's layouts those without it are run")
+    if c.get("block_group_size", 1) != 1:
+        raise RequestError(
+            f"block_group_size is {c['block_group_size']}: of LLaDA's layouts 1 is run"
+        )
+    heads = c["n_heads"]
+    kv = c.get("n_kv_heads") or (1 if c.get("multi_query_attention") else heads)
+    ours = {
+        "model_type": "llama",
+        "vocab_size": c.get("embedding_size") or c["vocab_size"],
+        "hidden_size": c["d_model"],
+        "num_hidden_layers": c["n_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "intermediate_size": c.get("mlp_hidden_size") or c.get("mlp_ratio", 4) * c["d_model"],
+        "max_position_embeddings": c["max_sequence_length"],
+        "rms_norm_eps": c.get("rms_norm_eps", 1e-5),
+        "rope_theta": c.get("rope_theta", 10000.0),
+        "tie_word_embeddings": bool(c.get("weight_tying")),
+        "eos_token_id": c.get("eos_token_id"),
+        "polydec_mask": c.get("mask_token_id"),
+        "polydec_shifted": False,
+    }
+    return ours, Renamed(weights, _llada_names(c["n_layers"]))
+
+
+def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
+    """LLaDA-MoE's: Qwen3's names, experts whose shares of the router are taken as they are. The published config.json names no
+    mask."""
+    edge.check(fields.LLaDAMoEFields, c, "config")
+    for name in ("shared_expert_intermediate_size", "moe_router_enable_expert_bias", "clip_qkv"):
+        if c.get(name):
+            raise RequestError(f"{name} is set: of LLaDA-MoE's layouts those without it are run")
+    often, inner = (
+        c.get("moe_layer_freq") or [1] * c["num_hidden_layers"],
+        c["expert_intermediate_size"],
+    )
+    return {
+        **c,
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": inner,
+        "intermediate_size": c.get("dense_intermediate_size") or inner,
+        "mlp_only_layers": [i for i, x in enumerate(often) if not x],
+        "norm_topk_prob": False,
+        "use_sliding_window": False,
+        "polydec_mask": c.get("mask_token_id", 156895),
+        "polydec_shifted": False,
+    }
+
+
+def _llada_names(layers: int) -> dict[str, str]:
+    """Our name of each tensor: LLaDA's."""
+    at = "model.transformer."
+    out = {"model.embed_tokens": at + "wte", "model.norm": at + "ln_f", "lm_head": at + "ff_out"}
+    parts = {
+        "self_attn.q_proj": "q_proj",
+        "self_attn.k_proj": "k_proj",
+        "self_attn.v_proj": "v_proj",
+        "self_attn.o_proj": "attn_out",
+        "mlp.gate_proj": "ff_proj",
+        "mlp.up_proj": "up_proj",
+        "mlp.down_proj": "ff_out",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ff_norm",
+    }
+    for i in range(layers):
+        out |= {
+            f"model.layers.{i}.{ours}": f"{at}blocks.{i}.{theirs}" for ours, theirs in parts.items()
+        }
+    return {
+        f"{ours}.{kind}": f"{theirs}.{kind}"
+        for ours, theirs in out.items()
+        for kind in ("weight", "bias")
+    }
+
+
+_LAYOUTS = {"llada": _llada, "Dream": _dream, "sdar": _sdar, "Fast_dLLM_Qwen": _fast_dllm}
+
+
+class Renamed(Mapping[str, Tensor]):
+    """Tensors under other names; names[ours] is the file's."""
+
+    def __init__(self, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
+        self._weights, self._names = (
+            weights,
+            {ours: theirs for ours, theirs in names.items() if theirs in weights},
+        )
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[self._names[name]]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return fields.shape_of(self._weights, self._names[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

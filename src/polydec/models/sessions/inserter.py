@@ -1,0 +1,111 @@
+"""An insertion language model: the lean transformer, bidirectional, over the tokens that exist.
+
+Checkpoints of ours: `polydec_causal: false` and `polydec_insertion`, the id of the mark that stands before every text. The row
+of a token says what comes right behind it; the mark's own row says, by the weights of EOS and of the mark, whether nothing is
+missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+import torch
+
+from polydec.base.errors import RequestError
+from polydec.core.effects import Forward
+from polydec.core.insertion_law import Offer
+from polydec.core.law import NEG_INF
+from polydec.core.types import Vocab, Want
+from polydec.models.formats import edge, fields
+from polydec.models.nets.cache import nbytes
+from polydec.models.nets.query import Answer, Network, Query
+from polydec.models.nets.scores import finite
+
+FRAME = 2
+"""Positions that are neither prompt nor answer: the mark before them and the end behind them."""
+
+_ROWS = Want()
+
+
+class Insertion:
+    """An Inserter over a bidirectional network. mark: the id that stands before every text. It is never put into one, nor is
+    EOS or any token that writes nothing."""
+
+    family: ClassVar[str] = "insertion"
+    layers = 0  # none can run alone
+    live: Sequence[Any] = ()  # slates cannot be put on hold
+
+    def __init__(self, network: Network, vocab: Vocab, mark: int) -> None:
+        if not 0 <= mark < vocab.size:
+            raise RequestError(f"the mark is token {mark}: it must lie in 0 to {vocab.size - 1}")
+        if not vocab.eos - {mark}:
+            raise RequestError(
+                "there is no EOS beside the mark: the model could not say that nothing is missing"
+            )
+        self.network, self.vocab, self.mark = network, vocab, mark
+        pieces = () if vocab.words is None else vocab.words.pieces
+        self.barred = sorted(
+            {mark, *vocab.eos, *(i for i, piece in enumerate(pieces) if piece is None)}
+        )
+        self._slates = WeakSet[InsertionSlate]()
+
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may take together."""
+        return self.network.context - FRAME
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the caches of open slates."""
+        return nbytes(s.cache for s in self._slates if s.cache is not None)
+
+    def open(self, length: int) -> InsertionSlate:
+        """Raises RequestError where the text is longer than the model's context."""
+        if length > self.context:
+            raise RequestError(
+                f"the text has {length} tokens: the model's context holds {self.context}"
+            )
+        slate = InsertionSlate(self)
+        self._slates.add(slate)
+        return slate
+
+
+class InsertionSlate:
+    """Has a slot of the cache for each position, and writes all of them in every pass."""
+
+    def __init__(self, model: Insertion) -> None:
+        self._model = model
+        self.cache: Any = None
+
+    async def score(self, text: Sequence[int], slots: Sequence[int]) -> Offer:
+        model, tokens = self._model, (self._model.mark, *text)
+        if self.cache is None:
+            self.cache = model.network.new_cache()
+        if new := range(self.cache.length, len(tokens)):
+            self.cache.stage(range(-1, len(new) - 1))
+            self.cache.commit(range(len(new)))
+        query = Query(self.cache, 0, tokens, (0, *(s + 1 for s in slots)), _ROWS)
+        answer: Answer = await Forward(model.network, query, len(tokens))
+        assert answer.logits_RV is not None
+        logw_RV = answer.logits_RV.double().cpu()
+        finite(logw_RV.max(-1).values.tolist())
+        whole, missing = float(logw_RV[0, min(model.vocab.eos)]), float(logw_RV[0, model.mark])
+        logw_RV[:, model.barred] = NEG_INF
+        return Offer(
+            logw_RV[1:], float(torch.sigmoid(torch.tensor(whole - missing, dtype=torch.float64)))
+        )
+
+    def close(self) -> None:
+        self.cache = None
+
+
+def is_inserter(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of an insertion model."""
+    return config.get("polydec_insertion") is not None
+
+
+def mark_of(config: Mapping[str, Any]) -> int:
+    """The id of the mark. Raises RequestError for a config that is damaged."""
+    return edge.check(fields.InsertionFields, config, "config").polydec_insertion

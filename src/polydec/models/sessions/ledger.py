@@ -1,0 +1,284 @@
+"""What a session keeps account of: its text, how much of it the cache holds, and the draft that was scored last.
+
+Nothing here runs a layer. Each way to score a draft stands in a file of its own and works on this account: `depths` (a whole
+network, and its first layers), `skips` (some of its layers), `paths` (networks that read one branch at a time); `prompts`
+feeds what comes before all drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.base.values import value
+from polydec.core.scheduler import CachedPrefix
+from polydec.core.types import Draft
+from polydec.models.nets.query import Answer, Network, Run
+from polydec.models.nets.scores import picked
+from polydec.models.sessions.reuse import Graft
+from polydec.models.sessions.soft import state_of
+
+
+@value(slots=True)
+class Entry:
+    """A cache entry that is staged, or has not passed every layer: its token, how many layers it passed, what came out of
+    the last of them (None where that is all of them; at depth 0 what a probe brings in place of an embedding), and the
+    states at the depths that were wanted; adapter: under which it runs."""
+
+    token: int
+    depth: int = 0
+    state_H: Tensor | None = None
+    exits: dict[int, Tensor] = field(default_factory=lambda: {})
+    adapter: Any = None
+
+
+def entry_of(draft: Draft, node: int, depth: int = 0) -> Entry:
+    """The entry of a draft's node, which enters above the first `depth` layers. A root that stands for a vector
+    (models/sessions/soft.py) is a node like any other: it may be committed, and stays a vector."""
+    token = draft.token[node]
+    if draft.state is None:
+        return Entry(token, depth, state_of(token))
+    state_H = draft.state[node]
+    return Entry(token, depth, state_H, adapter=None if state_H is None else draft.adapter)
+
+
+def entries_of(tokens: Sequence[int]) -> list[Entry]:
+    """The entries of a text, which have passed no layer yet."""
+    return [Entry(x, 0, state_of(x)) for x in tokens]
+
+
+@dataclass(slots=True)
+class Scored:
+    """The draft that was scored last, and what its passes left behind.
+
+    draft: None where none was; entries: the staged ones, of the draft's nodes in order (none where they were given back);
+    answers: their rows, by depth or by the layers that ran, each with how many nodes it answers for; run: the layers under
+    which the nodes from `since` on ran, None where these are the first ones; since: the nodes before it passed all layers (of
+    a run of None it is only counted when entries are given back); twins: of a network without a tree mask the caches that hold
+    root and path, by their tokens."""
+
+    draft: Draft | None = None
+    entries: list[Entry] = field(default_factory=lambda: [])
+    answers: dict[Any, list[tuple[int, Answer]]] = field(default_factory=lambda: {})
+    run: Run | None = None
+    since: int = 0
+    twins: dict[tuple[int, ...], Any] = field(default_factory=lambda: {})
+
+    def copy(self) -> Scored:
+        """The same for a fork. Caches of paths stay with the original: a fork feeds the path that it takes anew."""
+        answers = {key: list(rows) for key, rows in self.answers.items()}
+        return Scored(self.draft, list(self.entries), answers, self.run, self.since)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Committed entries from `first` on ran under these layers only. evicted: where they were given back, the end of them; 0:
+    the cache holds them."""
+
+    first: int
+    run: Run
+    evicted: int = 0
+
+
+class Ledger:
+    """text: everything committed, the root left out. What the cache does not hold of it is fed with the next score.
+
+    lag: the last committed entries of the cache, where they have not passed every layer: only the first ones ran when a part
+    scored them, and they go on from there when a deeper score comes, so that no layer runs twice for a token that stays.
+    Depths never rise from one entry to the next.
+
+    filling: while a pass feeds the text, how much of it was cached before. An entry counts as cached once the pass that fills
+    it has answered: where a pass fails, or is interrupted, the next verb finds everything as it was before (`settle`).
+
+    pressed: whether the cache may give back what is not read any more.
+
+    grafts: entries of an older text that take their places in the cache while the prompt is fed, in order. edited: entries
+    from there on were computed with another text in view, None: none was; they are never fed again, as that would change
+    the law. prefix: what is noted of the entries that it began with, None: nothing is.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        cache: Any,
+        text: Sequence[int],
+        pressed: bool,
+        grafts: Sequence[Graft] = (),
+        edited: int | None = None,
+    ) -> None:
+        self.network, self.cache, self.text, self.pressed = network, cache, list(text), pressed
+        self.grafts, self.edited = list(grafts), edited
+        self.prefix: CachedPrefix | None = None
+        self.lag: list[Entry] = []
+        self.scored = Scored()
+        self.skipped: Skipped | None = None
+        self.filling: int | None = None
+        self.through = Entry(-1, network.layers)  # what a whole pass leaves of any token
+
+    @property
+    def layers(self) -> int:
+        """How many layers the whole network has."""
+        return self.network.layers
+
+    @property
+    def filled(self) -> int:
+        """How many committed entries have passed every layer."""
+        n = self.cache.length - len(self.lag) if self.filling is None else self.filling
+        return n if self.skipped is None else min(n, self.skipped.first)
+
+    @property
+    def passed_all_layers(self) -> int:
+        """How many nodes of the draft that was scored last, its first ones, the whole network has scored: 0 where only its
+        first layers ran. Entries that were given back count as they did before."""
+        scored = self.scored
+        if scored.run is not None or not scored.entries:
+            return scored.since
+        return len(scored.entries) * all(entry.depth == self.layers for entry in scored.entries)
+
+    def nodes_of(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes of the scored draft that these tokens follow, the root first."""
+        return [] if self.scored.draft is None else self.scored.draft.nodes_of(tokens)
+
+    def settle(self) -> None:
+        """A pass that never answered has filled nothing: what it was to fill is not cached."""
+        if self.filling is not None:
+            length, self.filling = self.filling, None
+            self.forget(length)
+        elif len(self.cache.parent) != len(self.scored.entries):
+            self.cache.keep((), range(len(self.scored.entries)))
+        if self.pressed:
+            self.shed()
+
+    def shed(self) -> None:
+        """Of a pressed cache give back what is not read any more."""
+        if self.pressed:
+            self.cache.shed(self.filled)
+
+    def drop(self) -> None:
+        """Nothing is staged any more."""
+        if self.cache.parent:
+            self.cache.commit(())
+        self.scored = Scored()
+
+    def forget(self, length: int) -> None:
+        """Nothing is staged, and only so many entries are cached."""
+        self.drop()
+        before = self.cache.length
+        self.cache.truncate(min(before, length))  # a pressed one may forget more
+        gone = before - self.cache.length
+        if gone > 0:
+            self.lag = self.lag[: max(0, len(self.lag) - gone)]
+        if self.edited is not None and self.cache.length <= self.edited:
+            self.edited = None
+        skipped = self.skipped
+        if skipped is not None and not skipped.evicted and self.cache.length <= skipped.first:
+            self.skipped = None
+
+    def take(self, stop: int | None = None) -> None:
+        """What the cache lacks of the text (of its first `stop` tokens) gets its slots, and runs with the next pass."""
+        assert self.cache.length <= len(self.text), "the cache holds more than the text"
+        tail = self.text[self.cache.length : stop]
+        self.lag += entries_of(tail)
+        self.cache.stage(range(-1, len(tail) - 1))
+        self.cache.commit(range(len(tail)))
+
+    def commit(self, tokens: Sequence[int], cached: bool) -> None:
+        """These tokens are past. cached: what is staged of them stays in the cache, where it is fed again otherwise."""
+        if self.scored.twins:
+            self._adopt(tokens)
+        else:
+            path, staged = self.nodes_of(tokens) if cached else [], len(self.scored.entries)
+            if path and path[-1] >= staged:  # some were given back
+                path = [i for i in path if i < staged]
+            self.cache.commit(path)
+            self.lag += self._late(path)
+        self.drop()
+        self.text += tokens
+
+    def _adopt(self, tokens: Sequence[int]) -> None:
+        """Go on with the cache that holds the path of these tokens, where there is one."""
+        for path, twin in self.scored.twins.items():
+            exact = len(path) == len(tokens)
+            if path[: len(tokens)] == tuple(tokens) and (exact or self.network.rollback):
+                self.cache = twin
+                self.cache.commit(range(len(tokens)))
+                return
+        self.cache.commit(())
+
+    def keep(self, nodes: Sequence[int], root: int, cached: bool) -> Draft:
+        """Of the draft that was scored last only `nodes` stay, and `root` becomes its root (see Session.keep); cached: as in
+        `commit`."""
+        scored = self.scored
+        if scored.draft is None:
+            raise RequestError(
+                "no draft has been scored since the last commit: there is nothing to keep"
+            )
+        path, stay, left = scored.draft.below(root, nodes)
+        tokens = [scored.draft.token[i] for i in path]
+        since = sum(i < scored.since for i in stay)
+        if not cached or len(scored.entries) < len(scored.draft):
+            self.commit(tokens, cached)  # without entries of its own: all of it is fed again
+            if cached:
+                self.scored = Scored(left, run=scored.run, since=since)
+        else:
+            self.cache.keep(path, stay)
+            self.lag += self._late(path)
+            scored.answers = {
+                key: picked(rows, stay, self.network) for key, rows in scored.answers.items()
+            }
+            scored.entries = [scored.entries[i] for i in stay]
+            scored.since = since
+            self.text += tokens
+        self.scored.draft = left
+        return left
+
+    def _late(self, path: Sequence[int]) -> list[Entry]:
+        """Of staged entries those that lag behind the last layer. Nearly always none does: the last of all, which has passed
+        no more layers than any other, is through."""
+        if not path or self.scored.entries[-1].depth == self.layers:
+            return []
+        entries = [self.scored.entries[i] for i in path]
+        return [replace(entry, exits={}) for entry in entries if entry.depth < self.layers]
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n committed tokens, and whatever is staged."""
+        del self.text[len(self.text) - n :]
+        if self.skipped is not None and self.skipped.evicted:
+            evicted, length = self.skipped.evicted, len(self.text)
+            evicted = min(evicted, length) if length > self.skipped.first else 0
+            self.skipped = replace(self.skipped, evicted=evicted)
+        self.forget(min(self.cache.length, len(self.text)))
+
+    def graft(self) -> None:
+        """The next entries of an older text take their places: the cache has come to where they stand."""
+        one = self.grafts.pop(0)
+        assert self.cache.length == one.at, "the text before a graft has not been fed"
+        network: Any = (
+            self.network
+        )  # its keys can be turned (models/nets/turned.py), or nobody would have planned this
+        for first, piece in one.cache.pieces(one.first, one.stop):
+            self.cache.append(network.turned(piece, first, one.at - one.first))
+        self.edited = one.at if self.edited is None else self.edited
+
+    def evict(self) -> None:
+        """Give all entries back, but for those that could not be fed again as they are. Text and draft stay, so that both
+        can be fed anew."""
+        if self.edited is not None:
+            return
+        if self.skipped is not None and not self.skipped.evicted:
+            self.skipped = replace(self.skipped, evicted=self.cache.length)
+        scored, since = self.scored, self.passed_all_layers
+        self.forget(0)
+        self.scored = Scored(scored.draft, run=scored.run, since=since)
+
+    def fork(self) -> Ledger:
+        """A ledger of its own over the same entries, which both share."""
+        twin = Ledger(
+            self.network, self.cache.fork(), self.text, self.pressed, self.grafts, self.edited
+        )
+        twin.scored, twin.lag, twin.skipped = self.scored.copy(), list(self.lag), self.skipped
+        return twin

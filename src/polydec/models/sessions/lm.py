@@ -1,0 +1,259 @@
+"""A language model as a law of texts, and what its sessions have in common: the caches of texts that begin alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+from weakref import WeakSet
+
+from polydec.base.errors import RequestError
+from polydec.base.options import shown
+from polydec.core.scheduler import CachedPrefix, current_task
+from polydec.core.types import Vocab
+from polydec.models.nets.cache import nbytes
+from polydec.models.nets.press import Press
+from polydec.models.nets.query import Network
+from polydec.models.nets.turned import why_still
+from polydec.models.sessions.checks import adapts, routes
+from polydec.models.sessions.geometry import Geometry
+from polydec.models.sessions.ledger import Ledger
+from polydec.models.sessions.reuse import Reuse, Texts, common
+from polydec.models.sessions.session import Beside, LMSession
+from polydec.models.sessions.soft import state_of
+
+LEAST = 32
+"""Tokens that a prompt must have in common with a live session's text for their cache entries to be shared."""
+
+PRESSES = 4
+"""Ways to press a cache of which kept texts stay, where no session is live under them."""
+
+
+class LM:
+    """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
+    caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once.
+    press: how old keys and values are kept, None: as they are; it decides the law. beside: what all texts of this law are
+    written from, None: nothing. within: the law of which this is a request's own view, and what the request takes of its key's
+    text, None: it is no view. shared: of all texts that were opened, tokens whose entries another text's cache held. Entries
+    are shared only among requests of one `cache_salt`, so that no client of a server learns what another one asked.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        vocab: Vocab,
+        *,
+        chunk: int = 256,
+        keep: int = 0,
+        press: Press | None = None,
+        beside: Beside | None = None,
+        within: tuple[LM, Reuse] | None = None,
+    ) -> None:
+        self.network, self.vocab, self.chunk, self._keep = network, vocab, chunk, keep
+        self.press, self.beside, self.within = press, beside, within
+        self.shared = 0
+        self.texts = Texts()  # of the keys of requests that take an earlier one's cache
+        self._pressed = dict[Press, LM]()  # the same network over pressed caches
+        # Oldest first: the salt and text of each cache, and the cache.
+        self._kept: list[tuple[str, tuple[int, ...], Any]] = []
+        self.live = WeakSet[LMSession]()
+
+    @property
+    def layers(self) -> int:
+        """How many layers a part of a session can choose from; 0 where layers cannot run alone."""
+        return self.network.layers if self.network.partial and self.network.tree else 0
+
+    @property
+    def adapts(self) -> bool:
+        """Whether rows of a pass can run with an adapter (models/nets/gated.py) beside rows without."""
+        return adapts(self.network)
+
+    @property
+    def routes(self) -> tuple[int, int] | None:
+        """Layers and experts of a mixture whose router can be moved (Want.routing); None: it is none."""
+        return routes(self.network)
+
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may take together."""
+        return self.network.context
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Where its tokens lie to one another. What reads it raises RequestError where the network has no table of its own."""
+        size, words = self.vocab.size, self.vocab.words
+        return Geometry(
+            self.network.embed,
+            size if words is None else lambda: min(size, len(words.pieces)),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all cache entries, of live sessions and of kept texts; what they share counts once."""
+        laws = (self, *self._pressed.values())
+        kept = [cache for law in laws for _, _, cache in law._kept]
+        kept += [cache for law in laws for cache in law.texts.caches]
+        return nbytes([*(session.ledger.cache for session in self.live), *kept])
+
+    @property
+    def keep(self) -> int:
+        return self._keep
+
+    @keep.setter
+    def keep(self, count: int) -> None:
+        self._keep = count
+        for law in self._pressed.values():
+            law.keep = count
+
+    def pressed(self, press: Press) -> LM:
+        """The law of this network over caches that are pressed. Its sessions are live here, too, as they share passes with
+        others; what they hold they share among themselves only. Raises RequestError where the network cannot read such
+        caches."""
+        if not getattr(self.network, "presses", False):
+            raise RequestError(
+                f"cache is {press.called}: what runs this model (transformers) reads caches as they are; "
+                "load it on the torch path (--dtype torch)"
+            )
+        if press not in self._pressed:
+            self.network.new_cache(press)
+            busy = {session.law.press for session in self.live}
+            idle = [known for known in self._pressed if known not in busy]
+            for oldest in idle[: max(0, len(self._pressed) - PRESSES + 1)]:
+                del self._pressed[oldest]
+            self._pressed[press] = LM(
+                self.network,
+                self.vocab,
+                chunk=self.chunk,
+                keep=self.keep,
+                press=press,
+                beside=self.beside,
+            )
+            self._pressed[press].live = self.live
+        return self._pressed[press]
+
+    def open(self, prompt: Sequence[int]) -> LMSession:
+        """Raises RequestError where a token is outside the vocabulary or the prompt leaves no room in the context. Ids that
+        stand for vectors (models/sessions/soft.py) may stand before the last token."""
+        if not prompt:
+            raise RequestError("prompt is empty: at least one token (such as BOS) is needed")
+        if len(prompt) >= self.network.context:
+            raise RequestError(
+                f"prompt has {len(prompt)} tokens: the model's context holds {self.network.context}, "
+                "the answer included"
+            )
+        self.require([x for x in prompt[:-1] if state_of(x) is None], "prompt")
+        self.require(prompt[-1:], "prompt")
+        text = tuple(prompt[:-1])
+        session = LMSession(self, self._account(text))
+        if session.owner is not None:
+            ledger = session.ledger
+            taken = ledger.cache.length + sum(graft.stop - graft.first for graft in ledger.grafts)
+            ledger.prefix = CachedPrefix(self.network, len(text), taken)
+            session.owner.opened(ledger.prefix)
+        self.live.add(session)
+        return session
+
+    def reusing(self, key: str, edited: bool, cache_salt: str = "") -> LM:
+        """A view of this law for one request, which takes of the last text of its key what it can: what both begin with, and
+        (edited) what stands behind an edit. `within` says how much that was. cache_salt: a key names another text under another
+        salt. Raises RequestError where keys cannot be turned to other positions."""
+        if edited and self.press is not None:
+            raise RequestError(
+                f"reuse is 'edited': cache is {self.press.called}, and packed keys are not turned; leave one out"
+            )
+        if edited and (why := why_still(self.network)):
+            raise RequestError(
+                f"reuse is 'edited': {why}, so keys cannot be turned to other positions; take 'prefix'"
+            )
+        view = LM(
+            self.network,
+            self.vocab,
+            chunk=self.chunk,
+            press=self.press,
+            beside=self.beside,
+            within=(self, Reuse(self.texts, key, edited, cache_salt)),
+        )
+        view.live = self.live
+        return view
+
+    def _account(self, text: tuple[int, ...]) -> Ledger:
+        """Of a new session over this text."""
+        pressed = self.press is not None
+        if self.within is None:
+            return Ledger(self.network, self._beginning(text), text, pressed)
+        law, reuse = self.within
+        others = (session.law.within for session in self.live if session.law is not self)
+        if reuse.edited and any(x is not None and x[1].follows(reuse) for x in others):
+            raise RequestError(
+                f"reuse_key is {shown(reuse.key)}: another request of this key is being answered, and they follow one another"
+            )
+        kept, n, grafts = reuse.known(text)
+        if kept is None or not n:
+            return Ledger(self.network, law._beginning(text), text, pressed)
+        edited = kept.edited if kept.edited is not None and kept.edited < n else None
+        reuse.took(n, grafts, edited)
+        return Ledger(self.network, kept.cache.fork(n), text, pressed, grafts, edited)
+
+    def forget(self, key: str, cache_salt: str = "") -> None:
+        """Give back what is kept of the text of a key; cache_salt: that of its requests."""
+        for law in (self, *self._pressed.values()):
+            law.texts.forget(key, cache_salt)
+
+    def require(self, tokens: Sequence[int], who: str) -> None:
+        """Raise RequestError where an id lies outside the vocabulary."""
+        bad = next((x for x in tokens if not 0 <= x < self.vocab.size), None)
+        if bad is not None:
+            raise RequestError(f"{who} has token {bad}: ids must lie in 0 to {self.vocab.size - 1}")
+
+    def _beginning(self, text: tuple[int, ...]) -> Any:
+        """A cache that holds as much of this text as any: a kept one, which goes over to the new session where all of it is of
+        use, or what a live session has in common."""
+        best, most, at = None, 0, -1
+        owner = current_task()
+        salt = "" if owner is None else owner.cache_salt
+        for i, (kept_salt, kept, cache) in enumerate(self._kept):
+            if kept_salt == salt and (n := self._useful(cache, common(kept, text))) > most:
+                best, most, at = cache, n, i
+        shares = self.network.tree or self.network.rollback
+        for session in self.live:
+            if session.cache_salt != salt:
+                continue
+            ledger = session.ledger
+            n = self._useful(ledger.cache, min(ledger.filled, common(ledger.text, text)))
+            useful = session.law is self and n >= LEAST and n > most
+            if useful and (shares or n == ledger.cache.length):
+                best, most, at = ledger.cache, n, -1
+        if best is None:
+            return self._new_cache()
+        self.shared += most
+        if at >= 0 and most == len(self._kept[at][1]):
+            return self._kept.pop(at)[2]
+        return best.fork(most)
+
+    def _useful(self, cache: Any, common: int) -> int:
+        """How many of the first entries that a text has in common with a cache's it can go on from: a pressed cache may have
+        given back what rows behind them see."""
+        return common if self.press is None else cache.whole(common)
+
+    def _new_cache(self) -> Any:
+        """An empty one."""
+        new_cache = self.network.new_cache
+        cache = new_cache() if self.press is None else new_cache(self.press)
+        if self.beside is not None:
+            cache.beside = self.beside
+        return cache
+
+    def keep_text(
+        self, text: tuple[int, ...], cache: Any, edited: int | None, cache_salt: str
+    ) -> None:
+        """Called by a session that closes: the newest `keep` texts stay, or of a request's view the last one for its key.
+        cache_salt: of the session's request."""
+        if self.within is not None:
+            reuse = self.within[1]
+            if cache.length and not any(session.law is self for session in self.live):
+                reuse.texts.put(
+                    reuse.key, text[: cache.length], cache, edited, cache_salt=reuse.cache_salt
+                )
+        elif self.keep and cache.length:
+            kept = (cache_salt, text[: cache.length], cache)
+            self._kept = [*self._kept, kept][-self.keep :]

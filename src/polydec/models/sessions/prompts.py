@@ -1,0 +1,55 @@
+"""A prompt is fed in chunks, until what is left of it may ride with the first score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Want
+from polydec.models.nets.query import Answer
+from polydec.models.nets.scores import LogitScores, exits_of
+from polydec.models.sessions import depths
+from polydec.models.sessions.ledger import Ledger
+from polydec.models.sessions.queries import SILENT, fed
+
+
+async def prefill(ledger: Ledger, want: Want, chunk: int) -> LogitScores:
+    """See Session.prefill. chunk: tokens that one pass takes at most."""
+    answers: list[Answer] = []
+    if want.prompt and (ledger.grafts or ledger.edited is not None):
+        raise RequestError(
+            "reuse is 'edited': the method reads rows of the whole prompt, which is not fed again; take method auto or plain, "
+            "or reuse prefix"
+        )
+    while ledger.grafts:
+        while (left := ledger.grafts[0].at - ledger.cache.length) > 0:
+            await fed(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
+        ledger.graft()
+    rows = want.prompt or want.last
+    if rows and ledger.skipped is not None:
+        ledger.forget(ledger.skipped.first)
+    if want.prompt:  # an older text's cache has no rows to give
+        ledger.forget(0)
+    elif want.last and ledger.text:
+        ledger.forget(min(ledger.cache.length, len(ledger.text) - 1))
+    if ledger.prefix is not None:  # what was just forgotten is fed again
+        ledger.prefix.cached = min(ledger.prefix.cached, ledger.cache.length)
+        ledger.prefix = None
+    end = len(ledger.text) if ledger.skipped is None else ledger.skipped.first
+    if end > ledger.cache.length:
+        ledger.cache.reserve(end)
+    while (left := end - ledger.cache.length) > 0 and (rows or left > chunk):
+        ledger.drop()
+        await depths.advance(ledger, ledger.layers, SILENT)  # what a part has left behind
+        first = ledger.cache.length
+        stop = first + min(left, chunk)
+        asked: Sequence[int] = ()
+        if want.prompt:
+            asked = range(stop - first)
+        elif want.last and stop == end:
+            asked = (stop - first - 1,)
+        answer = await fed(ledger, stop, asked, want)
+        ledger.shed()
+        if asked:
+            answers.append(answer)
+    return LogitScores(answers, exits_of(answers, ledger.network.head) if want.exits else None)

@@ -1,0 +1,24 @@
+"""Scores of a mixture of experts whose router is moved: what its rows would say had they gone through other experts.
+
+The pass runs over a fork of the cache that nobody keeps, so nothing of another routing ever stands in the text's own entries.
+"""
+
+from __future__ import annotations
+
+from polydec.core.types import Draft, Want
+from polydec.models.nets.scores import LogitScores
+from polydec.models.sessions.checks import require_routing
+from polydec.models.sessions.ledger import Ledger, entry_of
+from polydec.models.sessions.queries import fed
+
+
+async def score(ledger: Ledger, draft: Draft, want: Want) -> LogitScores:
+    """The laws at a draft's nodes under `want.routing`. What is staged or cached stays as it is; text that no pass has read is
+    read by the fork alone, under the router's own choice."""
+    require_routing(ledger.network, draft, want)
+    twin = ledger.cache.fork(ledger.filled)
+    unread, nodes = len(ledger.text) - twin.length, range(len(draft))
+    entries = [entry_of(draft, i) for i in nodes]
+    rows = range(unread, unread + len(draft))
+    answer = await fed(ledger, len(ledger.text), rows, want, entries, draft.parent, twin)
+    return LogitScores((answer,))

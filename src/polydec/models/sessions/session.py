@@ -1,0 +1,164 @@
+"""One text under a model's law: the verbs of a session. How each is done stands in the files that are named in `ledger`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.effects import Pause
+from polydec.core.protocols import Scores
+from polydec.core.scheduler import current_task
+from polydec.core.types import Draft, Want
+from polydec.models.nets.press import Press
+from polydec.models.nets.query import Answer, Network
+from polydec.models.nets.scores import LogitScores
+from polydec.models.sessions import depths, paths, prompts, rerouted
+from polydec.models.sessions.checks import require_answerable, require_layers
+from polydec.models.sessions.ledger import Ledger
+from polydec.models.sessions.parts import PartSession, SkipSession
+from polydec.models.sessions.reuse import Reuse
+
+
+class Beside(Protocol):
+    """What the texts of a law are written from; caches point at it."""
+
+    @property
+    def peers(self) -> int:
+        """How many sequences share the network's passes."""
+        ...
+
+    async def ready(self) -> None:
+        """Read it, where it has not been read or was given back."""
+        ...
+
+    def evict(self) -> None:
+        """Give back what was read of it."""
+        ...
+
+
+class Law(Protocol):
+    """What the sessions of one law have in common: see LM, which opens them."""
+
+    network: Network
+    chunk: int
+    press: Press | None
+    beside: Beside | None
+    live: WeakSet[LMSession]
+    within: tuple[Any, Reuse] | None
+
+    def require(self, tokens: Sequence[int], who: str) -> None: ...
+    def keep_text(
+        self, text: tuple[int, ...], cache: Any, edited: int | None, cache_salt: str
+    ) -> None: ...
+
+
+class LMSession:
+    """A text, its cache and the draft that was scored last: `ledger` keeps account of them. owner: the request that the
+    session belongs to, for an engine that has to make room."""
+
+    def __init__(self, law: Law, ledger: Ledger) -> None:
+        self.law, self.ledger, self.owner = law, ledger, current_task()
+
+    @property
+    def cache_salt(self) -> str:
+        """What is computed for this text is shared with texts of the same salt only."""
+        return "" if self.owner is None else self.owner.cache_salt
+
+    @property
+    def peers(self) -> int:
+        beside = self.law.beside
+        return max(1, len(self.law.live) if beside is None else beside.peers)
+
+    async def prefill(self, want: Want) -> LogitScores:
+        if self.law.beside is not None:  # what texts are written from has been read
+            await self.law.beside.ready()
+        self.ledger.settle()
+        require_answerable(self.law.network, want)
+        return await prompts.prefill(self.ledger, want, self.law.chunk)
+
+    async def score(self, draft: Draft, want: Want) -> LogitScores:
+        if self.law.beside is not None:  # what texts are written from has been read
+            await self.law.beside.ready()
+        self.ledger.settle()
+        if want.routing is not None:
+            scores = await rerouted.score(self.ledger, draft, want)
+        elif self.law.network.tree:
+            scores = await depths.score_whole(self.ledger, draft, want)
+        else:
+            scores = await paths.score(self.ledger, draft, want, self.law.chunk)
+        await self.pause_on_hold()
+        return scores
+
+    async def pause_on_hold(self) -> None:
+        """Stop here while the request is on hold: the engine wants its memory back, and evicts this session meanwhile."""
+        if self.owner is not None and self.owner.paused is not None:
+            await Pause()
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self.ledger.settle()
+        self.ledger.commit(tokens, cached=self.ledger.scored.run is None)
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        self.ledger.settle()
+        return self.ledger.keep(nodes, root, cached=self.ledger.scored.run is None)
+
+    def rewind(self, n: int) -> None:
+        committed = len(self.ledger.text)
+        if not 0 <= n <= committed:
+            raise RequestError(f"n is {n}: it must lie in 0 to {committed}, the committed tokens")
+        self.ledger.settle()
+        self.ledger.rewind(n)
+
+    def evict(self) -> None:
+        self.ledger.settle()
+        beside, live = self.law.beside, self.law.live
+        if beside is not None and all(session.owner is self.owner for session in live):
+            beside.evict()  # nobody else is reading it
+        self.ledger.evict()
+
+    def states(self, hidden_NH: Tensor) -> LogitScores:
+        return LogitScores([Answer(self.law.network.head(hidden_NH), hidden_NH)])
+
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        return self.law.network.normed(hidden_NH)
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        self.law.require(tokens, "tokens")
+        return self.law.network.embed(tokens)
+
+    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        self.ledger.settle()
+        return self.law.network.keys(self.ledger.cache, self.ledger.filled, layer)
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        return scores
+
+    def fork(self, choice: int | None = None) -> LMSession:
+        self.ledger.settle()
+        twin = LMSession(self.law, self.ledger.fork())
+        self.law.live.add(twin)
+        return twin
+
+    def part(
+        self,
+        layers: Sequence[int],
+        without: frozenset[int] = frozenset(),
+        together: int = 1,
+    ) -> PartSession | SkipSession:
+        run = tuple(layers)
+        require_layers(self.law.network, run, without, together)
+        if run == tuple(range(len(run))) and not without and together == 1:
+            return PartSession(self, len(run))
+        return SkipSession(self, (run, without, together))
+
+    def close(self) -> None:
+        ledger = self.ledger
+        ledger.settle()
+        self.law.live.discard(self)
+        ledger.forget(ledger.filled)
+        self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited, self.cache_salt)
+        ledger.cache = ledger.cache.fork(0)  # what nobody else reads is given back

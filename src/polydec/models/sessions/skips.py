@@ -1,0 +1,112 @@
+"""Scores of a network of which only some layers, or halves of them, run (layer skip).
+
+They read the whole network's entries and write their own behind them. What they staged goes when the whole scores again. What
+they committed stays as it is while nobody else scores, and is noted (`Ledger.skipped`): the whole feeds it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Draft, Want
+from polydec.models.nets.query import Run
+from polydec.models.nets.scores import LogitScores
+from polydec.models.sessions import depths
+from polydec.models.sessions.checks import require_readable
+from polydec.models.sessions.ledger import Entry, Ledger, Skipped, entries_of, entry_of
+from polydec.models.sessions.queries import SILENT, passed, query_of
+
+
+async def score(ledger: Ledger, run: Run, draft: Draft, want: Want) -> LogitScores:
+    """The laws of the network that has these layers only, over the whole one's cache; nodes that the whole has scored stand
+    as they are."""
+    ledger.settle()
+    require_readable(ledger.network, draft, want)
+    if draft.enter and any(draft.enter):
+        raise RequestError(
+            f"enter is {max(draft.enter)}: states cannot enter where layers are left out"
+        )
+    await _restore(ledger, run)
+    skipped = ledger.skipped
+    if skipped is not None and (skipped.run != run or len(ledger.text) > ledger.cache.length):
+        ledger.forget(skipped.first)
+    scored, layers = ledger.scored, ledger.layers
+    whole = scored.run is None and all(entry.depth == layers for entry in scored.entries)
+    before = layers if whole else run
+    if not (whole or scored.run == run) or not depths.goes_on(scored, draft, before, want):
+        last = scored.draft if scored.run in (None, run) else None
+        extends = last is not None and draft.extends(last)
+        passed_all = ledger.passed_all_layers if extends else 0
+        ledger.drop()
+        ledger.take()
+        await depths.advance(ledger, layers, SILENT)
+        if passed_all:  # they stand as they are, also where their entries were given back
+            await depths.score(ledger, layers, draft.only(range(passed_all)), want)
+        whole, before = True, layers
+    scored = ledger.scored
+    known, answers = len(scored.entries), list(scored.answers.get(before, ()))
+    if new := range(known, len(draft)):
+        first = ledger.cache.stage(draft.parent[known:])
+        entries = [entry_of(draft, i) for i in new]
+        query = query_of(ledger.cache, first, entries, range(len(new)), want, *run)
+        answer = await passed(ledger.network, query)
+        answers.append((len(new), answer))
+        exits = answer.exits or {}
+        scored.entries += [
+            Entry(draft.token[i], layers, None, {d: exit_RH[row] for d, exit_RH in exits.items()})
+            for row, i in enumerate(new)
+        ]
+    if whole:
+        scored.since = known
+    scored.answers[run] = answers
+    scored.draft, scored.run = draft, run
+    return depths.scores_of(ledger, run, want)
+
+
+async def _restore(ledger: Ledger, run: Run) -> None:
+    """After `evict`: what ran under these layers only does so again."""
+    skipped = ledger.skipped
+    if skipped is None or not skipped.evicted:
+        return
+    if skipped.run != run:
+        ledger.skipped = replace(skipped, evicted=0)
+        return
+    ledger.drop()
+    ledger.take(skipped.first)
+    await depths.advance(ledger, ledger.layers, SILENT)
+    ledger.filling = skipped.first
+    entries = entries_of(ledger.text[skipped.first : skipped.evicted])
+    slot = ledger.cache.stage(range(-1, len(entries) - 1))
+    ledger.cache.commit(range(len(entries)))
+    query = query_of(ledger.cache, slot, entries, (), SILENT, *run)
+    await passed(ledger.network, query)
+    ledger.filling, ledger.skipped = None, replace(skipped, evicted=0)
+
+
+def commit(ledger: Ledger, tokens: Sequence[int]) -> None:
+    """Commit tokens, and what only some layers have seen of them stays cached: later passes under these layers build on it."""
+    ledger.settle()
+    _note(ledger, ledger.nodes_of(tokens))
+    ledger.commit(tokens, cached=True)
+
+
+def keep(ledger: Ledger, nodes: Sequence[int], root: int) -> Draft:
+    """Keep nodes, in the way of `commit`."""
+    ledger.settle()
+    if ledger.scored.draft is not None:
+        _note(ledger, ledger.scored.draft.below(root, nodes)[0])
+    return ledger.keep(nodes, root, cached=True)
+
+
+def _note(ledger: Ledger, path: Sequence[int]) -> None:
+    """Note which entries are about to be committed that some layers only have seen."""
+    scored, end = ledger.scored, len(ledger.text) + len(path)
+    ran = sum(i >= scored.since for i in path)
+    if scored.run is None or not ran:
+        return
+    if ledger.skipped is None:
+        ledger.skipped = Skipped(end - ran, scored.run)
+    if not scored.entries:  # they were given back
+        ledger.skipped = replace(ledger.skipped, evicted=end)

@@ -1,0 +1,119 @@
+"""Encoder-decoder models: a law of texts for each source.
+
+The encoder is a model of the scheduler's own, so the sources of several requests are read in one pass. What it leaves is held
+once for all sessions that write from the same source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+from weakref import WeakValueDictionary
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.effects import Forward
+from polydec.core.types import Vocab
+from polydec.models.sessions.geometry import Geometry
+from polydec.models.sessions.lm import LM
+from polydec.models.sessions.session import LMSession
+
+
+class Source:
+    """What a text is written from. kv: what the decoder reads of it, [layers, 2, heads, tokens, head]; None: the encoder has
+    not run; cache_salt: of the requests that share it."""
+
+    def __init__(self, model: Sourced, ids: tuple[int, ...], cache_salt: str = "") -> None:
+        self.model, self.ids, self.cache_salt = model, ids, cache_salt
+        self.kv: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.kv is None else self.kv.nbytes
+
+    @property
+    def peers(self) -> int:
+        return len(self.model.live)
+
+    async def ready(self) -> None:
+        if self.kv is None:
+            kv = await Forward(self.model.encoder, self.ids, len(self.ids))
+            if self.kv is None:  # another request may have been first
+                self.kv = kv
+
+    def evict(self) -> None:
+        self.kv = None
+
+
+class Sourced:
+    """An encoder-decoder model: it gives the law of texts that are written from a source. start: the tokens that every text
+    begins with. `chunk` and `keep` are those of its laws (see LM)."""
+
+    layers = 0
+    adapts = False
+
+    def __init__(
+        self, encoder: Any, network: Any, vocab: Vocab, start: tuple[int, ...], *, chunk: int = 256
+    ) -> None:
+        self.encoder, self.network, self.vocab, self.start = encoder, network, vocab, start
+        self.chunk, self._keep = chunk, 0
+        self._laws = WeakValueDictionary[tuple[str, tuple[int, ...]], LM]()
+
+    @property
+    def keep(self) -> int:
+        """How many closed sessions' caches wait in each law for a text that begins with theirs."""
+        return self._keep
+
+    @keep.setter
+    def keep(self, count: int) -> None:
+        self._keep = count
+        for law in list(self._laws.values()):
+            law.keep = count
+
+    def given(self, source: Sequence[int], cache_salt: str = "") -> LM:
+        """The law of texts that are written from these tokens; equal sources of one cache_salt share law, caches and what the
+        encoder left.
+        Raises RequestError where there are none, too many, or one is none of the vocabulary."""
+        ids = tuple(source)
+        if not ids:
+            raise RequestError("source is empty: give a text of at least one character")
+        if len(ids) > self.context:
+            raise RequestError(
+                f"source has {len(ids)} tokens: this model reads at most {self.context}"
+            )
+        if bad := [x for x in ids if not 0 <= x < self.vocab.size]:
+            raise RequestError(
+                f"source has token {bad[0]}: ids must lie in 0 to {self.vocab.size - 1}"
+            )
+        law = self._laws.get((cache_salt, ids))
+        if law is None:
+            beside = Source(self, ids, cache_salt)
+            law = LM(self.network, self.vocab, chunk=self.chunk, keep=self.keep, beside=beside)
+            self._laws[cache_salt, ids] = law
+        return law
+
+    def open(self, prompt: Sequence[int]) -> LMSession:
+        raise RequestError("this model writes from a source: give one (source)")
+
+    @property
+    def context(self) -> int:
+        """Tokens that a text may take, and a source."""
+        return self.network.context
+
+    @property
+    def live(self) -> list[LMSession]:
+        """The sessions of all sources."""
+        return [session for law in list(self._laws.values()) for session in law.live]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the caches of all sources, and of what the encoder left."""
+        laws = list(self._laws.values())
+        return sum(law.nbytes + getattr(law.beside, "nbytes", 0) for law in laws)
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Where the tokens lie to one another."""
+        return Geometry(self.network.embed, self.vocab.size)

@@ -1,0 +1,323 @@
+"""From a name to what lies in a checkpoint's files; and directories that we write ourselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+
+from polydec.base import files
+from polydec.base.edge import read_bytes
+from polydec.base.errors import FileError
+from polydec.base.heard import warn
+from polydec.models.formats import adapters, edge, fields, sentences, zoo
+from polydec.models.formats.gguf import GGUF
+from polydec.models.formats.tensor_files import Borrowing, open_weights
+from polydec.models.text.added_tokens import merged_settings
+from polydec.models.text.gguf_text import generation_defaults, read_text
+from polydec.models.text.template import MOST, Template
+from polydec.models.text.tokenizer import Text, named_templates
+
+BASES = 4
+"""How many checkpoints may stand behind one another by `polydec_base`."""
+TEMPLATES = 64
+"""Chat templates by name that are read at most."""
+BYTES_OF_ID = 8
+"""What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up, and takes far more."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What lies in a checkpoint's files, weights still unread. fingerprint: of the tokenizer, "" where there is none."""
+
+    path: str
+    config: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    text: Text
+    fingerprint: str
+    generation: dict[str, Any]
+
+
+def open_source(name: str | PathLike[str], opened: dict[Path, Source] | None = None) -> Source:
+    """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
+    comes from there, and the embedding table where there is none here (a draft model shares its target's). A directory with an
+    adapter_config.json names the checkpoint whose weights it changes. opened: by their paths, GGUF files that somebody has
+    opened; those that are opened here are put into it."""
+    return _open(edge.path_text(name, "model"), BASES, {} if opened is None else opened)
+
+
+def _open(name: str, bases: int, opened: dict[Path, Source]) -> Source:
+    path = find(name)
+    with edge.reading(str(path)):
+        if adapters.here(path):
+            return _open_adapter(path, bases, opened)
+        if not path.is_file():
+            return _open_directory(path, bases, opened)
+        if path not in opened:
+            opened[path] = _open_gguf(path)
+        return replace(opened[path], text=copy(opened[path].text))
+
+
+def _open_gguf(path: Path) -> Source:
+    file = GGUF(path)
+    text = read_text(file)
+    generation = generation_defaults(file, text.eos)
+    edge.check(fields.Generation, generation, str(path))
+    return Source(str(path), file.config, file, text, text.fingerprint, generation)
+
+
+def _open_adapter(path: Path, bases: int, opened: dict[Path, Source]) -> Source:
+    adapter = adapters.read(path)
+    if not bases:
+        raise FileError(f"{path}: adapters stand behind one another, more than {BASES} times")
+    base = _open(adapter.base, bases - 1, opened)
+    if isinstance(base.weights, GGUF):
+        raise FileError(
+            f"{path} changes {adapter.base}, a GGUF file, whose blocks stay as they are: name the checkpoint that "
+            f"it was made of in {adapters.CONFIG}"
+        )
+    return replace(base, path=str(path), weights=adapters.Adapted(base.weights, adapter))
+
+
+def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Source:
+    at = path / "config.json"
+    config, generation = _json(at), _json(path / "generation_config.json", {})
+    if not isinstance(config.get("model_type"), str):
+        raise FileError(f"{at} names no model_type: it is not the configuration of a model")
+    edge.check(fields.Anything, config, str(at))
+    edge.check(fields.Inner, _text_config(config), str(at))
+    edge.check(fields.Generation, generation, str(path / "generation_config.json"))
+    edge.refuse_kernels(at, config)
+    weights = open_weights(path)
+    size = _text_config(config).get("vocab_size")
+    if (
+        size is not None
+        and size > (longest := fields.largest(weights))
+        and "polydec_base" not in config
+    ):
+        raise FileError(
+            f"{at}: vocab_size is {size}, but no tensor has a side longer than {longest}"
+        )
+    if config.get("polydec_base") is not None:
+        if not bases:
+            raise FileError(
+                f"{at}: polydec_base names a checkpoint that names another, more than {BASES} times"
+            )
+        base = _open(config["polydec_base"], bases - 1, opened)
+        return Source(
+            str(path),
+            config,
+            Borrowing(weights, base.weights),
+            base.text,
+            base.fingerprint,
+            {**base.generation, **generation},
+        )
+    stored = sum(f.stat().st_size for end in ("safetensors", "bin") for f in path.glob(f"*.{end}"))
+    text, fingerprint = _open_text(path, config, generation, stored)
+    return Source(str(path), config, weights, text, fingerprint, generation)
+
+
+def find(name: str) -> Path:
+    """The directory or GGUF file of a name; a Hub id is downloaded. Raises FileError where there is none."""
+    if not name:
+        raise FileError("model is empty: give a Hub id, a directory, a GGUF file or zoo:NAME")
+    if name.startswith("zoo:"):
+        return zoo.resolve(name)
+    path = edge.at_home(name)
+    if path.is_dir():
+        if not (path / "config.json").is_file() and not adapters.here(path):
+            raise FileError(f"{name} is a directory without a config.json: it holds no checkpoint")
+        return path
+    if path.is_file():
+        return path  # GGUF says so where it is none
+    if name[0] in "./~" or name.endswith((".gguf", ".safetensors")) or name.count("/") > 1:
+        raise FileError(f"model {name!r} is not there: no such file or directory")
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
+    inner = [f"*/{form}" for form in wanted if form != "*.jinja"]  # named templates have a folder
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=inner))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(
+                snapshot_download(
+                    name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=[*inner, "*/*.bin"]
+                )
+            )
+        if (folder / sentences.MODULES).is_file():  # which state an embedding model is read at
+            snapshot_download(name, allow_patterns=["*_Pooling/config.json"])
+    except Exception as e:  # the Hub, the network and the name's form each have errors of their own
+        why = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
+        raise FileError(
+            edge.sentence(
+                f"model {name!r} is no directory or GGUF file (of embedded models {zoo.nearest(name)}), "
+                f"and the Hugging Face Hub did not give it: {why}"
+            )
+        ) from None
+    if not (folder / "config.json").is_file() and not adapters.here(folder):
+        raise FileError(
+            f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint"
+        )
+    return folder
+
+
+def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    return default if default is not None and not path.is_file() else edge.read_json(path)
+
+
+def _open_text(
+    path: Path, config: Mapping[str, Any], generation: Mapping[str, Any], stored: int
+) -> tuple[Text, str]:
+    """The tokenizer of a directory and its fingerprint. stored: bytes of its weights."""
+    settings = merged_settings(
+        _json(path / "tokenizer_config.json", {}), _json(path / "special_tokens_map.json", {})
+    )
+    edge.check(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
+    template = _chat_templates(path)
+    eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
+    eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
+    if (path / "tokenizer.json").is_file():
+        text = Text.from_tokenizer_json(
+            path / "tokenizer.json", settings, added=_added(path), eos=eos, template=template
+        )
+    elif (path / "source.spm").is_file():
+        from polydec.models.text.marian_text import marian_tokenizer
+
+        tokenizer = marian_tokenizer(path, _json(path / "vocab.json"))
+        text = Text.from_parts(tokenizer, settings, eos=eos, template=template)
+    elif any(
+        (path / f).is_file() for f in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+    ):
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            text = Text.from_parts(
+                tokenizer.backend_tokenizer,
+                {**settings, **tokenizer.special_tokens_map},
+                eos=eos,
+                template=template,
+            )
+        except Exception as e:  # whatever the tokenizer's own code meets
+            why = (
+                edge.own_code(path / "tokenizer_config.json")
+                or edge.own_code(path / "config.json")
+                or edge.first_line(e)
+            )
+            raise FileError(
+                edge.sentence(f"{path} has a tokenizer that transformers cannot read ({why})")
+            ) from None
+    else:
+        warn(
+            f"{path} has no tokenizer: prompts are token ids, and texts are written as <id> <id> …"
+        )
+        size = _text_config(config).get("vocab_size")
+        if size is None:
+            raise FileError(f"{path} has no tokenizer, and its config.json no vocab_size")
+        if size * BYTES_OF_ID > stored:
+            raise FileError(
+                f"{path} has no tokenizer, and its config.json says vocab_size {size}: its weights take {stored} bytes, "
+                f"less than the {BYTES_OF_ID} that an embedding takes at least"
+            )
+        tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+        return Text(tokenizer, eos=eos), ""
+    text.eos |= _own_end(text, _text_config(config).get("vocab_size"))
+    return text, text.fingerprint
+
+
+def _own_end(text: Text, size: int | None) -> frozenset[int]:
+    """The token that the tokenizer itself calls the end of a text, where the model, of so many tokens, knows it."""
+    name = text.names.get("eos_token")
+    end = None if name is None else text.tokenizer.token_to_id(name)
+    return frozenset(() if end is None or (size is not None and end >= size) else (end,))
+
+
+def _added(path: Path) -> dict[str, int]:
+    """Tokens with their ids, of an added_tokens.json."""
+    at = path / "added_tokens.json"
+    return edge.check(fields.AddedTokens, {"tokens": _json(at, {})}, str(at)).tokens
+
+
+def _chat_templates(path: Path) -> dict[str, str] | None:
+    """Chat templates in files of their own, by name; None: there are none."""
+    found = {
+        at.stem: at
+        for at in sorted((path / "additional_chat_templates").glob("*.jinja"))[:TEMPLATES]
+    }
+    if (at := path / "chat_template.jinja").is_file():
+        found = {"default": at, **found}
+    if found:
+        return {name: _template_text(at) for name, at in found.items()}
+    if (at := path / "chat_template.json").is_file():
+        content = edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()
+        return named_templates(content["chat_template"])
+    return None
+
+
+def _template_text(at: Path) -> str:
+    with edge.reading(str(at)):
+        return read_bytes(at, MOST).decode("utf-8")
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config says of its language model."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
+
+
+def save(
+    path: str | PathLike[str],
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    text: Text | None,
+    generation: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint that `load` and transformers read: config.json, model.safetensors, generation_config.json and,
+    unless `text` is None (config["polydec_base"] then names whose tokenizer it is), tokenizer.json and its chat template.
+    Files that are there are replaced, each at once."""
+    if text is None and "polydec_base" not in config:
+        raise FileError(
+            "text is None: a checkpoint without a tokenizer needs config['polydec_base'], whose tokenizer it uses"
+        )
+    where = Path(edge.path_text(path, "path"))
+    where.mkdir(parents=True, exist_ok=True)
+
+    def put(name: str, write: Any) -> None:
+        files.replace(where / name, write)
+
+    def put_json(name: str, content: Mapping[str, Any]) -> None:
+        put(
+            name,
+            lambda part: part.write_text(
+                json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            ),
+        )
+
+    def put_template(name: str, template: Template | None) -> None:
+        if template is not None:
+            (where / name).parent.mkdir(exist_ok=True)
+            put(name, lambda part: part.write_text(template.source, encoding="utf-8"))
+
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
+    put("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
+    put_json("config.json", config)
+    eos = {"eos_token_id": sorted(text.eos)} if text is not None and text.eos else {}
+    put_json("generation_config.json", {**eos, **(generation or {})})
+    if text is not None:
+        put("tokenizer.json", lambda part: text.tokenizer.save(str(part)))
+        put_json(
+            "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names}
+        )
+        put_template("chat_template.jinja", text.template)
+        put_template("additional_chat_templates/tool_use.jinja", text.tool_template)

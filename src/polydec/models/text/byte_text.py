@@ -1,0 +1,106 @@
+"""A tokenizer of bytes beside another one: what a text over bytes is spelled with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as Spelled
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import TemplateProcessing
+
+from polydec.base.errors import RequestError
+from polydec.core.types import Words
+from polydec.models.text.tokenizer import Text, byte_alphabet
+
+BYTES = 256
+"""Symbols below this are bytes, those from here on marks."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The tokens of a tokenizer that no bytes spell, in the order of their ids. tokens: their ids; names: how a chat template
+    writes each; ends: which of them end a text, by their place here; main: the one that usually does, None: none does."""
+
+    tokens: tuple[int, ...]
+    names: tuple[str, ...]
+    ends: frozenset[int]
+    main: int | None
+
+    @cached_property
+    def own(self) -> tuple[tuple[int, ...], ...]:
+        """Of each mark the tokens that mean it."""
+        return tuple((x,) for x in self.tokens)
+
+    def of(self, other: Marks) -> tuple[tuple[int, ...], ...]:
+        """Of each of these marks the tokens of another tokenizer that mean it: those of the same name; every further token that
+        ends a text there ends it here."""
+        known = dict(zip(other.names, other.tokens))
+        ends = {other.tokens[k] for k in other.ends}
+        out: list[tuple[int, ...]] = [
+            (known[name],) if name in known and (known[name] in ends) == (k in self.ends) else ()
+            for k, name in enumerate(self.names)
+        ]
+        if self.main is not None:
+            left = ends - {x for tokens in out for x in tokens}
+            out[self.main] += tuple(sorted(left))
+        return tuple(out)
+
+
+def marks_of(text: Text) -> Marks:
+    """Special tokens, and whatever ends a text. Raises RequestError where what bytes its tokens stand for is not known."""
+    if all(piece is None for piece in text.pieces):
+        raise RequestError(
+            "units is bytes: this model's tokenizer spells its tokens in their context only, so their bytes are not known"
+        )
+    added = {
+        i: token.content
+        for i, token in text.tokenizer.get_added_tokens_decoder().items()
+        if token.special
+    }
+    tokens = tuple(sorted({*added, *text.eos}))
+    names = tuple(added.get(x, f"<end {x}>") for x in tokens)
+    ends = frozenset(k for k, x in enumerate(tokens) if x in text.eos)
+    usual = text.names.get("eos_token")
+    main = next((k for k in sorted(ends) if names[k] == usual), min(ends, default=None))
+    return Marks(tokens, names, ends, main)
+
+
+def byte_text(text: Text) -> Text:
+    """The tokenizer of the same texts whose tokens are their bytes, and the marks behind those: 256 + k is the mark k. The chat
+    template stays, and so do the marks that stand before every text."""
+    marks = marks_of(text)
+    tokenizer = Tokenizer(BPE(byte_alphabet(), []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = Spelled()
+    tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False) for name in marks.names]
+    )
+    before = [BYTES + marks.tokens.index(x) for x in text.encode("") if x in marks.tokens]
+    if before:
+        tokenizer.post_processor = TemplateProcessing(
+            single=[*(f"M{i}" for i in range(len(before))), "$A"],
+            special_tokens=[(f"M{i}", x) for i, x in enumerate(before)],
+        )
+    twin = Text(tokenizer, eos=[BYTES + k for k in marks.ends], names=text.names)
+    twin.template, twin.tool_template = text.chat_templates
+    twin.named_templates = text.named_templates
+    twin.rows = BYTES + len(marks.tokens)
+    return twin
+
+
+def lead_of(text: Words) -> bytes:
+    """The bytes that a tokenizer writes before every text: a space, or nothing."""
+    first = text.encode("a", special=False)
+    piece = text.pieces[first[0]] if first else None
+    return b" " if piece is not None and piece.startswith(b" ") else b""
+
+
+def start_of(text: Text) -> tuple[int, ...]:
+    """A token to read before a text that begins with nothing: what the tokenizer calls its beginning, or what ends a text."""
+    named = text.names.get("bos_token")
+    begin = None if named is None else text.tokenizer.token_to_id(named)
+    token = begin if begin is not None else min(text.eos, default=None)
+    return () if token is None else (token,)

@@ -1,0 +1,227 @@
+"""The form in which a chat template shows messages: contents as texts or as lists of parts, arguments of calls as objects or as
+JSON texts, and whether it has a place for tools.
+
+A template does not say it. So it is tried: it renders a chat with a rare word in it, and where that word is lost in the usual
+form (contents as texts, arguments as objects) and stands in the text of the other one, it is given the other one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from polydec.base.errors import PolydecError
+from polydec.models.text.template import Template
+
+Message = Mapping[str, Any]
+Names = tuple[tuple[str, str], ...]
+
+NEEDLE = "needle7q"
+"""A word that no template writes by itself."""
+
+_TOOL: Message = {
+    "type": "function",
+    "function": {
+        "name": NEEDLE,
+        "description": "a",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "string", "description": "a"}},
+            "required": ["a"],
+        },
+    },
+}
+"""Something that a template might show."""
+
+
+def fitted(
+    messages: Sequence[Message], template: Template, names: Mapping[str, str]
+) -> list[Message]:
+    """Messages as a template shows them.
+
+    Args:
+        messages: Each with a role, and a content that is a text or a list of parts, `{"type": "text", "text": …}`.
+        template: The chat template.
+        names: Special tokens by role, which the template may name.
+
+    Returns:
+        The same messages; contents are lists of parts, and arguments texts, where the template shows them in that form only.
+    """
+    own = tuple(sorted(names.items()))
+    shown = [_with_arguments(_with_content(m, template, own), template, own) for m in messages]
+    if "reasoning_content" in template.source or ".thinking" not in template.source:
+        return shown
+    return [_with_thinking(message) for message in shown]
+
+
+def _with_thinking(message: Message) -> Message:
+    """A message for templates that call what was thought `thinking`."""
+    if "reasoning_content" not in message:
+        return message
+    rest = {name: value for name, value in message.items() if name != "reasoning_content"}
+    return {**rest, "thinking": message["reasoning_content"]}
+
+
+def joined_text(content: Any) -> Any:
+    """The text of a content; what is no list of text parts stays as it is."""
+    if not isinstance(content, list) or not all(_is_text(part) for part in content):
+        return content
+    return "".join(part["text"] for part in content)
+
+
+def shows_tools(
+    usual: Template | None, template: Template | None, names: Mapping[str, str]
+) -> bool:
+    """Whether a chat with tools shows them.
+
+    Args:
+        usual: The template of chats without tools.
+        template: The template of chats with tools.
+        names: Special tokens by role, which the templates may name.
+    """
+    own = tuple(sorted(names.items()))
+    asked = [{"role": "user", "content": "a"}]
+    with_tools = _tried(asked, template, own, [_TOOL])
+    if with_tools is None:
+        return False
+    without = _tried(asked, usual, own, None)
+    if without is None:  # it refuses chats without tools
+        return NEEDLE in with_tools
+    return with_tools != without
+
+
+def _is_text(part: Any) -> bool:
+    if not isinstance(part, Mapping):
+        return False
+    return part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _with_content(message: Message, template: Template, names: Names) -> Message:
+    content = joined_text(message["content"])
+    if not isinstance(content, str):  # parts that are no texts, which the template may know
+        return message
+    if not takes_parts(template, names, message["role"]):
+        return {**message, "content": content}
+    if isinstance(message["content"], list):
+        return message
+    return {**message, "content": _parts(content)}
+
+
+def _parts(text: str) -> list[Message]:
+    return [{"type": "text", "text": text}]
+
+
+def _with_arguments(message: Message, template: Template, names: Names) -> Message:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list) or not any(_has_object(call) for call in calls):
+        return message
+    if not takes_json_arguments(template, names):
+        return message
+    return {**message, "tool_calls": [_with_json(call) for call in calls]}
+
+
+def _has_object(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping)
+
+
+def _with_json(call: Message) -> Message:
+    if not _has_object(call):
+        return call
+    function = call["function"]
+    written = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": written}}
+
+
+@lru_cache(256)
+def takes_parts(template: Template, names: Names, role: str) -> bool:
+    """Whether a template shows the content of a role's messages as a list of parts only, not as a text."""
+    if role == "user":
+        return _shown_in_parts(template, names, role, "a")
+    user = _parts("a") if takes_parts(template, names, "user") else "a"
+    return _shown_in_parts(template, names, role, user)
+
+
+def _shown_in_parts(template: Template, names: Names, role: str, user: Any) -> bool:
+    asked = {"role": "user", "content": user}
+
+    def shown(content: Any) -> bool:
+        message: dict[str, Any] = {"role": role, "content": content}
+        if role == "tool":
+            call = _call({"a": "a"})
+            message["tool_call_id"] = call["id"]
+            calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+            chats = [[asked, calling, message]]
+        elif role == "user":
+            chats = [[message]]
+        elif role == "assistant":
+            chats = [[asked, message, asked]]
+        else:
+            chats = [[message, asked], [asked, message]]
+        return any(
+            NEEDLE in (_tried(chat, template, names, tools) or "").casefold()
+            for chat in chats
+            for tools in (None, [_TOOL_BESIDE])
+        )
+
+    return not shown(NEEDLE) and shown(_parts(NEEDLE))
+
+
+_TOOL_BESIDE: Message = {
+    "type": "function",
+    "function": {**_TOOL["function"], "name": "a"},
+}
+"""A tool of a chat in which something else is looked for."""
+
+
+def _call(arguments: Any) -> Message:
+    return {
+        "id": "call12345",
+        "type": "function",
+        "function": {"name": "a", "arguments": arguments},
+    }
+
+
+@lru_cache(256)
+def takes_json_arguments(template: Template, names: Names) -> bool:
+    """Whether a template shows the arguments of calls as a JSON text where it is given one, and as something else, or not at
+    all, where it is given an object."""
+    value = {NEEDLE: "a"}
+    asked = _parts("a") if takes_parts(template, names, "user") else "a"
+
+    def shown(arguments: Any) -> str:
+        chat = [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": "", "tool_calls": [_call(arguments)]},
+        ]
+        tried = (_tried(chat, template, names, tools) for tools in (None, [_TOOL_BESIDE]))
+        return next((text for text in tried if text is not None), "")
+
+    as_object = shown(value)
+    if NEEDLE in as_object and repr(value) not in as_object:
+        return False
+    return json.dumps(value) in shown(json.dumps(value))
+
+
+def _tried(
+    messages: Iterable[Message],
+    template: Template | None,
+    names: Names,
+    tools: Sequence[Message] | None,
+) -> str | None:
+    """What a template makes of a chat; None: it refuses it."""
+    if template is None:
+        return None
+    values = {
+        "documents": None,
+        **dict(names),
+        "messages": list(messages),
+        "tools": tools,
+        "add_generation_prompt": True,
+    }
+    try:
+        return template.render(values)
+    except PolydecError:
+        return None

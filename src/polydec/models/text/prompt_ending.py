@@ -1,0 +1,49 @@
+"""How the text of a chat ends: with what opens the assistant's next turn, inside of its final message, or behind that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.models.text import message_forms
+
+Message = Mapping[str, Any]
+
+OPENED, CONTINUED, CLOSED = "reply", "continue", "none"
+"""What a chat may end with."""
+
+TEXT_END = "end0of7text"
+"""Stands behind the final message where a template renders it, so that it is found again; no template writes it by itself."""
+
+
+def marked(messages: Sequence[Message], ending: str) -> list[Message]:
+    """Messages for the template. Raises RequestError where the final one cannot be continued."""
+    if ending != CONTINUED:
+        return list(messages)
+    *before, last = messages
+    if last["role"] != "assistant":
+        raise RequestError(
+            f"prompt_ending is 'continue' and the final message is of role {last['role']!r}: it continues one of the "
+            "assistant, so leave it out"
+        )
+    if last.get("tool_calls"):
+        raise RequestError(
+            "prompt_ending is 'continue' and the final message has tool_calls: it continues a text, so leave it out"
+        )
+    content = message_forms.joined_text(last["content"])
+    if not isinstance(content, str):
+        raise RequestError("prompt_ending is 'continue' and the final message is no text")
+    return [*before, {**last, "content": content + TEXT_END}]
+
+
+def cut(shown: str, ending: str) -> str:
+    """A rendered chat, ended. Raises RequestError where the template does not show the final message."""
+    if ending != CONTINUED:
+        return shown
+    at = shown.rfind(TEXT_END)
+    if at < 0:
+        raise RequestError(
+            "prompt_ending is 'continue': the chat template does not show the final message as it stands"
+        )
+    return shown[:at]

@@ -1,0 +1,64 @@
+"""Chat templates: Jinja with the names that Hugging Face templates expect, in a sandbox and in a process of its own.
+
+A template is a program that comes with a checkpoint. Jinja's sandbox keeps it from Python's insides, but not from using up time
+and memory: one filter can write a gigabyte inside a single C call, a deeply nested expression takes Python's own compiler down,
+and no check of the source tells such a template from an honest one. So all of them run in one long-lived worker, whose limits
+the system keeps (`polydec.base.apart`): what goes too far ends the worker, never this process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polydec.base.apart import Limits, Worker
+from polydec.base.errors import PolydecError, RequestError
+from polydec.models.formats.edge import sentence
+
+MEMORY = 512 << 20
+"""Bytes of address space that a template may use, the worker's own included."""
+SECONDS = 2.0
+"""Of computing, for one rendering."""
+MOST = 16 << 20
+"""Characters of a rendered chat, and of its messages as JSON."""
+
+
+_WORKER = Worker(
+    Path(__file__).with_name("render.py"),
+    Limits(MEMORY, SECONDS, answer=8 * MOST),
+    "a chat template",
+)
+
+
+@dataclass(frozen=True)
+class Template:
+    """source: the template's text. Compiled when first used."""
+
+    source: str
+
+    def render(self, values: Mapping[str, Any]) -> str:
+        """values: names that the template may use; numbers, texts, lists and dicts as JSON has them. Raises RequestError where
+        the template is malformed, refuses the messages, or goes beyond the limits above."""
+        try:
+            question = {"source": self.source, "values": dict(values), "most": MOST}
+            request = json.dumps(question).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as e:
+            raise RequestError(
+                sentence(f"the chat's messages and names must be what JSON can hold: {e}")
+            ) from None
+        if len(request) > MOST:
+            raise RequestError(
+                f"the chat has {len(request)} bytes with its template: {MOST} are legal"
+            )
+        try:
+            answer = _WORKER.ask(request)
+        except PolydecError as e:
+            answer = {"error": str(e)}
+        if "error" in answer:
+            raise RequestError(
+                sentence(f"the chat template refuses these messages: {answer['error']}")
+            )
+        return answer["text"]

@@ -1,0 +1,635 @@
+"""Text to token ids and back: encoding, chat templates, and answers that are written token by token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from codecs import utf_8_decode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+from polydec.base.errors import PolydecError, RequestError
+from polydec.core.request import Writer
+from polydec.models.formats.edge import first_line, sentence
+from polydec.models.formats.thinking_marks import (
+    Kind,
+    Segment,
+    ThinkingMarks,
+    ThinkingReader,
+    marks_of,
+)
+from polydec.models.text import message_forms
+from polydec.models.text.added_tokens import add_tokens, named_tokens
+from polydec.models.text.control_tokens import ControlTokens
+from polydec.models.text.template import Template
+
+LONG = 1 << 12
+"""Characters from which on a text is encoded beside other threads, and without where each token stands in it."""
+PART = 1 << 15
+"""Characters that are counted at a time."""
+
+
+class Text:
+    """One tokenizer.
+
+    tokenizer: of the `tokenizers` library; eos: ids that end an answer; template: a chat template in Jinja, as Hugging
+    Face writes them, or several by name, of which "default" is the usual one and "tool_use" that of chats with tools; names:
+    special tokens by role ("bos_token": "<s>"), which templates refer to; tokens: all of them in the order of their ids, where
+    somebody has them so: to read them back takes a tenth of a second.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        eos: Iterable[int] = (),
+        template: str | Mapping[str, str] | None = None,
+        names: Mapping[str, str] | None = None,
+        tokens: Sequence[str] | None = None,
+    ) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.tokenizer, self.eos = tokenizer, frozenset(eos)
+        self.names, self._in_order = dict(names or {}), tokens
+        named = {"default": template} if isinstance(template, str) else template or {}
+        templates = {name: Template(source) for name, source in named.items()}
+        self.template = templates.get("default")
+        self.tool_template = templates.get("tool_use")  # of chats with tools, where it has one
+        self.named_templates = tuple(name for name in templates if name != "default")
+        self.rows: int | None = (
+            None  # how many tokens the model behind it knows, where that is known
+        )
+        self._skipped = {
+            i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        }
+
+    @staticmethod
+    def from_tokenizer_json(
+        source: str | PathLike[str] | Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
+        *,
+        added: Mapping[str, int] | None = None,
+        eos: Iterable[int] = (),
+        template: str | Mapping[str, str] | None = None,
+    ) -> Text:
+        """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json, whose tokens are added;
+        added: the content of an added_tokens.json, likewise, where the config lists none. Without `eos` the config's eos_token
+        is the only one; without `template` its chat_template is used.
+        Raises RequestError where it is no tokenizer."""
+        try:
+            if isinstance(source, Mapping):
+                tokenizer = Tokenizer.from_str(json.dumps(source))
+            else:
+                tokenizer = Tokenizer.from_file(os.fspath(source))
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
+            where = "the tokenizer given" if isinstance(source, Mapping) else source
+            raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
+        if not tokenizer.get_vocab_size():
+            raise RequestError("the tokenizer has no tokens")
+        add_tokens(tokenizer, config or {}, added)
+        return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
+
+    @staticmethod
+    def from_parts(
+        tokenizer: Tokenizer,
+        config: Mapping[str, Any],
+        *,
+        eos: Iterable[int] = (),
+        template: str | Mapping[str, str] | None = None,
+    ) -> Text:
+        names = named_tokens(config)
+        eos = frozenset(eos)
+        if not eos and "eos_token" in names:
+            end = tokenizer.token_to_id(names["eos_token"])
+            eos = frozenset(() if end is None else (end,))
+        if template is None:
+            template = named_templates(config.get("chat_template"))
+        return Text(tokenizer, eos=eos, template=template, names=names)
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are; a model may have more rows than that."""
+        return self.tokenizer.get_vocab_size()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for tokenizers whose ids mean the same: a hash of the token table."""
+        if self._in_order is not None:
+            table = list(enumerate(self._in_order))
+        else:
+            table = sorted((i, token) for token, i in self.tokenizer.get_vocab().items())
+        return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
+
+    def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
+        """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
+        as such. Raises RequestError where the tokenizer has nothing for a part of the text."""
+        return self._within_rows(self._encoded(text, special))
+
+    def encode_sanitized(self, text: str, special: bool = True) -> tuple[int, ...]:
+        """As `encode`, of a text in which `control_tokens` has marked what users wrote: control tokens there are plain text."""
+        try:
+            ids = tuple(self.control_tokens.encode(text, special=special))
+        except PolydecError:
+            raise
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
+            raise _refusal(f"the text {text[:40]!r} cannot be encoded", e) from None
+        return self._within_rows(ids)
+
+    @cached_property
+    def control_tokens(self) -> ControlTokens:
+        """The tokens that may be plain text in what users write."""
+        sources = [t.source for t in self.chat_templates if t is not None]
+        return ControlTokens(self.tokenizer, sources)
+
+    def _within_rows(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        if self.rows is not None and ids and max(ids) >= self.rows:
+            raise RequestError(
+                f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens"
+            )
+        return ids
+
+    def _encoded(self, text: str, special: bool) -> tuple[int, ...]:
+        """Only the library's form for several texts lets other threads run meanwhile."""
+        try:
+            if len(text) < LONG:
+                return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+            several = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)
+            return tuple(several[0].ids)
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
+            raise _refusal(
+                f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e
+            ) from None
+
+    def beyond(self, text: str, most: int) -> bool:
+        """Whether a text certainly has more tokens than `most`, told without encoding all of it: its parts, each by itself,
+        have more than twice as many. False says nothing."""
+        if len(text) <= max(PART, 4 * most):  # encoded at once: hardly any text has shorter tokens
+            return False
+        seen = 0
+        for at in range(0, len(text), PART):
+            seen += len(self._encoded(text[at : at + PART], special=False))
+            if seen > 2 * most:
+                return True
+        return False
+
+    def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
+        """Special tokens and ids beyond the table are left out; each malformed piece of UTF-8 becomes one U+FFFD.
+        after: the tokens before them, which decide whether a leading space belongs to the text (a tokenizer that puts
+        a space before every text takes it off again at the start of one)."""
+        speller = self._speller(after)
+        return "".join([*map(speller.feed, ids), speller.end()])
+
+    @property
+    def pieces(self) -> tuple[bytes | None, ...]:
+        """Of each id the bytes that it stands for; None for special tokens, gaps, and where the decoder looks at more
+        than one token at a time."""
+        return self._pieces
+
+    @cached_property
+    def _pieces(self) -> tuple[bytes | None, ...]:
+        return tuple(None if self._rule is None else self._bytes[x] for x in range(self.size))
+
+    @property
+    def has_chat(self) -> bool:
+        return self.template is not None or bool(self.named_templates)
+
+    @property
+    def chat_templates(self) -> tuple[Template | None, Template | None]:
+        """The chat templates of chats without tools and with them."""
+        return self.template, self.tool_template or self.template
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True, **values: Any
+    ) -> str:
+        """The text of a chat; reply: with what opens the assistant's next turn; values: further names that the
+        template may know (tools, enable_thinking …). Contents are texts or lists of parts, {"type": "text", "text": …}; the
+        template is given the form that it shows. Raises RequestError where there is no template, or it refuses."""
+        template = self.chat_templates[values.get("tools") is not None]
+        if template is None and self.named_templates:
+            names = ", ".join(map(repr, self.named_templates))
+            raise RequestError(
+                sentence(
+                    f"this checkpoint has the chat templates {names} and none of the name 'default': give a plain prompt"
+                )
+            )
+        if template is None:
+            raise RequestError("this checkpoint has no chat template: give a plain prompt")
+        if not messages:
+            raise RequestError("messages is empty: a chat needs at least one")
+        for i, message in enumerate(messages):
+            if (
+                not isinstance(message, Mapping)
+                or not isinstance(message.get("role"), str)
+                or "content" not in message
+            ):
+                raise RequestError(
+                    f"messages[{i}] is {message!r}: each must be a dict with role and content"
+                )
+        known = {"tools": None, "documents": None, **self.names}
+        shown = message_forms.fitted(messages, template, self.names)
+        return template.render(
+            {**known, **values, "messages": shown, "add_generation_prompt": reply}
+        )
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the chat template has a place for tools."""
+        return message_forms.shows_tools(*self.chat_templates, self.names)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
+        """The prompt that asks for the assistant's next turn: messages are {"role": …, "content": …}."""
+        return self.encode(self.render(messages, **values), special=False)
+
+    @cached_property
+    def thinking_marks(self) -> ThinkingMarks | None:
+        """How the model parts its thinking from its answers, as its chat template or its tokens say; None: nothing is known."""
+        source = "".join(x.source for x in self.chat_templates if x is not None)
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return marks_of(source, (token.content for token in added))
+
+    def mark_names(self, marks: ThinkingMarks) -> dict[int, str]:
+        """The control tokens that stand in these marks, by their ids. They are written like text where thinking is parted."""
+        names = {i: self.tokenizer.id_to_token(i) or "" for i in self._skipped}
+        return {i: n for i, n in names.items() if n and any(n in text for text in marks.texts)}
+
+    def writer(
+        self,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        *,
+        after: Sequence[int] = (),
+        min_tokens: int = 0,
+        thinking: ThinkingReader | None = None,
+    ) -> Callable[[], Writer]:
+        """Makes writers: their pieces, joined, are decode(all tokens) up to the first stop string (with it where
+        include_stop). A stop string may begin and end inside tokens; what may still become one is held back. One that is
+        complete within the first `min_tokens` tokens, at least 0, is text. thinking: marks of the thinking are written as well,
+        and stop strings end the answer alone; None: nothing is known of it."""
+        for s in stop:
+            if not isinstance(s, str) or not s:
+                raise RequestError(f"stop has {s!r}: each must be a text of at least one character")
+        if thinking is not None:
+            names = self.mark_names(thinking.marks)
+            return lambda: ThinkingWriter(
+                MarkSpeller(self._speller, tuple(after), names),
+                thinking,
+                StopWriter(_SILENT, tuple(stop), include_stop, min_tokens),
+            )
+        return lambda: StopWriter(self._speller(after), tuple(stop), include_stop, min_tokens)
+
+    def _speller(self, after: Sequence[int]) -> Speller:
+        if self._rule is None:
+            return WindowSpeller(self.tokenizer, list(after))
+        return ByteSpeller(self._bytes, self._rule, any(self._bytes[x] is not None for x in after))
+
+    @cached_property
+    def _rule(self) -> Rule | None:
+        decoder = self.tokenizer.decoder
+        return None if decoder is None else read_rule(json.loads(decoder.__getstate__()))
+
+    @cached_property
+    def _bytes(self) -> Spellings:
+        return Spellings(self._spelled)
+
+    def _spelled(self, token: int) -> bytes | None:
+        name = None if token in self._skipped else self.tokenizer.id_to_token(token)
+        return None if name is None or self._rule is None else self._rule.spell(name)
+
+
+class Spellings(dict[int, bytes | None]):
+    """What each token stands for, found when it is first asked for; None: nothing is written for it."""
+
+    __slots__ = ("_find",)
+
+    def __init__(self, find: Callable[[int], bytes | None]) -> None:
+        self._find = find
+
+    def __missing__(self, token: int) -> bytes | None:
+        self[token] = piece = self._find(token)
+        return piece
+
+
+def _refusal(what: str, e: BaseException) -> BaseException:
+    """What the Rust library meets, in one sentence; an interrupt stays one."""
+    if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return e
+    return RequestError(sentence(f"{what} ({first_line(e)})"))
+
+
+def named_templates(
+    template: str | Mapping[str, str] | Sequence[Mapping[str, str]] | None,
+) -> dict[str, str] | None:
+    """Chat templates by name, of what a checkpoint says: a single one is the one named "default"."""
+    if template is None:
+        return None
+    if isinstance(template, str):
+        return {"default": template}
+    if isinstance(template, Mapping):
+        return dict(template)
+    return {entry["name"]: entry["template"] for entry in template}
+
+
+class Speller(Protocol):
+    """Turns tokens into whole characters."""
+
+    def feed(self, token: int) -> str: ...
+    def end(self) -> str: ...
+    def fork(self) -> Speller: ...
+
+
+@dataclass(frozen=True)
+class Rule:
+    """spell: a token's name to its bytes; strip: how many leading spaces come off a text; marks: whether all spaces of
+    the first token do."""
+
+    spell: Callable[[str], bytes]
+    strip: int = 0
+    marks: bool = False
+
+
+def byte_alphabet() -> dict[str, int]:
+    """Characters that stand for bytes in byte-level BPE: printable Latin-1 for themselves, the others from U+0100 on
+    (GPT-2)."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(0x100 + n): b for n, b in enumerate(others)}
+
+
+_ALPHABET = byte_alphabet()
+
+
+def _spell_bytes(name: str) -> bytes:
+    try:
+        return bytes([_ALPHABET[c] for c in name])
+    except KeyError:  # an added token, written as it is
+        return name.encode()
+
+
+def _spell_pieces(replaced: Sequence[tuple[str, str]], fallback: bool) -> Callable[[str], bytes]:
+    def spell(name: str) -> bytes:
+        if fallback and len(name) == 6 and name[:3] == "<0x" and name[5] == ">":
+            try:
+                return bytes([int(name[3:5], 16)])
+            except ValueError:
+                pass
+        for old, new in replaced:
+            name = name.replace(old, new)
+        return name.encode()
+
+    return spell
+
+
+def read_rule(decoder: Mapping[str, Any]) -> Rule | None:
+    """The rule of a decoder (as in tokenizer.json) that spells token by token; None where it does not."""
+    if decoder["type"] == "ByteLevel":
+        return Rule(_spell_bytes)
+    if decoder["type"] == "Metaspace":
+        return Rule(
+            _spell_pieces([(decoder["replacement"], " ")], False),
+            marks=decoder.get("prepend_scheme", "always") != "never",
+        )
+    if decoder["type"] != "Sequence":
+        return None
+    parts, replaced, strip = list(decoder["decoders"]), list[tuple[str, str]](), 0
+    while parts and parts[0]["type"] == "Replace" and "String" in parts[0]["pattern"]:
+        replaced.append((parts[0]["pattern"]["String"], parts.pop(0)["content"]))
+    if fallback := bool(parts) and parts[0]["type"] == "ByteFallback":
+        parts.pop(0)
+    if parts and parts[0]["type"] == "Fuse":
+        parts.pop(0)
+        if (
+            parts
+            and parts[0]["type"] == "Strip"
+            and parts[0]["content"] == " "
+            and not parts[0]["stop"]
+        ):
+            strip = parts.pop(0)["start"]
+    return (
+        None
+        if parts or not (replaced or fallback)
+        else Rule(_spell_pieces(replaced, fallback), strip)
+    )
+
+
+class ByteSpeller:
+    """Bytes of one token after another; a character is written when its last byte has come."""
+
+    def __init__(self, bytes_of: Spellings, rule: Rule, inside: bool) -> None:
+        self._bytes_of, self._begun = bytes_of, b""  # begun: the first bytes of a character
+        self._strip, self._marks = (0, False) if inside else (rule.strip, rule.marks)
+
+    def feed(self, token: int) -> str:
+        piece = self._bytes_of[token]
+        if piece is None:
+            return ""
+        if self._marks:
+            piece, self._marks = piece.replace(b" ", b""), False
+        while self._strip and piece:
+            piece, self._strip = (piece[1:], self._strip - 1) if piece[:1] == b" " else (piece, 0)
+        data = self._begun + piece
+        text, used = utf_8_decode(data, "replace", False)
+        self._begun = data[used:]
+        return text
+
+    def end(self) -> str:
+        begun, self._begun = self._begun, b""
+        return utf_8_decode(begun, "replace", True)[0]
+
+    def fork(self) -> ByteSpeller:
+        return copy(self)
+
+
+class WindowSpeller:
+    """For decoders that look at neighbours: what a few tokens decode to with the next one, less what they do without."""
+
+    def __init__(self, tokenizer: Tokenizer, before: list[int]) -> None:
+        self._tokenizer, self._ids = tokenizer, before[-8:]
+        self._known = len(self._ids)  # these are written; they stand in the window as context
+        self._written = tokenizer.decode(self._ids)
+
+    def feed(self, token: int) -> str:
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids)
+        if text.endswith("\ufffd") or len(text) <= len(self._written):
+            return ""
+        piece = text[len(self._written) :]
+        self._ids = self._ids[self._known :]
+        self._known, self._written = len(self._ids), self._tokenizer.decode(self._ids)
+        return piece
+
+    def end(self) -> str:
+        return self._tokenizer.decode(self._ids)[len(self._written) :]
+
+    def fork(self) -> WindowSpeller:
+        twin = copy(self)
+        twin._ids = list(self._ids)
+        return twin
+
+
+class StopWriter:
+    """Holds back what may become a stop string. Of several, the one complete first ends the text; none does that is complete
+    within the first `min_tokens` tokens, as in vLLM."""
+
+    def __init__(
+        self, speller: Speller, stop: tuple[str, ...], include_stop: bool, min_tokens: int = 0
+    ) -> None:
+        self._speller, self._stop, self._include = speller, stop, include_stop
+        self._withheld, self._tokens_left = "", min_tokens
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        if self.stopped:
+            return ""
+        piece = self._speller.feed(token)
+        stops_count = self.count_token()
+        return self.take(piece, stops_count) if self._stop else piece
+
+    def end(self) -> str:
+        if self.stopped:
+            return ""
+        return self.take(self._speller.end(), self.complete) + self.rest()
+
+    def fork(self) -> StopWriter:
+        twin = copy(self)
+        twin._speller = self._speller.fork()
+        return twin
+
+    @property
+    def complete(self) -> bool:
+        """Whether as many tokens as a text must have are written."""
+        return self._tokens_left <= 0
+
+    def count_token(self) -> bool:
+        """Count one token, and say whether a stop string that it completes ends the text."""
+        self._tokens_left -= 1
+        return self._tokens_left < 0
+
+    def rest(self) -> str:
+        """What was held back."""
+        withheld, self._withheld = self._withheld, ""
+        return withheld
+
+    def take(self, piece: str, stops_count: bool) -> str:
+        """What becomes certain of the text with one more piece; stops_count: a stop string that is complete in it ends it."""
+        if not self._stop or not piece:
+            return piece
+        text, seen = self._withheld + piece, len(self._withheld)
+        stops = [
+            (at + len(s), at)
+            for s in self._stop
+            if (at := text.find(s, max(0, seen - len(s) + 1))) >= 0  # it ends in the piece
+        ]
+        if stops and stops_count:
+            stop, start = min(stops)
+            self._withheld, self.stopped = "", True
+            return text[: stop if self._include else start]
+        keep = max(_overlap(text, s) for s in self._stop)
+        self._withheld = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+class Silent:
+    """The speller of a writer that is given text."""
+
+    def feed(self, token: int) -> str:
+        return ""
+
+    def end(self) -> str:
+        return ""
+
+    def fork(self) -> Silent:
+        return self
+
+
+_SILENT = Silent()
+
+
+class MarkSpeller:
+    """Writes some control tokens by their names, and all others as `speller` does. speller: makes one that goes on behind some
+    tokens; names: of those control tokens."""
+
+    def __init__(
+        self,
+        speller: Callable[[Sequence[int]], Speller],
+        before: tuple[int, ...],
+        names: Mapping[int, str],
+    ) -> None:
+        self._made, self._names, self._before = speller, names, before
+        self._inner = speller(before)
+
+    def feed(self, token: int) -> str:
+        name = self._names.get(token)
+        if name is None:
+            self._before = (*self._before[-7:], token)
+            return self._inner.feed(token)
+        text = self._inner.end() + name
+        self._inner = self._made(self._before)
+        return text
+
+    def end(self) -> str:
+        return self._inner.end()
+
+    def fork(self) -> MarkSpeller:
+        twin = copy(self)
+        twin._inner = self._inner.fork()
+        return twin
+
+
+class ThinkingWriter:
+    """Writes the thinking with its marks as it stands, and looks for stop strings in the answer alone."""
+
+    def __init__(self, speller: MarkSpeller, reader: ThinkingReader, stops: StopWriter) -> None:
+        self._speller, self._reader, self._stops = speller, reader, stops
+        self._read = reader.start()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.stopped
+
+    def push(self, token: int) -> str:
+        stops_count = self._stops.count_token()
+        return self._written(self._speller.feed(token), stops_count)
+
+    def end(self) -> str:
+        if self.stopped:
+            return ""
+        stops_count = self._stops.complete
+        text = self._written(self._speller.end(), stops_count)
+        text += self._passed(self._reader.end(self._read, cut=False), stops_count)
+        return text if self.stopped else text + self._stops.rest()
+
+    def fork(self) -> ThinkingWriter:
+        twin = copy(self)
+        twin._speller, twin._stops = self._speller.fork(), self._stops.fork()
+        return twin
+
+    def _written(self, text: str, stops_count: bool) -> str:
+        if self.stopped:
+            return ""
+        self._read, segments = self._reader.step(self._read, text)
+        return self._passed(segments, stops_count)
+
+    def _passed(self, segments: Sequence[Segment], stops_count: bool) -> str:
+        out = ""
+        for kind, part in segments:
+            if kind is Kind.ANSWER:
+                out += self._stops.take(part, stops_count)
+            else:
+                out += self._stops.rest() + part
+            if self.stopped:
+                break
+        return out
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Of how many characters at its end `text` may begin `stop`."""
+    return next(
+        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
+    )

@@ -1,0 +1,103 @@
+"""What a model is told of tools where its chat template has no place for them: a text, and calls and results as texts.
+
+The form is the one that most templates with such a place use, so whoever reads answers need not know which of the two it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from polydec.base.errors import PolydecError
+from polydec.models.text.message_forms import joined_text
+from polydec.models.text.tokenizer import Text
+
+PROMPT = """You can call functions. They are, one a line, with the JSON schema of their parameters:
+{functions}
+To call one, write its name and its arguments as JSON, in this form, once for each call:
+<tool_call>
+{{"name": "a function", "arguments": {{"a parameter": "its value"}}}}
+</tool_call>
+What it gave follows between <tool_response> and </tool_response>. Where no function helps, just answer."""
+"""The default prompt."""
+
+Message = Mapping[str, Any]
+
+
+def render(text: Text, messages: Sequence[Message], tools: Sequence[Message], **values: Any) -> str:
+    """The text of a chat with tools. The prompt stands at the end of the system message; in front of the first message of a
+    user where the template takes no system message or does not show it. values: further names that the template is told."""
+    told, spoken = prompt(tools), as_texts(messages)
+    own = [m["content"] for m in spoken if m["role"] == "system"][:1]
+    system = {"role": "system", "content": "\n\n".join([*(x for x in own if x), told])}
+    rest = list(spoken)
+    if own:
+        rest.remove(next(m for m in spoken if m["role"] == "system"))
+    try:
+        shown = text.render([system, *rest], **values)
+        if told in shown:
+            return shown
+    except PolydecError:
+        if not any(m["role"] == "user" for m in spoken):
+            raise
+    first = next((at for at, m in enumerate(spoken) if m["role"] == "user"), 0)
+    asked = {**spoken[first], "content": f"{told}\n\n{spoken[first]['content']}"}
+    return text.render([*spoken[:first], asked, *spoken[first + 1 :]], **values)
+
+
+def with_earlier_calls(text: Text, messages: Sequence[Message], **values: Any) -> str:
+    """The text of a chat without tools, whose messages may hold calls and what they gave: as the template shows these, else as
+    texts. values: further names that the template is told."""
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    if not calls and all(message["role"] != "tool" for message in messages):
+        return text.render(messages, **values)
+    try:
+        shown = text.render(messages, **values) if text.shows_tools else ""
+    except PolydecError:  # it takes calls beside tools only
+        shown = ""
+    names = [str(call.get("function", call).get("name")) for call in calls]
+    gave = [str(joined_text(m["content"])).strip() for m in messages if m["role"] == "tool"]
+    if shown and all(x in shown for x in names) and all(_is_shown(x, shown) for x in gave):
+        return shown
+    return text.render(as_texts(messages), **values)
+
+
+def _is_shown(gave: str, shown: str) -> bool:
+    """Whether what a call gave stands in a chat's text, as it is or as JSON."""
+    return gave in shown or json.dumps(gave, ensure_ascii=False)[1:-1] in shown
+
+
+def prompt(tools: Sequence[Message]) -> str:
+    """What the model is told of these tools."""
+    listed = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
+    return PROMPT.format(functions="\n".join(listed))
+
+
+def as_texts(messages: Sequence[Message]) -> list[Message]:
+    """Messages with calls, and with what they gave, as messages of an assistant and a user. What several calls gave is one
+    message."""
+    out, after_result = list[Message](), False
+    for given in messages:
+        message = {**given, "content": joined_text(given["content"])}
+        if message["role"] == "tool":
+            result = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if after_result:
+                out[-1] = {"role": "user", "content": f"{out[-1]['content']}\n{result}"}
+            else:
+                out.append({"role": "user", "content": result})
+            after_result = True
+            continue
+        after_result = False
+        calls = [_call(call) for call in message.get("tool_calls") or ()]
+        more = {"content": "\n".join(x for x in (message["content"], *calls) if x)} if calls else {}
+        out.append({k: v for k, v in {**message, **more}.items() if k != "tool_calls"})
+    return out
+
+
+def _call(call: Message) -> str:
+    function = call.get("function", call)
+    written = json.dumps(
+        {"name": function.get("name"), "arguments": function.get("arguments")}, ensure_ascii=False
+    )
+    return f"<tool_call>\n{written}\n</tool_call>"

@@ -1,1 +1,0 @@
-"""One published method a file: what it is (CARD) and how it is put together (build)."""

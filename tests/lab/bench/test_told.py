@@ -1,0 +1,106 @@
+"""A record made again without its model: equal under its own setting, and as a live run under others."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from polydec import generate, load
+from polydec.core.types import Vocab
+from polydec.lab.bench.told import Recorded, Round, Told, remade, replayed
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.models.learned.kinds.ngrams import LAST, NGrams, longer
+
+PROMPT = "def mean(values):"
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return load("zoo:tiny", dtype="float32")
+
+
+def live(lm, method, options):
+    """The rounds of a real run, and its record."""
+    events, rounds = [], []
+    answer = generate(
+        lm, PROMPT, raw=True, method=method, options=options, max_tokens=60, on=events.append
+    )
+    for event in events:
+        if isinstance(event, Proposed):
+            rounds.append([event.position, len(event.token) - 1])
+        elif isinstance(event, Verified):
+            rounds[-1].append(len(event.path))
+    vocab = lm.checkpoint.lm.vocab
+    one = Recorded(lm.ids(PROMPT, raw=True), answer.token_ids, vocab.size, vocab.eos)
+    return [Round(*r) for r in rounds], one
+
+
+SETTINGS = [
+    ("prompt-lookup", {"cost_aware": False}),
+    ("prompt-lookup", {"cost_aware": False, "depth": 2}),
+    ("prompt-lookup", {"cost_aware": False, "depth": 6, "max_ngram": 3}),
+    ("suffix-automaton", {}),
+    ("draft-model", {"depth": 3}),
+    ("draft-model", {"depth": 1}),
+]
+
+
+@pytest.mark.parametrize("method, options", SETTINGS, ids=str)
+def test_a_replay_of_any_record_is_the_live_run(lm, method, options):
+    """The record is of plain decoding: what is replayed was never run."""
+    _, one = live(lm, "plain", {})
+    run, same = live(lm, method, options)
+    draft = Shaped(lm.small(), Greedy()) if method == "draft-model" else None
+    assert same == one, "the methods are lossless"
+    assert (
+        replayed(one, method, options, draft, lm.costs if method != "draft-model" else None) == run
+    )
+
+
+def test_a_method_that_reads_more_than_tokens_is_refused(lm):
+    _, one = live(lm, "plain", {})
+    with pytest.raises(ValueError, match="layers"):
+        replayed(one, "draft-and-verify", {})
+
+
+def test_company_is_told_by_position():
+    law = Told((1, 2, 3, 4, 5, 6), Vocab(9, frozenset()), company=((2, 3), (4, 1)))
+    assert [law.open((1, 2)).peers, law.peers(0), law.peers(2), law.peers(3)] == [3, 1, 3, 1]
+    assert Told((1, 2), Vocab(9, frozenset())).peers(0) == 1
+
+
+def test_a_table_that_goes_with_the_model_drafts_in_a_replay():
+    vocab, text = Vocab(20, frozenset()), (5, 6, 7, 8) * 6
+    after = sorted((longer(0, x), y) for x, y in zip((5, 6, 7, 8), (6, 7, 8, 5)))
+    table = NGrams(
+        1,
+        vocab,
+        np.array([key for key, _ in after], np.uint64),
+        np.array([[y, LAST] for _, y in after]),
+        np.array([[255, 0]] * 4),
+    )
+    one = Recorded((5,), text[1:], 20, frozenset())
+    again = remade(one, "ngram-draft", {"cost_aware": False}, artefacts=(table,)).rounds
+    assert len(again) < len(one.tokens) / 2 and all(r.accepted == r.drafted for r in again[:-1])
+    with pytest.raises(ValueError, match="n-gram table"):
+        remade(one, "ngram-draft", {})
+
+
+def test_the_last_drafts_reach_as_far_as_they_did_in_the_record():
+    text = (5, 6, 7, 8) * 6
+    cut = Recorded(text[:8], text[8:], 20, frozenset(), limit=40)
+    ended = Recorded(text[:8], text[8:], 20, frozenset({8}), limit=40)
+    assert (cut.room, ended.room, Recorded((1,), (8,), 20, frozenset({8})).room) == (16, 40, 1)
+    one = Recorded((5, 6, 7, 9, 5, 6), (7, 9), 20, frozenset({9}), limit=40)
+    options = {"cost_aware": False, "depth": 4}
+    assert [r.drafted for r in replayed(one, "prompt-lookup", options)] == [2]
+    assert [r.drafted for r in replayed(replace(one, limit=0), "prompt-lookup", options)] == [1]
+
+
+def test_a_draft_model_s_passes_are_no_time_of_the_loop(lm):
+    _, one = live(lm, "plain", {})
+    draft = Shaped(lm.small(), Greedy())
+    again = remade(one, "draft-model", {"depth": 3}, draft, lm.costs)
+    assert again.others > len(again.rounds) > 0 and 0 <= again.seconds < 5

@@ -1,0 +1,149 @@
+"""polydec bench: several models, batches and temperatures in one run, its record, its files and its page."""
+
+import csv
+import json
+import re
+
+import pytest
+import torch
+
+import micro
+from polydec.cli.page import Line, figure, ticks
+from polydec.lab.bench import measure
+from polydec.request import machine
+
+ROWS = (
+    {"prompt": "The <b>tall</b> baker", "category": "<i>a</i>", "answer": 7},
+    {"prompt": "The young teacher watched the", "category": "b"},
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield str(micro.write(tmp_path_factory.mktemp("micro")))
+
+
+@pytest.fixture
+def bench_command(polydec_command, tmp_path, model):
+    data = tmp_path / "q.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    usual = ("--model", model, "--data", data, "--max-tokens", 4, "--repeat", 1)
+
+    def call(*args, usual=usual):
+        return polydec_command("bench", *usual, *args)
+
+    return call
+
+
+def test_a_matrix_with_its_record_csv_and_page(bench_command, tmp_path, monkeypatch):
+    files = [tmp_path / name for name in ("runs.jsonl", "table.csv", "report.html")]
+    wanted = ("--record", files[0], "--csv", files[1], "--html", files[2], "--json")
+    args = ("--methods", "prompt-lookup", "--batch", "1,2", "--temperatures", "0,0.8", *wanted)
+    code, out, err = bench_command(*args)
+    assert code == 0, err
+    told = json.loads(out)
+    cells = {(r["batch"], r["temperature"]) for r in told["rows"]}
+    assert cells == {(1, 0.0), (1, 0.8), (2, 0.0), (2, 0.8)} and len(told["rows"]) == 4 * 3 * 2
+    one = told["rows"][0]
+    assert one["gap"] > 0 and one["time_to_first_token"] > 0 and one["target_share"] > 0
+    assert {r["judged"] for r in told["rows"] if r["workload"] != "b"} == {1}
+    assert told["versions"]["polydec"] and told["command"].startswith("polydec bench --model")
+    sheet = list(csv.DictReader(files[1].read_text().splitlines()))
+    assert len(sheet) == 24 and float(sheet[0]["tokens_per_second"]) == one["tokens_per_second"]
+    page = files[2].read_text()
+    assert not re.search(r"https?:|<script|@import|url\(|<b>tall|<i>a</i>", page)
+    for part in (
+        "Where the time goes",
+        "t(m)",
+        "All figures",
+        "2 requests at once, temperature 0.8",
+    ):
+        assert part in page
+    monkeypatch.setattr(measure, "run_task", None)  # all of it stands in the record
+    again = json.loads(bench_command(*args)[1])
+    assert again["rows"] == told["rows"]
+    code, _, err = bench_command(*args, "--seed", "5")
+    assert code == 2 and "settings was" in err and "name another file" in err
+
+
+def test_several_models_have_rows_of_their_own(bench_command, tmp_path, model):
+    other = micro.write(tmp_path / "other", seed=1)
+    usual = ("--models", f"{model},{other}", "--max-tokens", 2, "--repeat", 1, "--limit", 1)
+    code, out, err = bench_command("--methods", "plain", usual=usual)
+    assert code == 0, err
+    assert out.count("question") == 2 and out.startswith("model")
+
+
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        (("--batch", "1,x"), "batch is '1,x': it must be whole numbers with commas"),
+        (("--batch", "0"), "batch is 0"),
+        (("--batch", "2,2"), "each number may stand there once"),
+        (("--temperatures", "warm"), "temperatures is 'warm': it must be numbers"),
+        (("--temperatures", "0,-1"), "temperature is -1"),
+        (("--temperatures", "0", "--temperature", "1"), "temperature is given twice"),
+        (("--models", "a"), "model is given twice"),
+        (("--html", "."), "--html '.' cannot be written: it is a folder"),
+        (("--csv", "/dev/null/x"), "--csv '/dev/null/x' cannot be written"),
+        (("--suite", "parallelbench", "--models", "a"), "bench --suite does not take"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_decoded(bench_command, monkeypatch, args, says):
+    monkeypatch.setattr(measure, "measure", None)
+    code, out, err = bench_command(*args)
+    assert code == 2 and says in err and not out, err
+
+
+def test_figures_fit_what_they_show():
+    assert ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    for low, high in ((0, 0.003), (1, 32), (0, 270), (0, 12345), (5, 6)):
+        assert 2 <= len(ticks(low, high)) <= 20
+    drawn = figure([Line("<a>", [(1, 5.0), (32, 90.0)], "red", [(4.0, 6.0)])], "x & y", "up")
+    assert "<a>" not in drawn and "x &amp; y" in drawn
+    places = [float(x) for x in re.findall(r'c[xy]="([\d.]+)"', drawn)]
+    assert all(0 <= x <= 380 for x in places)
+    depths = figure([Line("a", [(1, 0.5), (2, 0.25)], "red")], "x", "y", whole=True)
+    assert ">2</text>" in depths and ">1.2</text>" not in depths
+    assert "Nothing was measured" in figure([], "x", "y")
+
+
+def test_a_report_says_where_its_figures_are_doubtful(bench_command, tmp_path, monkeypatch):
+    page, busy = tmp_path / "report.html", iter([5.5, 5.5])
+    monkeypatch.setattr(machine, "busy", lambda: next(busy))
+    code, out, err = bench_command("--methods", "plain", "--html", page, "--json")
+    assert code == 0 and "warning: the machine is busy (load 5.5" in err
+    assert json.loads(out)["doubts"] == [
+        "the machine is busy (load 5.5 of its cores): figures are doubtful"
+    ]
+    assert "Mind:</b> the machine is busy (load 5.5" in page.read_text()
+
+    monkeypatch.setattr(machine, "busy", iter([0.0, 3.0]).__next__)
+    code, out, _ = bench_command("--methods", "plain", "--html", page, "--json")
+    assert "became busy" in page.read_text() and len(json.loads(out)["doubts"]) == 1
+
+    monkeypatch.setattr(machine, "busy", lambda: 0.0)
+    code, out, _ = bench_command("--methods", "plain", "--html", page, "--json")
+    assert json.loads(out)["doubts"] == [] and "Mind:" not in page.read_text()
+
+
+def test_a_report_of_a_run_that_was_stopped_says_so(bench_command, tmp_path, monkeypatch):
+    page, ticks = tmp_path / "report.html", []
+    whole = measure.measure
+
+    def stopped(*args, keep, **more):
+        def kept(label, run):
+            keep(label, run)
+            ticks.append(label)
+            if len(ticks) == 2:
+                raise KeyboardInterrupt
+
+        return whole(*args, keep=kept, **more)
+
+    monkeypatch.setattr(measure, "measure", stopped)
+    monkeypatch.setattr(machine, "busy", lambda: 0.0)
+    code, _, _ = bench_command("--methods", "prompt-lookup", "--html", page)
+    assert code == 130 and "it was stopped: only what was measured until then" in page.read_text()

@@ -1,0 +1,96 @@
+"""Any mix of methods in one batch: every request says what it says alone."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+import micro
+from polydec import api
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.lab.testing.examples import artefacts, decoder
+from polydec.lab.testing.toy import toy
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.economics.costs import Costs
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import MASKED_DRAFT
+
+PROMPTS = ((0, 1, 0, 2, 0, 1), (3,), (4, 4, 1), (2, 1, 3, 0, 5, 1, 3, 0))
+
+
+def mixed(law, small, names, seed, most=24):
+    jobs = []
+    for i, name in enumerate(names):
+        choice = (
+            0 if registry.get(name).CARD.kind == "search" else i
+        )  # of a search it is a rank, which has an end
+        request = Request(PROMPTS[(seed + i) % 4], most - i % (most - 4), seed=seed, choice=choice)
+        jobs.append((decoder(name, law, small), request))
+    alone = [run([answer_one(d, r)])[0].token_ids for d, r in jobs]
+    together = [r.token_ids for r in run([answer_one(d, r) for d, r in jobs])]
+    return alone, together
+
+
+@pytest.mark.parametrize("shaper", [Greedy(), Temperature(0.7)], ids=["greedy", "T = 0.7"])
+@pytest.mark.parametrize("seed", range(20))
+def test_eight_methods_drawn_at_random(seed, shaper):
+    names = random.Random(seed).sample(sorted(registry.of_family("ar")), 8)
+    law, small = (Shaped(toy(seed + s, 6, cost=c), shaper) for s, c in ((7, 1.0), (8, 0.1)))
+    alone, together = mixed(law, small, names, seed)
+    assert together == alone
+
+
+def test_every_method_at_once():
+    law, small = (Shaped(toy(s, 6, cost=c), Temperature(0.7)) for s, c in ((7, 1.0), (8, 0.1)))
+    alone, together = mixed(law, small, sorted(registry.of_family("ar")), 0, 64)
+    assert together == alone and len(set(alone)) > 10
+
+
+def on_a_network(tmp_path, dtype, temperature, draws):
+    """Batches of eight methods drawn at random, on a random Llama."""
+    torch.set_num_threads(1)
+    lm = api.load(
+        str(micro.write(tmp_path / "a")),
+        draft=str(micro.write(tmp_path / "b", seed=1)),
+        dtype=dtype,
+    )
+    lm = replace(lm, artefacts=artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width))
+    vars(lm)["costs"] = Costs()  # instead of measuring
+    names = registry.of_family("ar")
+    fit = sorted(n for n in names if MASKED_DRAFT not in registry.get(n).CARD.needs)
+    for seed in draws:
+        drawn = random.Random(seed).sample(fit, 8)
+
+        def submit(engine, i, seed=seed, drawn=drawn):
+            return engine.submit(
+                f"The grey fox {i} the fox and the grey",
+                method=drawn[i],
+                seed=seed,
+                max_tokens=20,
+                sampling=lm.sampling(temperature=temperature),
+            )
+
+        alone = []
+        for i in range(8):
+            engine = api.Engine(lm)
+            alone.append(engine.run([submit(engine, i)])[0].token_ids)
+        engine = api.Engine(lm)
+        together = [c.token_ids for c in engine.run([submit(engine, i) for i in range(8)])]
+        assert together == alone, drawn
+
+
+def test_on_a_network_three_times(tmp_path):
+    on_a_network(tmp_path, "auto", 0.7, range(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_on_a_network(tmp_path, dtype, temperature):
+    """Twenty of them, in fp32 and on the path that `auto` takes."""
+    on_a_network(tmp_path, dtype, temperature, range(20))

@@ -1,0 +1,449 @@
+"""Known bugs of published decoders, each of which a contract must catch."""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+
+from polydec.core.decoder import answer_one
+from polydec.core.law import probs, residual, without
+from polydec.core.rng import Rng
+from polydec.core.transcript import Transcript
+from polydec.core.types import Draft, Draw, Exactness, Want
+from polydec.lab.testing.check_decoder import (
+    check_batch,
+    check_choices,
+    check_decoder,
+    check_ends,
+    check_law,
+    check_replay,
+)
+from polydec.lab.testing.check_drafter import check_drafter
+from polydec.lab.testing.check_policy import check_policy
+from polydec.lab.testing.check_target import check_shaped, check_target
+from polydec.lab.testing.check_tree import check_tree
+from polydec.lab.testing.check_verifier import check_verifier
+from polydec.lab.testing.examples import SHAPERS
+from polydec.lab.testing.toy import Table, TextCache, toy
+from polydec.laws.targets.shaped import Node, ShapedSession, Trail
+from polydec.methods.speculative.drafters.lookup import Lookup, LookupGuess
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.types import Verdict, follow
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.trees.static import Static
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.models.sessions.lm import LM
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """The exact rule for drawn children, written again with one place to break for each fault."""
+
+    exactness: ClassVar = Exactness.LAW
+    residual: bool = True  # False: a rejected draw's replacement comes from p itself
+    bonus_above: bool = False  # the token after the path is drawn from the row of its parent
+    certain_as_drawn: bool = (
+        False  # a certain child is tested against the law that was read for its siblings
+    )
+    forget: bool = False  # siblings without replacement are tested as if they were independent
+    probes: bool = False  # a probe may be accepted
+    one_accept: bool = False  # all tests of a position share one draw
+    reads_token_first: bool = False  # tests the draft with the randomness that the final draw uses
+
+    def verify(self, draft, scores, rng, position):
+        node, path = 0, []
+        while True:
+            here, down, left = rng.at("token", position + len(path)), None, {}
+            probe = draft.probe if draft.probe and not self.probes else (False,) * len(draft)
+            children, only = (
+                [c for c, a in enumerate(draft.parent) if a == node and not probe[c]],
+                scores.certain(node),
+            )
+            if only is not None:
+                down = next((c for c in children if draft.token[c] == only), None)
+                if down is None:
+                    return Verdict(tuple(path), only)
+                path.append(down)
+                node = down
+                continue
+            p_V = probs(scores.row(node))
+            for k, c in enumerate(children):
+                x, law_V = draft.token[c], draft.law[c]
+                if law_V is None and self.certain_as_drawn:
+                    law_V = next((draft.law[i] for i in children if draft.law[i] is not None), None)
+                q_V = left.get(id(law_V), None if law_V is None else probs(law_V))
+                if q_V is None or not float(q_V.sum()) > 0:
+                    q_V = probs(scores.row(node)) * 0
+                    q_V[x] = 1.0
+                a = min(1.0, float(p_V[x]) / float(q_V[x])) if float(q_V[x]) > 0 else 1.0
+                name = (
+                    here
+                    if self.reads_token_first
+                    else here.at("accept", 0 if self.one_accept else k)
+                )
+                if float(p_V[x]) > 0 and name.bernoulli(a):
+                    down = c
+                    break
+                p_V = residual(p_V, q_V) if self.residual else p_V
+                if draft.draw[c] is Draw.WITHOUT and not self.forget:
+                    left[id(law_V)] = without(q_V, x)
+            if down is None:
+                above = draft.parent[node] if self.bonus_above and node else node
+                return Verdict(
+                    tuple(path),
+                    here.categorical(p_V if above == node else probs(scores.row(above))),
+                )
+            path.append(down)
+            node = down
+
+
+def test_the_rule_itself_is_right():
+    check_verifier(Rejection())
+
+
+FAULTS = ["bonus_above", "certain_as_drawn", "forget", "probes", "one_accept", "reads_token_first"]
+
+
+@pytest.mark.parametrize("fault", [{f: True} for f in FAULTS] + [{"residual": False}], ids=str)
+def test_faulty_verifier(fault):
+    with pytest.raises((AssertionError, RuntimeError), match=r"output law|drawn twice|probe node"):
+        check_verifier(Rejection(**fault))
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """A verifier that draws every position with the noise of the first."""
+
+    exactness: ClassVar = Exactness.LAW
+
+    def verify(self, draft, scores, rng, position):
+        noise = rng.at("token", position)
+        return follow(
+            draft, lambda node, depth: noise.noise(len(scores.row(node))).argmax(scores.row(node))
+        )
+
+
+def test_noise_of_another_position():
+    with pytest.raises(AssertionError, match="output law"):
+        check_verifier(Noisy())
+
+
+@dataclass(frozen=True)
+class Remade:
+    """A tree whose drafts are changed after they were drawn."""
+
+    change: object
+    tree: object = Static((2, 1))
+
+    async def grow(self, session, root, position, budget, rng):
+        return self.change(await self.tree.grow(session, root, position, budget, rng))
+
+
+def forgotten_flag(draft):
+    return replace(
+        draft, draw=tuple(Draw.INDEPENDENT if d is Draw.WITHOUT else d for d in draft.draw)
+    )
+
+
+def dropped_weak_draws(draft):
+    keep = [
+        i
+        for i, law_V in enumerate(draft.law)
+        if law_V is None or float(law_V[draft.token[i]].exp()) > 0.25
+    ]
+    keep = [i for i in keep if set(draft.path_to(i)) <= set(keep)]
+    new = {i: n for n, i in enumerate(keep)} | {-1: -1}
+    return Draft(
+        tuple(draft.token[i] for i in keep),
+        tuple(new[draft.parent[i]] for i in keep),
+        tuple(draft.draw[i] for i in keep),
+        tuple(draft.law[i] for i in keep),
+    )
+
+
+def cold_law(draft):
+    return replace(
+        draft,
+        law=tuple(None if law_V is None else (law_V / 0.7).log_softmax(-1) for law_V in draft.law),
+    )
+
+
+def sorted_siblings(draft):
+    """Siblings by token, not in the order drawn."""
+    order = sorted(
+        range(len(draft)), key=lambda i: (draft.depth[i], draft.parent[i], draft.token[i])
+    )
+    new = {i: n for n, i in enumerate(order)} | {-1: -1}
+    return Draft(
+        tuple(draft.token[i] for i in order),
+        tuple(new[draft.parent[i]] for i in order),
+        tuple(draft.draw[i] for i in order),
+        tuple(draft.law[i] for i in order),
+    )
+
+
+def called_certain(draft):
+    return replace(draft, draw=(Draw.CERTAIN,) * len(draft), law=(None,) * len(draft))
+
+
+TREES = [forgotten_flag, dropped_weak_draws, cold_law, sorted_siblings, called_certain]
+
+
+@pytest.mark.parametrize("change", TREES)
+def test_faulty_tree(change):
+    check_tree(Remade(lambda draft: draft))
+    with pytest.raises(AssertionError):
+        check_tree(Remade(change))
+
+
+@pytest.mark.parametrize("change", TREES[:4])
+def test_faulty_tree_shows_in_the_output_law(change):
+    with pytest.raises(AssertionError):
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, Remade(change)), Exact(), Fixed(2, 4)),
+            laws=8,
+            length=2,
+        )
+
+
+@dataclass(frozen=True)
+class WrongNames:
+    """Draws keyed by the absolute position: a token that was rejected is drawn again with the same randomness."""
+
+    async def grow(self, session, root, position, budget, rng):
+        draft = Draft.chain(root)
+        for depth in range(1, min(budget.depth, budget.nodes) + 1):
+            law_V = (await session.score(draft, Want())).row(depth - 1)
+            token = rng.at("draft", position + depth).categorical(law_V.exp())
+            draft = draft.grown(token, depth - 1, Draw.INDEPENDENT, law_V)
+        return draft
+
+
+def test_draws_named_by_position_alone():
+    with pytest.raises((AssertionError, RuntimeError)):
+        check_decoder(lambda t, d: Speculative(t, FromModel(d, WrongNames()), Exact(), Fixed(3)))
+
+
+class LongCommit(TextCache):
+    """Keeps one staged entry more than was accepted."""
+
+    def keep(self, path, stay):
+        more = [j for j in range(len(self.parent)) if j not in (*path, *stay)][:1] if path else []
+        super().keep([*path, *more], stay)
+
+
+class LongTruncate(TextCache):
+    """Forgets one entry too few."""
+
+    def truncate(self, length):
+        super().truncate(min(length + 1, self.length))
+
+
+class SharedFork(TextCache):
+    """Twins that write to one another."""
+
+    def fork(self, length=None):
+        twin = super().fork(length)
+        if length is None:
+            twin.text = self.text
+        return twin
+
+
+class FirstRows(TextCache):
+    """Keeps the first staged entries in place of the accepted ones."""
+
+    def keep(self, path, stay):
+        super().keep(range(len(path)), stay)
+
+
+@pytest.mark.parametrize("cache", [LongCommit, LongTruncate, SharedFork, FirstRows])
+def test_faulty_cache(cache):
+    table = Table(3)
+    table.new_cache = cache
+    check_target(LM(Table(3), toy(3).vocab, chunk=2))
+    with pytest.raises((AssertionError, IndexError)):
+        check_target(LM(table, toy(3).vocab, chunk=2))
+
+
+class Lagging(Node):
+    """The state of a node is that of its parent: one token behind."""
+
+    __slots__ = ()
+
+    def next(self, token):
+        kid = self.kids.get(token)
+        if kid is None:
+            kid = self.kids[token] = Lagging(self, token)
+        return kid
+
+    def look(self, shapers):
+        return Node.look(self.above if self.depth > 0 else self, shapers)
+
+
+@dataclass(frozen=True)
+class LaggingShaped:
+    target: object
+    shapers: tuple
+
+    @property
+    def vocab(self):
+        return self.target.vocab
+
+    def open(self, prompt):
+        return ShapedSession(
+            self.shapers, self.target.open(prompt), Trail(Lagging(None, None, tuple(prompt[:-1])))
+        )
+
+
+def test_shaper_state_one_token_behind():
+    with pytest.raises(AssertionError):
+        check_shaped(LaggingShaped(toy(3), SHAPERS["shaped"]), toy(3), SHAPERS["shaped"])
+
+    def decoder(target, draft):
+        lag = LaggingShaped(target.target, target.shapers)
+        return Speculative(lag, FromModel(draft, Chain()), Exact(), Fixed(2))
+
+    with pytest.raises(AssertionError):
+        check_law(decoder, laws=2, shapings=["shaped"])
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A decoder with a fault around it."""
+
+    inner: Speculative
+    exactness: ClassVar = Exactness.LAW
+
+    def run(self, request, rng=None, on=lambda e: None):
+        return answer_one(self.inner, request, rng, on)
+
+    @property
+    def vocab(self):
+        return self.inner.vocab
+
+
+class EosLeak(Broken):
+    """Takes an accepted run whole, although an end stands inside it."""
+
+    async def run(self, request, rng, into):
+        ends = request.stop_ids | (frozenset() if request.ignore_eos else self.inner.vocab.eos)
+        free = replace(request, ignore_eos=True, stop_ids=frozenset())
+        out = (await self.inner.run(free, rng, Transcript(free, frozenset(), into.on)))[0]
+        stop = next((i for i, x in enumerate(out.token_ids) if x in ends), None)
+        return [
+            out
+            if stop is None
+            else replace(out, token_ids=out.token_ids[: stop + 2], finish_reason="stop")
+        ]
+
+
+class OneStream(Broken):
+    """All choices and seeds draw from one stream."""
+
+    def run(self, request, rng, into):
+        return self.inner.run(request, lambda choice: Rng.of(0), into)
+
+
+COUNT = defaultdict(int)
+
+
+class TakesTurns(Broken):
+    """The stream depends on how many requests came before: neighbours share randomness."""
+
+    def run(self, request, rng, into):
+        COUNT["requests"] += 1
+        stream = Rng.of(COUNT["requests"])
+        return self.inner.run(request, lambda choice: stream, into)
+
+
+class Mislabelled(Broken):
+    """Reports its edits one position off."""
+
+    def run(self, request, rng, into):
+        def shifted(event):
+            if type(event).__name__ == "Edited":
+                event = replace(
+                    event,
+                    edit=replace(
+                        event.edit, write=tuple((max(3, at - 1), x) for at, x in event.edit.write)
+                    ),
+                )
+            on(event)
+
+        on, into.on = into.on, shifted
+        return self.inner.run(request, rng, into)
+
+
+@pytest.mark.parametrize(
+    "fault, check",
+    [
+        (EosLeak, check_ends),
+        (OneStream, check_choices),
+        (TakesTurns, check_batch),
+        (Mislabelled, check_replay),
+    ],
+)
+def test_faulty_decoder(fault, check):
+    def good(target, draft):
+        return Speculative(target, FromModel(draft, Chain()), Exact(), Fixed(3))
+
+    check(good)
+    with pytest.raises(AssertionError):
+        check(lambda target, draft: fault(good(target, draft)))
+
+
+class ForkShares(LookupGuess):
+    """A fork that learns what its twin is told."""
+
+    def fork(self, session=None, choice=None):
+        return self
+
+
+@dataclass(frozen=True)
+class Forgetful(Lookup):
+    def open(self, prompt, session):
+        guess = super().open(prompt, session)
+        return ForkShares(self, guess.windows, guess.rates)
+
+
+class Deep(Nothing):
+    """Drafts past its budget."""
+
+    def open(self, prompt, session):
+        return DeepGuess()
+
+
+class DeepGuess:
+    want = Want(law=0)
+    price = 0.0
+
+    async def propose(self, root, position, budget, rng):
+        return Draft.chain(root, (0,) * (budget.depth + 1))
+
+    def learn(self, draft, scores, verdict): ...
+    def close(self): ...
+    def fork(self, session=None, choice=None):
+        return self
+
+
+@pytest.mark.parametrize("drafter", [Forgetful(), Deep()], ids=["fork shares", "too deep"])
+def test_faulty_drafter(drafter):
+    with pytest.raises(AssertionError):
+        check_drafter(drafter)
+
+
+class Moody(Fixed):
+    """A policy that remembers outside its state."""
+
+    def budget(self, state):
+        COUNT["policy"] += 1
+        return replace(super().budget(state), depth=COUNT["policy"] % 3)
+
+
+def test_faulty_policy():
+    with pytest.raises(AssertionError):
+        check_policy(Moody())

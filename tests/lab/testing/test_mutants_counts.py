@@ -1,0 +1,217 @@
+"""Contracts in which what they are there for never happens: each fails with the sentence that says what."""
+
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import ClassVar
+
+import pytest
+import torch
+
+from polydec.core.types import Draft
+from polydec.lab.testing.check_acceptance import check_acceptance, check_best_tree
+from polydec.lab.testing.check_contrast import check_contrast
+from polydec.lab.testing.check_informed import check_informed
+from polydec.lab.testing.check_target import Checker, check_shaped, check_target
+from polydec.lab.testing.check_tree import check_tree
+from polydec.lab.testing.toy import Table, toy
+from polydec.laws.contrasts.difference import Difference
+from polydec.laws.contrasts.gated import Gated
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.best_first import BestFirst
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.trees.static import Static
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.models.sessions.lm import LM
+from reasoned import Reasoned
+
+acceptance, informed = (  # the package has functions of these names
+    import_module(f"polydec.lab.testing.{name}") for name in ("check_acceptance", "check_informed")
+)
+
+
+def never(counts):
+    """The failure of a contract that saw none of these."""
+    return pytest.raises(
+        AssertionError, match=f"does not exercise what it is there for: 0 {counts} "
+    )
+
+
+def undeclared(tree):
+    """A tree that does not say what its drafts never hold."""
+    return Reasoned(tree, {})
+
+
+@dataclass(frozen=True)
+class OneLevel:
+    """Leaves all out that stands below the first level."""
+
+    tree: object
+
+    async def grow(self, session, root, position, budget, rng):
+        some = replace(budget, depth=min(1, budget.depth))
+        return await self.tree.grow(session, root, position, some, rng)
+
+
+@pytest.mark.parametrize(
+    "tree, counts",
+    [
+        (undeclared(Chain()), "siblings"),
+        (undeclared(BestFirst(3)), "drawn"),
+        (OneLevel(Static((2, 1))), "deeper"),
+    ],
+    ids=str,
+)
+def test_trees(tree, counts):
+    with never(counts):
+        check_tree(tree)
+
+
+def of_tree(tree):
+    return lambda target, draft: Speculative(target, FromModel(draft, tree), Exact(), Fixed(3, 8))
+
+
+def test_certain_candidates_under_a_law_that_is_drawn_from():
+    with never("sampled"):
+        check_acceptance(of_tree(BestFirst(3)))
+    check_acceptance(of_tree(BestFirst(3)), unexercised={"sampled": "its candidates are certain"})
+    check_acceptance(of_tree(BestFirst(3)), sampled=False)
+
+
+def test_drafts_that_are_never_accepted(monkeypatch):
+    """An empty path below no children counts nothing: the decoder drafts what its verifier does not get to see."""
+
+    class Unseen(acceptance.Witness):
+        def verify(self, draft, scores, rng, position):
+            self.seen["drafted"] += 1
+            return self.inner.verify(Draft.chain(draft.token[0]), scores, rng, position)
+
+    monkeypatch.setattr(acceptance, "Witness", Unseen)
+    with never("accepted and 0 greedy and 0 sampled"):
+        check_acceptance(lambda target, draft: Speculative(target, Nothing(), Exact(), Fixed(3)))
+
+
+def test_a_best_tree_where_there_is_nothing_to_choose():
+    with never("left out"):
+        check_best_tree(BestFirst(1), 2, beam=1, depth=2, laws=4)
+
+
+@dataclass(frozen=True)
+class Ignoring:
+    """A contrast that gives the first row back."""
+
+    laws: ClassVar[int] = 1
+    gated: ClassVar[bool] = False
+
+    def opens(self, logp_V):
+        return True
+
+    def mix(self, first_V, others):
+        return first_V
+
+
+class Sharpening(Ignoring):
+    """Changes the law, whatever the others say."""
+
+    def mix(self, first_V, others):
+        return 2 * first_V
+
+
+@pytest.mark.parametrize(
+    "rule, counts",
+    [
+        (Ignoring(), "changed and 0 followed"),
+        (Difference(1.0, 0.0), "changed and 0 followed"),
+        (Sharpening(), "followed"),
+        (Gated(Difference(2.0, 1.0), 2.0), "closed"),
+    ],
+    ids=str,
+)
+def test_contrasts(rule, counts):
+    with never(counts):
+        check_contrast(rule)
+
+
+class Same(Table):
+    """One law behind every text."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.weight[:] = self.weight[0, 0]
+
+
+def last_token_toy(seed, size, **more):
+    """The next token depends on the last one alone. Trees are drafted."""
+    made = toy(seed, size, **{**more, "tree": True})
+    made.network.weight[:] = made.network.weight[:1].clone()
+    return made
+
+
+def test_a_target_of_one_law():
+    with never("distinct and 0 rewound and 0 forked"):
+        check_target(LM(Same(3), toy(3).vocab, chunk=2), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("name, counts", [("states", "states"), ("memory", "keys")])
+def test_a_target_of_which_something_is_not_checked(name, counts, monkeypatch):
+    async def skipped(self):
+        pass
+
+    monkeypatch.setattr(Checker, name, skipped)
+    with never(counts):
+        check_target(toy(3), tolerance=1e-12)
+
+
+def test_a_target_without_hidden_states_says_so():
+    """None without a refusal is no reason."""
+
+    class Hidden(Table):
+        def _answer(self, q):
+            return replace(super()._answer(q), hidden_RH=None)
+
+    with never("states"):
+        check_target(LM(Hidden(3), toy(3).vocab, chunk=2), tolerance=1e-12)
+
+
+def test_shapers_that_shape_nothing():
+    shapers = (Temperature(1.0),)
+    with never("changed"):
+        check_shaped(Shaped(toy(3), *shapers), toy(3), shapers)
+
+
+def test_states_that_tell_no_more_than_the_last_token(monkeypatch):
+    """A law of the last token alone: who reads no states is right as well."""
+
+    @dataclass(frozen=True)
+    class ByToken:
+        law: object
+
+        def open(self, prompt, session):
+            return self
+
+        price, want = 0.0, replace(Nothing().open((0,), None).want, hidden=True)
+
+        async def propose(self, root, position, budget, rng):
+            tokens = [root]
+            for _ in range(min(budget.depth, budget.nodes)):
+                tokens.append(int(self.law.network.weight[0, tokens[-1]].argmax()))
+            return Draft.chain(root, tokens[1:])
+
+        def learn(self, draft, scores, verdict): ...
+        def close(self): ...
+        def fork(self, session=None, choice=None):
+            return self
+
+    monkeypatch.setattr(informed, "toy", last_token_toy)
+    with never("informed"):
+        check_informed(ByToken)
+
+
+def test_the_laws_of_these_tables():
+    assert torch.equal(Same(1).weight[1, 2], Same(1).weight[0, 1])
+    weight = last_token_toy(1, 3).network.weight
+    assert torch.equal(weight[1, 2], weight[3, 2])

@@ -1,0 +1,224 @@
+"""Every field of every kind of training that is declared in polydec/lab/train/specs has its flag, with its default and help."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import typer
+from typer.main import get_command
+
+from polydec.base.options import (
+    REQUIRED,
+    As,
+    AtLeast,
+    Names,
+    PythonOnly,
+    as_text,
+    fields,
+    keep_ranges,
+)
+from polydec.lab.commands import train
+from polydec.lab.commands.training import commands, made
+from polydec.lab.train.specs.command import Command
+from project_paths import PROJECT_ROOT
+
+ROOT = PROJECT_ROOT
+COMMANDS = {command.name: command for command in commands()}
+GROUP = get_command(train.app)
+FLAGS = {name: GROUP.get_command(None, name) for name in GROUP.commands}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_field_has_its_flag(name):
+    command = COMMANDS[name]
+    declared = {o.name: o for o in fields(command.spec)}
+    flags = {p.name: p for p in FLAGS[name].params if p.name not in ("help", "json_")}
+    assert FLAGS[name].help == command.summary
+    left = {o.name for o in declared.values() if o.python_only} | set(command.without)
+    assert set(declared) == {f.name for f in dataclasses.fields(command.spec)}
+    assert set(flags) == set(declared) - left and not set(command.without) - set(declared)
+    for field, flag in flags.items():
+        option = declared[field]
+        default = command.default(option)
+        assert flag.opts == [command.flag(option)] and option.range in flag.help
+        assert flag.help.startswith(command.helps.get(field, option.help).removesuffix(")"))
+        if default is option.default and flag.required:
+            assert not hasattr(command.spec, field), f"{field} has a default: no need to require it"
+            continue
+        assert flag.default == (as_text(default) if option.kind is tuple else default)
+        assert flag.is_flag == (option.kind is bool)
+        assert bool(flag.secondary_opts) == (default is True)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_field_stands_on_the_page_of_training(name):
+    command = COMMANDS[name]
+    page = (ROOT / "docs" / "training.md").read_text("utf-8")
+    _, _, section = page.partition(f"### polydec train {name}\n")
+    section = section.split("\n#")[0]
+    assert command.summary in section
+    rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)` \| (.+) \|$", section, re.M))
+    assert rows.keys() == {command.flag(o) for o in command.options()}, "run docs/tables.py"
+    for option in command.options():
+        default, said = rows[command.flag(option)].split(" | ", 1)
+        wanted = command.default(option)
+        text = "must be given" if wanted is REQUIRED else f"`{as_text(wanted) or 'none'}`"
+        assert default == text, option.name
+        assert said == command.help(option), option.name
+
+
+def test_no_command_of_training_is_written_by_hand():
+    assert FLAGS.keys() == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_command_changes_is_there_to_change(name):
+    command = COMMANDS[name]
+    names = {o.name for o in command.options()}
+    assert {*command.spelled, *command.defaults, *command.helps, *command.reads} <= names
+
+
+def test_only_the_envelope_fits_and_writes_down_what_was_measured():
+    train = ROOT / "src" / "polydec" / "lab" / "train"
+    sources = {p.relative_to(train): p.read_text("utf-8") for p in train.rglob("*.py")}
+    takes_it = re.compile(r"from polydec\.lab\.train\.loop import (\([^)]*|.*)\bfit\b")
+    fitting = {str(p) for p, text in sources.items() if takes_it.search(text)}
+    assert fitting == {"envelope.py"}
+    assert [str(p) for p, text in sources.items() if '"training.json"' in text] == ["envelope.py"]
+
+
+def test_flags_are_listed_without_torch():
+    script = (
+        "import sys\nfrom typer.main import get_command\nfrom polydec.lab.commands import train\n"
+        "group = get_command(train.app)\n"
+        "[group.get_command(None, name) for name in group.commands]\nsys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the next test trains."""
+
+    out: Annotated[str, "directory to write"]
+    names: Annotated[tuple[str, ...], As(Names), "of whom"] = ("a",)
+    parts: Annotated[tuple[float, ...], AtLeast(0), "of each"] = (1.0, 2.0)
+    steps: Annotated[int, AtLeast(1), "optimiser steps"] = 3
+    keep: Annotated[bool, "the text"] = True
+    more: Annotated[dict[str, int] | None, PythonOnly(), "for tests"] = None
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+
+
+def measured(spec: Spec) -> dict:
+    """What `train` would say."""
+    return {**dataclasses.asdict(spec), "curve": [1]}
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ((), '"names": ["a"], "parts": [1.0, 2.0], "steps": 3, "keep": true'),
+        (("--names", " b, c,", "--no-keep"), '"names": ["b", "c"]'),
+        (("--parts", "3,4.5", "--steps", "9"), '"parts": [3.0, 4.5], "steps": 9'),
+        (("--steps", "0"), "steps is 0: it must be at least 1"),
+        (("--parts", "3,x"), "parts is '3,x': it must be numbers such as 10,8,6, each at least 0"),
+        (("--parts", "-1"), "parts is (-1.0,): it must"),
+    ],
+)
+def test_flags_become_fields(given, said, tmp_path, capsys):
+    app = typer.Typer()
+    app.command("it")(made(Command("it", "Train it.", Spec, f"{__name__}:measured")))
+    try:
+        get_command(app)(["--out", str(tmp_path), *given], standalone_mode=False)
+        text = capsys.readouterr().out
+        assert '"curve"' not in text and f'"out": "{tmp_path}"' in text
+    except ValueError as error:
+        text = str(error)
+    assert said in text
+
+
+def test_a_field_without_help_is_a_fault_of_the_code():
+    @dataclass(frozen=True)
+    class Bare:
+        steps: int = 3
+
+    with pytest.raises(TypeError, match="field steps needs a line of help"):
+        fields(Bare)
+
+
+BROUGHT = """
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType
+
+from polydec.base import plugins
+from polydec.cli.main import main
+
+brought = (EntryPoint("theirs", "theirs_module", "polydec.training"), EntryPoint("lm", "theirs_module", "polydec.training"))
+plugins._points = lambda room: brought if room == "training" else ()
+sys.argv = ["polydec", "train", *{!r}]
+try:
+    main()
+finally:
+    print("theirs_module" in sys.modules)
+"""
+THEIRS = """
+from dataclasses import dataclass
+from typing import Annotated
+
+from polydec.lab.train.specs.command import Command
+
+
+@dataclass(frozen=True)
+class Spec:
+    steps: Annotated[int, "how many"] = 3
+
+
+COMMAND = Command("theirs", "Train theirs.", Spec, "theirs_module:measured")
+
+
+def measured(spec):
+    return {"steps": spec.steps}
+"""
+
+
+@pytest.mark.parametrize(
+    "args, said, imported",
+    [
+        (["--help"], "Of the package a package.", False),
+        (["lm", "--help"], "--steps", False),
+        (["theirs", "--help"], "Train theirs.", True),
+        (["theirs", "--steps", "5"], '{"steps": 5}', True),
+    ],
+    ids=["list", "own", "help", "theirs"],
+)
+def test_a_training_of_another_package_is_imported_when_it_is_asked_for(
+    args, said, imported, tmp_path, monkeypatch
+):
+    (tmp_path / "theirs_module.py").write_text(THEIRS, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    out = subprocess.run(
+        [sys.executable, "-c", BROUGHT.format(args)], capture_output=True, text=True, check=False
+    )
+    assert said in out.stdout and out.stdout.splitlines()[-1] == str(imported), out.stderr
+    assert "theirs_module" not in out.stderr
+
+
+def test_a_training_of_another_package_that_cannot_be_used_is_refused_by_its_name(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "theirs_module.py").write_text("raise OSError\n", "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    out = subprocess.run(
+        [sys.executable, "-c", BROUGHT.format(["theirs"])], capture_output=True, text=True
+    )
+    assert out.returncode == 2 and "brings the training theirs, which cannot be used" in out.stderr

@@ -1,0 +1,219 @@
+"""Constraints under draft and verify: the law is the masked law, whoever drafts."""
+
+import math
+
+import pytest
+
+from polydec import AnyOf, JsonSchema, Regex, SpanOf, generate, load
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.lab.testing.enumerate import distance, law_of, target_law
+from polydec.lab.testing.examples import bend, pairs
+from polydec.lab.testing.toy import toy
+from polydec.laws.contrasts.difference import Difference
+from polydec.laws.contrasts.gated import Gated
+from polydec.laws.shapers.constrained import Constrained
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.repetition import Repetition
+from polydec.laws.shapers.sampling import Sampling, build_guard, build_shapers
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.targets.contrast import Contrast
+from polydec.methods.speculative.drafters.first_of import FirstOf
+from polydec.methods.speculative.drafters.forced import Forced
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.trees.static import Static
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.verifiers.match import Match
+
+PROMPT = (0, 1, 0)
+DRAFTERS = {
+    "chain": lambda draft, language: (FromModel(draft, Chain()), Exact(), Fixed(2)),
+    "tree": lambda draft, language: (FromModel(draft, Static((2, 1))), Exact(), Fixed(2, 4)),
+    "lookup": lambda draft, language: (Lookup(), Match(), Fixed(3)),
+    "forced": lambda draft, language: (
+        FirstOf((Forced(draft.vocab, language), Lookup())),
+        Match(),
+        Fixed(3),
+    ),
+}
+CONSTRAINTS = {
+    "choice": AnyOf(("ab", "ba", "aab", "b")),
+    "grammar": Regex("(ab|ba)*b?"),
+    "span": SpanOf("abba"),
+}
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_output_law_is_the_masked_law(constraint, drafter):
+    for seed, (target, draft) in enumerate(pairs(9)):
+        length = 2 if seed else 3
+        language = CONSTRAINTS[constraint].language(target.vocab, target.vocab.eos)
+        shapers = (
+            Constrained(language, tuple(target.vocab.eos)),
+            Repetition(1.3),
+            Temperature(0.8),
+        )
+        decoder = Speculative(
+            bend(target, shapers), *DRAFTERS[drafter](bend(draft, shapers), language)
+        )
+        got = law_of(lambda rng, d=decoder, k=length: answer_one(d, Request(PROMPT, k), rng))
+        assert distance(got, target_law(target, PROMPT, length, shapers)) < 1e-9
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_contrast_under_a_grammar_and_rules_has_the_law_of_its_definition(drafter):
+    for seed, (target, draft) in enumerate(pairs(6)):
+        steered = Contrast(
+            target, (toy(seed + 50, target.vocab.size),), Gated(Difference(1.7, 0.7, 0.05), 0.9)
+        )
+        language = CONSTRAINTS["grammar"].language(target.vocab, target.vocab.eos)
+        shapers = (
+            Constrained(language, tuple(target.vocab.eos)),
+            Repetition(1.3),
+            Temperature(0.8),
+        )
+        decoder = Speculative(
+            bend(steered, shapers), *DRAFTERS[drafter](bend(draft, shapers), language)
+        )
+        got = law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng))
+        assert distance(got, target_law(steered, PROMPT, 2, shapers)) < 1e-9
+
+
+def test_everything_that_is_written_is_in_the_language():
+    import re
+
+    target, _ = pairs(4)[3]
+    language = Regex("(ab|ca)+b").language(target.vocab, target.vocab.eos)
+    got = target_law(target, PROMPT, 6, (Constrained(language, tuple(target.vocab.eos)),))
+    said = {
+        target.vocab.words.decode(x for x in text if x not in target.vocab.eos): text
+        for text in got
+    }
+    assert all(
+        re.fullmatch("(ab|ca)+b", x) for x, text in said.items() if text[-1] in target.vocab.eos
+    )
+    assert abs(sum(got.values()) - 1.0) < 1e-12 and len(got) > 3
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_greedy_texts_are_those_of_plain_decoding(drafter):
+    for seed in range(6):
+        target, draft = toy(seed, 7, sharp=2.0), toy(seed + seed % 2, 7, sharp=2.0)
+        language = Regex("(ab[cd]|e(a|b){2,3})+f?").language(target.vocab, target.vocab.eos)
+        shapers = (Constrained(language, tuple(target.vocab.eos)), Greedy())
+        some = Speculative(
+            bend(target, shapers), *DRAFTERS[drafter](bend(draft, shapers), language)
+        )
+        plain = Speculative(bend(target, shapers), Nothing(), Match(), Fixed(0))
+        got, want = (run([answer_one(d, Request(PROMPT, 24))])[0].token_ids for d in (some, plain))
+        assert got == want
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return load("zoo:tiny")
+
+
+SCHEMA = JsonSchema.of(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+)
+
+
+METHODS = [
+    "draft-model",
+    "token-recycling",
+    "prompt-lookup",
+    "lookahead",
+    "jump-forward",
+    "eagle-2-tree",
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_write_the_json_of_plain_decoding(lm, method):
+    ask = {"constraint": SCHEMA, "max_tokens": 40, "options": {}}
+    got, want = (generate(lm, "Tom is a boy. He is", method=m, **ask) for m in (method, "plain"))
+    assert got.token_ids == want.token_ids
+
+
+def test_how_far_the_mask_bends_the_law_is_reported(lm):
+    free, bent = (
+        generate(lm, "Tom was"),
+        generate(lm, "Tom was", constraint=AnyOf((" happy", " sad")), logprobs=0),
+    )
+    assert "log_mass_kept" not in free.metrics
+    notes = bent.choices[0].logprobs
+    sampled = generate(
+        lm,
+        "Tom was",
+        constraint=AnyOf((" happy", " sad")),
+        logprobs=0,
+        sampling=lm.sampling(temperature=1.0),
+    )
+    off = sum(
+        n.model_logp - n.logp for n in sampled.choices[0].logprobs
+    )  # at temperature 1 it is the mass
+    assert notes is not None and sampled.metrics["log_mass_kept"] == pytest.approx(off, abs=1e-4)
+    assert sampled.metrics["least_log_mass_kept"] <= 0 and sampled.metrics["log_mass_kept"] <= 0
+
+
+def test_guard_counts_what_all_rules_leave():
+    vocab = toy(1, 4).vocab
+    language = AnyOf(("ab",)).language(vocab, vocab.eos)
+    guard = build_guard(Sampling(bad_token_ids=(1,)), eos=vocab.eos, language=language)
+    import torch
+
+    row = torch.tensor([0.5, 0.2, 0.2, 0.1]).log()
+    state = guard.start(PROMPT)
+    assert guard.kept(state, row) == pytest.approx(math.log(0.5))
+    with pytest.raises(
+        ValueError, match="no token is left that constraint and bad_token_ids allow together"
+    ):
+        guard.step(guard.step(state, 0), 1)
+
+
+def test_the_mask_stands_first_in_vllms_order_and_before_the_temperature_in_all():
+    vocab = toy(1, 4).vocab
+    language = AnyOf(("ab",)).language(vocab, vocab.eos)
+    for order in ("vllm", "llamacpp", "transformers"):
+        sampling = Sampling(repetition_penalty=1.2, top_p=0.9, temperature=0.5)
+        made = [
+            type(s).__name__
+            for s in build_shapers(sampling, order=order, eos=vocab.eos, language=language)
+        ]
+        assert made.index("Constrained") < made.index("Temperature") and made.index(
+            "Constrained"
+        ) < made.index("TopP")
+
+
+@pytest.mark.parametrize(
+    "fields, says",
+    [
+        ({"constraint": AnyOf(("a",)), "ignore_eos": True}, "no token to end an answer with"),
+        ({"constraint": AnyOf(("a",)), "sampling": Sampling(min_tokens=3)}, "min_tokens is 3"),
+        ({"constraint": Regex("(")}, "regex is '('"),
+    ],
+)
+def test_refused_in_the_plan(lm, fields, says):
+    with pytest.raises(ValueError) as error:
+        generate(lm, "x", **fields)
+    assert says in str(error.value)
+
+
+def test_where_rules_and_constraint_leave_nothing_the_answer_ends_with_an_error(lm):
+    with pytest.raises(ValueError, match="constraint and min_tokens"):
+        generate(
+            lm, "Tom", constraint=Regex("a{1,3}"), sampling=Sampling(min_tokens=9, temperature=0)
+        )

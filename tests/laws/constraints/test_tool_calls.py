@@ -1,0 +1,112 @@
+"""Calls of functions as a language: what is a call, what may stand around it, and that arguments obey their schemas."""
+
+import pytest
+
+pytest.importorskip("llguidance", reason="polydec[grammar] is not installed")
+
+from polydec.core.types import Vocab
+from polydec.lab.testing.toy import Letters
+from polydec.laws.constraints.json_schema import ANY_OBJECT, JsonSchema
+from polydec.laws.constraints.tool_calls import Form, Function, ToolCalls
+
+PIECES = (*map(chr, range(127)), "é", "<tool_call>", '>\n{"', "$")
+EOS = len(PIECES) - 1
+VOCAB = Vocab(len(PIECES), frozenset({EOS}), words=Letters(PIECES, frozenset({EOS})))
+LOOK = JsonSchema.of(
+    {"type": "object", "properties": {"at": {"enum": [3, "<tool_call>"]}}, "required": ["at"]}
+)
+FUNCTIONS = (Function("look", LOOK), Function('g"é\\', ANY_OBJECT))
+SAID = JsonSchema.of(
+    {"type": "object", "properties": {"name": {"type": "boolean"}}, "required": ["name"]}
+)
+BODY = '{"name": "look", "arguments": {"at": 3}}'
+WRONG = '{"name": "look", "arguments": {"at": 4}}'
+OTHER = '{"name": "g\\"é\\\\", "arguments": {"x": [1]}}'
+
+
+def tagged(body):
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+TAGS = {
+    tagged(BODY): "required one text one-or-text said",
+    tagged(OTHER): "required one text one-or-text said",
+    tagged(BODY.replace("3", '"<tool_call>"')): "required one text one-or-text said",
+    f"{tagged(BODY)}\n{tagged(OTHER)}": "required text said",
+    f"Well, <tool.\n{tagged(BODY)}": "text one-or-text",
+    f"{tagged(BODY)} Done.": "text",
+    "": "text one-or-text",
+    "No <tool_call": "text one-or-text",
+    '{"name": true}': "text said one-or-text",
+    BODY: "text one-or-text",
+    tagged(WRONG): "",
+    f"x {tagged(WRONG)}": "",
+    tagged('{"name": "other", "arguments": {}}'): "",
+    "<tool_call>": "",
+    tagged(BODY)[:-1]: "",
+}
+ALONE = {
+    BODY: "required one text one-or-text",
+    OTHER: "required one text one-or-text",
+    f"[{BODY}, {OTHER}]": "required text",
+    "": "text one-or-text",
+    "No [call]": "text one-or-text",
+    f"No {BODY}": "text one-or-text",
+    tagged(BODY): "text one-or-text",
+    WRONG: "",
+    "[1]": "",
+    " {}": "",
+    f"{BODY} x": "",
+}
+KINDS = {
+    "required": {},
+    "one": {"many": False},
+    "text": {"text": True},
+    "one-or-text": {"many": False, "text": True},
+    "said": {"said": SAID},
+}
+
+
+def holds(language, text):
+    """Whether a text belongs, character by character, and whether every step agrees with its mask."""
+    state = language.start()
+    for token in map(PIECES.index, text):
+        assert bool(language.mask(state)[token]) == language.allows(state, token)
+        if not language.allows(state, token):
+            return False
+        state = language.step(state, token)
+    return language.allows(state, EOS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", [Form(), Form(tags=False)], ids=["tags", "alone"])
+def test_what_belongs(form, kind):
+    if kind == "said" and not form.tags:
+        pytest.skip("only tags tell a call from such an answer")
+    language = ToolCalls(FUNCTIONS, form, **KINDS[kind]).language(VOCAB, VOCAB.eos)
+    for text, kinds in (TAGS if form.tags else ALONE).items():
+        assert holds(language, text) == (kind in kinds.split()), text
+
+
+def test_tokens_that_reach_over_the_opening_tag():
+    language = ToolCalls(FUNCTIONS, text=True).language(VOCAB, VOCAB.eos)
+    state, over = language.start(), PIECES.index('>\n{"')
+    assert language.allows(state, PIECES.index("<tool_call>"))
+    for token in map(PIECES.index, "a<tool_call"):
+        state = language.step(state, token)
+    assert language.allows(state, over) and language.allows(state, PIECES.index("x"))
+    state = language.step(state, over)
+    assert language.allows(state, PIECES.index("n")) and not language.allows(
+        state, PIECES.index("x")
+    )
+
+
+def test_what_is_shown_is_forced():
+    language = ToolCalls(FUNCTIONS[:1]).language(VOCAB, VOCAB.eos)
+    assert language.forced(language.start()).startswith(b'<tool_call>\n{"name": "look", "argu')
+
+
+def test_a_schema_that_cannot_be_kept_is_named():
+    wrong = Function("go", JsonSchema.of({"type": "object", "properties": {"a": {"type": "x"}}}))
+    with pytest.raises(ValueError, match=r"function 'go': json_schema at #/properties/a"):
+        ToolCalls((*FUNCTIONS, wrong)).language(VOCAB, VOCAB.eos)

@@ -1,0 +1,96 @@
+"""The rules next to the processors of transformers, on random rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers.generation import logits_process as hf
+
+from polydec.core.law import NEG_INF, normalise
+from polydec.laws.shapers.epsilon import Epsilon
+from polydec.laws.shapers.eta import Eta
+from polydec.laws.shapers.min_p import MinP
+from polydec.laws.shapers.min_tokens import MinTokens
+from polydec.laws.shapers.no_repeat_ngram import NoRepeatNgram
+from polydec.laws.shapers.repetition import Repetition
+from polydec.laws.shapers.sampling import Sampling, build_shapers
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.shapers.top_k import TopK
+from polydec.laws.shapers.top_p import TopP
+from polydec.laws.shapers.typical import Typical
+
+SIZE = 400
+PAIRS: list[tuple[Any, Any]] = [
+    *[(Temperature(t), hf.TemperatureLogitsWarper(t)) for t in (0.3, 1.7)],
+    *[(TopK(k), hf.TopKLogitsWarper(k)) for k in (1, 7, 399)],
+    *[(TopP(p), hf.TopPLogitsWarper(p)) for p in (0.1, 0.5, 0.95)],
+    *[(MinP(p), hf.MinPLogitsWarper(p)) for p in (0.01, 0.1, 0.9)],
+    *[(Typical(m), hf.TypicalLogitsWarper(m)) for m in (0.1, 0.5, 0.95)],
+    *[(Epsilon(e), hf.EpsilonLogitsWarper(e)) for e in (3e-4, 0.02, 0.9)],
+    *[(Eta(e), hf.EtaLogitsWarper(e)) for e in (3e-4, 0.02, 0.9)],
+    *[(Repetition(r), hf.RepetitionPenaltyLogitsProcessor(r)) for r in (0.8, 1.1, 2.0)],
+    *[(NoRepeatNgram(n), hf.NoRepeatNGramLogitsProcessor(n)) for n in (1, 2, 3)],
+    *[(MinTokens(n, (3, 5)), hf.MinNewTokensLengthLogitsProcessor(10, n, [3, 5])) for n in (4, 12)],
+]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [pytest.param(*p, id=f"{type(p[0]).__name__}-{i}") for i, p in enumerate(PAIRS)],
+)
+def test_rule(ours: Any, theirs: Any) -> None:
+    for seed in range(8):
+        g = torch.Generator().manual_seed(seed)
+        row_V = torch.randn(SIZE, generator=g, dtype=torch.float64) * 3
+        text = torch.randint(20, (10 + 2 * seed,), generator=g).tolist()
+        state = ours.start(tuple(text[:10]))
+        for x in text[10:]:
+            state = ours.step(state, x)
+        theirs_V = theirs(torch.tensor([text]), row_V[None].clone())[0]
+        assert torch.equal(ours.shape(state, row_V) > NEG_INF, theirs_V > NEG_INF)
+        assert torch.allclose(normalise(ours.shape(state, row_V)), normalise(theirs_V), atol=1e-12)
+
+
+def test_chain_in_their_order() -> None:
+    sampling = Sampling(
+        temperature=0.7,
+        top_k=60,
+        top_p=0.9,
+        min_p=0.02,
+        typical_p=0.9,
+        epsilon_cutoff=1e-3,
+        eta_cutoff=2e-3,
+        repetition_penalty=1.3,
+        no_repeat_ngram_size=2,
+        min_tokens=30,
+    )
+    shapers = build_shapers(sampling, order="transformers", eos=(3,))
+    assert len(shapers) == 10
+    theirs = hf.LogitsProcessorList(
+        [
+            hf.RepetitionPenaltyLogitsProcessor(1.3),
+            hf.NoRepeatNGramLogitsProcessor(2),
+            hf.MinNewTokensLengthLogitsProcessor(10, 30, [3]),
+            hf.TemperatureLogitsWarper(0.7),
+            hf.TopKLogitsWarper(60),
+            hf.TopPLogitsWarper(0.9),
+            hf.MinPLogitsWarper(0.02),
+            hf.TypicalLogitsWarper(0.9),
+            hf.EpsilonLogitsWarper(1e-3),
+            hf.EtaLogitsWarper(2e-3),
+        ]
+    )
+    for seed in range(8):
+        g = torch.Generator().manual_seed(seed)
+        row_V = torch.randn(SIZE, generator=g, dtype=torch.float64) * 3
+        text = torch.randint(20, (10 + 2 * seed,), generator=g).tolist()
+        ours_V = row_V
+        for s in shapers:
+            state = s.start(tuple(text[:10]))
+            for x in text[10:]:
+                state = s.step(state, x)
+            ours_V = s.shape(state, ours_V)
+        theirs_V = theirs(torch.tensor([text]), row_V[None].clone())[0]
+        assert torch.allclose(normalise(ours_V).exp(), normalise(theirs_V).exp(), atol=1e-12)

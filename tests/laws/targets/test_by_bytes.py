@@ -1,0 +1,448 @@
+"""The law of bytes that a law of tokens makes: against sums over all sequences of tokens, under drafters, in its corners."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from polydec.base.errors import PolydecError
+from polydec.core.decoder import answer_one
+from polydec.core.law import probs
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.types import Draft, Vocab, Want
+from polydec.lab.testing.check_target import Checker, check_target
+from polydec.lab.testing.enumerate import distance, law_of, target_law
+from polydec.lab.testing.toy import Letters, Table
+from polydec.laws.contrasts.mixture import Mixture
+from polydec.laws.contrasts.product import Product
+from polydec.laws.targets.by_bytes import ByBytes
+from polydec.laws.targets.contrast import Contrast
+from polydec.laws.targets.spelling import Spelling
+from polydec.methods.speculative.drafters.jacobi import Jacobi
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.drafters.recycling import Recycling
+from polydec.methods.speculative.drafters.suffix import Suffix
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.trees.static import Static
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.sessions.lm import LM
+
+ALL = 10**6
+"""A width that is no limit here."""
+
+PIECES = ("a", "b", "ab", "ba", "abb", "bb", "aa", "baab")
+END = 256
+
+
+class ByteWords:
+    """Bytes, and one mark that ends a text."""
+
+    pieces = (*(bytes([b]) for b in range(256)), None)
+
+    def encode(self, text, special=True):
+        return tuple(text.encode())
+
+    def decode(self, ids):
+        return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+
+WORDS = ByteWords()
+
+
+def tokens(seed, pieces=PIECES, sharp=1.2):
+    """A law over these pieces and an end."""
+    n = len(pieces)
+    words = Letters((*pieces, "$"), frozenset({n}))
+    return LM(Table(seed, n + 1, sharp), Vocab(n + 1, frozenset({n}), words=words), chunk=2)
+
+
+def by_bytes(lm, width=ALL, **fields):
+    end = min(lm.vocab.eos)
+    given = {"ends": frozenset({0}), "start": (0,), "breaks": b"", **fields}
+    return ByBytes(lm, ((end,),), WORDS, width=width, **given)
+
+
+class Brute:
+    """Sums over all sequences of tokens."""
+
+    def __init__(self, lm, start=(0,)):
+        self.lm, self.start, self.known = lm, start, {}
+
+    async def _row(self, text):
+        if text not in self.known:
+            session = self.lm.open(text)
+            scores = await session.score(Draft.chain(text[-1]), Want())
+            self.known[text] = probs(scores.row(0)).tolist()
+            session.close()
+        return self.known[text]
+
+    def of(self, text, end=False, before=None):
+        """The probability of all texts that begin with these bytes; end: of the one that ends there."""
+        before = self.start if before is None else before
+        pieces, p = self.lm.vocab.words.pieces, run([self._row(before)])[0]
+        if not text:
+            return p[-1] if end else 1.0
+        total = 0.0
+        for i, piece in enumerate(pieces[:-1]):
+            if piece.startswith(text) and len(piece) > len(text):
+                total += 0.0 if end else p[i]
+            elif text.startswith(piece):
+                total += p[i] * self.of(text[len(piece) :], end, (*before, i))
+        return total
+
+    def row(self, text):
+        whole = self.of(text)
+        return [self.of(text + c) / whole for c in (b"a", b"b")] + [self.of(text, True) / whole]
+
+
+def row_of(law, prompt):
+    async def ask():
+        session = law.open(prompt)
+        scores = await session.score(Draft.chain(prompt[-1]), Want())
+        session.close()
+        return scores
+
+    return run([ask()])[0]
+
+
+def texts(most):
+    return [bytes(t) for n in range(1, most + 1) for t in itertools.product(b"ab", repeat=n)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_limit_rows_are_sums_over_all_sequences(seed):
+    lm = tokens(seed)
+    law, brute = by_bytes(lm), Brute(lm)
+    for text in texts(5):
+        row_V = row_of(law, tuple(text)).row(0).exp()
+        got = [float(row_V[x]) for x in (97, 98, END)]
+        far = sum(abs(x - y) for x, y in zip(got, brute.row(text))) / 2
+        assert far < 1e-12, text
+        assert abs(float(row_V.sum()) - 1.0) < 1e-12
+
+
+def test_weights_are_the_probability_of_the_text_so_far():
+    lm = tokens(4)
+    law, brute = by_bytes(lm), Brute(lm)
+    for text in texts(4):
+        weights_V = row_of(law, tuple(text)).weights(0)
+        for symbol in (97, 98):
+            want = math.log(brute.of(text + bytes([symbol])))
+            assert float(weights_V[symbol]) == pytest.approx(want, abs=1e-9)
+
+
+def test_a_width_leaves_the_tokenizers_own_spelling_and_errs_less_the_wider_it_is():
+    far = dict.fromkeys((1, 2, 4, 8), 0.0)
+    for seed in range(2):
+        lm = tokens(seed)
+        brute = Brute(lm)
+        for text, width in itertools.product(texts(4), far):
+            row_V = row_of(by_bytes(lm, width), tuple(text)).row(0).exp()
+            got = [float(row_V[x]) for x in (97, 98, END)]
+            far[width] += sum(abs(x - y) for x, y in zip(got, brute.row(text)))
+    assert far[1] > far[2] > far[4] > far[8]
+
+
+MANY = (
+    *(chr(i) for i in range(50)),
+    *(chr(i) + chr(i + 1) for i in range(0, 40, 4)),
+    *("\0\0", "\x001", "\x001\0"),
+)
+
+
+@pytest.mark.parametrize("width", [ALL, 3, 1])
+def test_sessions_keep_the_contract(width):
+    check_target(by_bytes(tokens(3, MANY), width, start=(5,)), prompt=(0, 1))
+
+
+async def no_rows(checker):
+    """The beginning of a prompt that stands for another is a text of its own."""
+
+
+@pytest.mark.parametrize("width", [ALL, 2])
+def test_sessions_whose_root_is_read_as_it_stands_keep_the_contract(width, monkeypatch):
+    """A prompt that ends with a mark, and one that stands for another: nothing is added for the root, which is kept, forked,
+    rewound and read anew all the same."""
+    lm = tokens(3, MANY)
+    marked = by_bytes(lm, width, start=(5,))
+    assert marked.begun((0, END))[2] and not marked.begun((0, END, 1))[2]
+    check_target(marked, prompt=(0, END))
+    head = marked.fixed((7, 8))
+    monkeypatch.setattr(Checker, "prompt_rows", no_rows)
+    check_target(by_bytes(lm, width, start=(5,), instead=((0, 1), head)), prompt=(0, 1))
+
+
+async def row_behind(session, root):
+    return (await session.score(Draft.chain(root), Want())).row(0)
+
+
+@pytest.mark.parametrize("prompt", [tuple(b"ab"), (97, END), (END,)])
+def test_twins_that_commit_before_anything_is_scored(prompt):
+    """Each reads what it was given itself, whoever is asked first."""
+    law = by_bytes(tokens(3), 2)
+
+    async def ask():
+        first = law.open(prompt)
+        twins = [first, first.fork(), first.fork()]
+        for twin, text in zip(twins, (b"ab", b"", b"bba"), strict=True):
+            twin.commit((prompt[-1], *text))
+        twins.append(twins[2].fork())
+        twins[2].commit(tuple(b"b"))
+        rows = [await row_behind(twin, ord("a")) for twin in twins]
+        for twin in twins:
+            twin.close()
+        return rows
+
+    for row_V, text in zip(run([ask()])[0], (b"ab", b"", b"bbab", b"bba"), strict=True):
+        want = row_of(law, (*prompt, *text, ord("a"))).row(0)
+        assert torch.allclose(row_V, want, atol=1e-9), text
+
+
+@pytest.mark.parametrize("prompt", [tuple(b"ab"), (97, END), (END,)])
+def test_what_is_kept_below_a_new_root_and_then_left(prompt):
+    """The text goes on behind it as if the rest had never been: with the root scored anew, kept again, or unscored."""
+    law, root = by_bytes(tokens(3), 2), prompt[-1]
+    bush = Draft.certain((root, 97, 98, 98, 97), (-1, 0, 0, 2, 3))
+
+    def behind(text):
+        return row_of(law, (*prompt, *text)).row(0)
+
+    async def ask(new, text, again):
+        session = law.open(prompt)
+        await session.score(bush, Want())
+        left = session.keep(sorted({new, *bush.path_to(4)} - {0} | {0}), new)
+        if again:
+            left = session.keep(range(len(left)), 0)
+        twin = session.fork()
+        rows = [
+            (await row_behind(session, left.token[0]), text),
+            (await row_behind(session, 98), (*text[:-1], 98)),
+        ]
+        twin.commit((left.token[0], 97))
+        rows.append((await row_behind(twin, 98), (*text, 97, 98)))
+        twin.rewind(1)
+        rows.append((await row_behind(twin, 97), (*text, 97)))
+        session.close()
+        twin.close()
+        return rows
+
+    for new, again in itertools.product((2, 3, 4), (False, True)):
+        text = tuple(bush.token[i] for i in bush.path_to(new))
+        for row_V, want in run([ask(new, text, again)])[0]:
+            assert torch.allclose(row_V, behind(want), atol=1e-9), (new, again, want)
+
+
+def test_a_prompt_is_cut_before_the_white_space_behind_its_last_word():
+    """Behind a mark, or before a break that follows a word; never between two of white space, nor at the very beginning."""
+    pieces = (*"ab \n\t\r.", "a ", " b", "\n\n", "  ")
+    law = by_bytes(tokens(3, pieces), 2, breaks=b" \n")
+    for text, cut in (
+        (b"ab a", 2),
+        (b"ab  a", 2),
+        (b"ab \n\na", 2),
+        (b"ab\n a", 2),
+        (b"a b ", 3),
+        (b"a b a b", 5),
+        (b" ab", 0),
+        (b"  ab", 0),
+        (b"a\tb", 0),
+        (b"a\t b", 0),
+        (b"a\r\nb", 0),
+        (b"ab", 0),
+        (b".a .", 2),
+    ):
+        assert law._boundary(tuple(text)) == cut, text
+        tokens_, left = law.fixed(tuple(text)).tokens, law.fixed(tuple(text)).left
+        assert left == tuple(text[cut:]), text
+        own = b"".join(pieces[x].encode() for x in tokens_)
+        assert own == text[:cut] if cut else tokens_ == law.start
+    marked = (97, 32, 98, END, 97, 98)
+    assert law.fixed(marked).left == (97, 98)
+    assert law.fixed((*marked, 32, 97)).left == (32, 97)
+    assert law.fixed((*marked[:4], 32, 97)).left == (32, 97)
+    led = by_bytes(tokens(3, pieces), 2, breaks=b" \n", lead=b" ")
+    for text, lead in (
+        (marked, b" "),  # a text begins behind a mark, and where nothing is read before it
+        ((97, END), b""),
+        (tuple(b"ab a"), b""),
+        (tuple(b"ab"), b" "),
+    ):
+        assert led.fixed(text).lead == lead
+        assert led.tokens_of(text) == len(led.fixed(text).tokens + led.fixed(text).left) + len(lead)
+    bare = by_bytes(tokens(3), 2, start=())  # nothing is read first: the longest first token is
+    for text, token in ((b"abba", "abb"), (b"a", "a"), (b"bab", "ba"), (b"ab", "ab")):
+        head = bare.fixed(tuple(text))
+        assert (head.tokens, head.left) == ((PIECES.index(token),), tuple(text[len(token) :]))
+    other = by_bytes(tokens(3, pieces), 2, breaks=b".")
+    assert other.fixed(tuple(b"a b.a b")).left == tuple(b".a b")
+    assert by_bytes(tokens(3, pieces), 2, breaks=b"").fixed(tuple(b"a b.a")).left == tuple(b"a b.a")
+
+
+def test_a_mixture_and_a_product_of_two_tokenizers_keep_the_contract():
+    one, other = (
+        by_bytes(tokens(3, MANY), 2, start=(5,)),
+        by_bytes(tokens(4, MANY[:55]), 2, start=(5,)),
+    )
+    for rule in (Mixture(0.4), Product(0.4)):
+        check_target(Contrast(one, (other,), rule), prompt=(0, 1))
+
+
+DRAFTERS = {
+    "lookup": lambda other: (Lookup(2), Match(), Fixed(2)),
+    "suffix": lambda other: (Suffix(), Match(), Fixed(2)),
+    "recycling": lambda other: (Recycling(), Match(), Fixed(2, 4)),
+    "jacobi": lambda other: (Jacobi(2), Match(), Fixed(2)),
+    "another tokenizer": lambda other: (FromModel(other, Chain()), Exact(), Fixed(2)),
+    "another tokenizer's tree": lambda other: (
+        FromModel(other, Static((2, 1))),
+        Exact(),
+        Fixed(2, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_drafters_leave_the_law_of_bytes_as_it_is(name):
+    law = by_bytes(tokens(1, ("a", "b", "ab", "ba", "abb")))
+    other = by_bytes(tokens(2, ("a", "b", "bb", "aba")), start=(1,))
+    drafter, verifier, policy = DRAFTERS[name](other)
+    prompt = tuple(b"ab")
+    method = Speculative(law, drafter, verifier, policy)
+    got = law_of(lambda rng: answer_one(method, Request(prompt, 3), rng))
+    assert distance(got, target_law(law, prompt, 3)) < 1e-12
+
+
+def test_a_whole_draft_of_bytes_is_one_pass():
+    law, scheduler = by_bytes(tokens(3), 2), Scheduler()
+
+    async def ask():
+        session = law.open(tuple(b"ab"))
+        await session.score(Draft.chain(ord("b"), tuple(b"abbaabba")), Want())
+        session.close()
+
+    task = scheduler.submit(ask())
+    while scheduler.step():
+        pass
+    assert [use.passes for use in task.usage.values()] == [1]
+
+
+def test_a_prompt_is_fixed_up_to_its_last_word_and_may_end_inside_one():
+    lm = tokens(3, ("a", "b", " ", " a", "ab", " ab", "abb"))
+    law = by_bytes(lm, 2, breaks=b" \n", start=())
+    head = law.fixed(tuple(b"ab ab"))
+    assert (head.tokens, head.left) == ((4,), tuple(b" ab"))
+    assert law.tokens_of(tuple(b"ab ab")) == 4
+    row_V = row_of(law, tuple(b"ab ab")).row(0).exp()
+    assert float(row_V[ord("b")]) > 0.0  # the token "abb" begins inside of the prompt
+
+
+def test_what_is_no_text_is_followed_byte_by_byte():
+    pieces = ("a", " ", "é")
+    law = by_bytes(tokens(3, pieces), 2, breaks=b" ")
+    head = law.fixed(tuple(b"a a\xc3 a"))
+    assert (head.tokens, head.left) == ((0,), tuple(b" a\xc3 a"))
+    law = by_bytes(tokens(3, (*pieces, "é a")), 2, breaks=b" ")
+    assert law.fixed((0xC3, END, 0xC3)).left == (0xC3, END, 0xC3)
+    row_V = row_of(law, (0xC3, 0xA9, 32)).row(0)
+    assert abs(float(row_V.exp().sum()) - 1.0) < 1e-9
+    with pytest.raises(PolydecError, match="prompt begins with bytes that no token"):
+        by_bytes(tokens(3, pieces), 2, start=()).fixed((0xC3, END, 0xC3))
+
+
+def test_what_is_no_text_behind_a_mark_is_found_where_it_stands():
+    prompt = (97, 32, 97, END, 97, 32, 97, 0xC3, 32, 97)
+    law = by_bytes(tokens(3, ("a", " ", "é", "é a")), 2, breaks=b" ")
+    assert law.fixed(prompt).left == prompt[5:]
+    for bad in (257, -1):
+        with pytest.raises(PolydecError, match="ids must lie in 0 to 256"):
+            law.fixed((97, bad))
+
+
+def test_what_is_written_before_every_text_is_read_before_its_first_byte():
+    lm = tokens(3)
+    for text in (b"b", b"ba", b"abb"):
+        got = row_of(by_bytes(lm, 2, lead=b"ab"), tuple(text)).row(0)
+        assert torch.equal(got, row_of(by_bytes(lm, 2), tuple(b"ab" + text)).row(0))
+
+
+def test_a_mark_that_a_second_model_has_not_is_written_out():
+    lm = tokens(3, ("a", "<", "x", ">"))
+    law = ByBytes(
+        lm, ((4,), ()), WORDS, frozenset({0}), 2, start=(0,), names=("$", "<x>"), breaks=b""
+    )
+    assert law.fixed((257, ord("a"))).left == tuple(b"<x>a")
+    row_V = row_of(law, (ord("a"),)).row(0).exp()
+    assert float(row_V[257]) == 0.0
+    assert float(row_V[256]) > 0.0
+
+
+def test_a_second_model_may_read_a_prompt_of_its_own():
+    lm = tokens(3)
+    own = by_bytes(lm, 2).fixed(tuple(b"bb"))
+    law = ByBytes(
+        lm,
+        ((8,),),
+        WORDS,
+        frozenset({0}),
+        2,
+        start=(0,),
+        breaks=b"",
+        instead=(tuple(b"aab"), own),
+    )
+    plain = by_bytes(lm, 2)
+    for rest in (b"", b"a", b"ab"):
+        got = row_of(law, tuple(b"aab" + rest)).row(0)
+        assert torch.equal(got, row_of(plain, tuple(b"bb" + rest)).row(0))
+
+    async def cut():
+        session = law.open(tuple(b"aab"))
+        await session.score(Draft.chain(ord("b"), tuple(b"ab")), Want())
+        session.commit(tuple(b"bab"))
+        session.rewind(2)
+        row_V = (await session.score(Draft.chain(ord("a")), Want())).row(0)
+        session.rewind(2)
+        session.commit(tuple(b"ab"))
+        return row_V, (await session.score(Draft.chain(ord("a")), Want())).row(0)
+
+    want = row_of(plain, tuple(b"bba")).row(0)
+    for row_V in run([cut()])[0]:
+        assert torch.allclose(row_V, want)
+
+
+def test_bytes_that_nothing_spells_are_refused_in_a_prompt_and_worth_nothing_in_a_draft():
+    law = by_bytes(tokens(3), 2)
+    with pytest.raises(
+        PolydecError, match=r"prompt holds byte 122 \(b'z'\): no token of this model"
+    ):
+        law.open(tuple(b"az"))
+
+    async def ask():
+        session = law.open(tuple(b"a"))
+        scores = await session.score(Draft.chain(ord("a"), tuple(b"zb")), Want())
+        session.close()
+        return [scores.row(i) for i in range(3)]
+
+    rows = run([ask()])[0]
+    assert float(rows[0].exp()[ord("z")]) == 0.0
+    assert all(abs(float(row_V.exp().sum()) - 1.0) < 1e-9 for row_V in rows)
+
+
+def test_a_spelling_finds_tokens_by_their_beginnings():
+    spelling = Spelling(Letters(PIECES), len(PIECES))
+    assert spelling.bytes == sorted(p.encode() for p in PIECES)
+    run_ = spelling.run(0, len(spelling), 0)
+    assert {b: hi - lo for b, (lo, _, hi) in run_.ends.items()} == {97: 4, 98: 4}
+    lo, whole, hi = run_.ends[97]
+    assert spelling.bytes[lo:whole] == [b"a"]
+    assert spelling.bytes[whole:hi] == [b"aa", b"ab", b"abb"]
+    assert spelling.run(whole, hi, 1).next_R.tolist() == [97, 98, 98]
+    assert spelling.token(b"ab") == PIECES.index("ab")
+    assert spelling.token(b"abba") is None
+    assert spelling.usual(PIECES.index("a"), PIECES.index("a")) is False
+    assert spelling.usual(PIECES.index("ab"), PIECES.index("a")) is True

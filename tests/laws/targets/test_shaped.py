@@ -1,0 +1,492 @@
+"""Shaped laws: the enumerated law of decodes, states along every way through a text, laziness, laws known without a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from polydec.core.decoder import answer_one
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.lab.testing.enumerate import Law, distance, law_of, target_law
+from polydec.lab.testing.toy import Table, toy
+from polydec.laws.shapers.banned import Banned
+from polydec.laws.shapers.dry import Dry
+from polydec.laws.shapers.frequency import Frequency
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.min_p import MinP
+from polydec.laws.shapers.min_tokens import MinTokens
+from polydec.laws.shapers.no_repeat_ngram import NoRepeatNgram
+from polydec.laws.shapers.presence import Presence
+from polydec.laws.shapers.repetition import Repetition
+from polydec.laws.shapers.sampling import ORDERS, Sampling, build_shapers
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.shapers.top_k import TopK
+from polydec.laws.shapers.top_p import TopP
+from polydec.laws.shapers.typical import Typical
+from polydec.laws.shapers.xtc import Xtc
+from polydec.laws.targets.shaped import KEEP, Shaped
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.sessions.lm import LM
+
+PROMPT = (0, 1)
+PENALISED = (Repetition(1.3), Presence(0.4), Temperature(0.8), TopP(0.9))
+
+
+@dataclass(frozen=True)
+class Always:
+    """Proposes the same tree below any root: what it proposes says nothing about the law."""
+
+    token: tuple[int, ...] = (1, 0, 1, 0, 1)
+    parent: tuple[int, ...] = (0, 1, 1, 2, 0)
+    want: Want = field(default_factory=lambda: Want(law=Reads.NOTHING))
+
+    def open(self, prompt: Sequence[int], session: Any) -> Always:
+        return self
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        return Draft.certain((root, *self.token), (-1, *self.parent))
+
+    def learn(self, draft: Draft, scores: Any, verdict: Verdict) -> None:
+        pass
+
+    def fork(self) -> Always:
+        return self
+
+    def close(self) -> None:
+        pass
+
+
+def row(target: Any, prompt: Sequence[int], output: Sequence[int] = ()) -> Tensor:
+    """The row after prompt and output, from a fresh session."""
+
+    async def go() -> Tensor:
+        session, tokens = target.open(tuple(prompt)), (prompt[-1], *output)
+        session.commit(tokens[:-1])
+        return (await session.score(Draft.chain(tokens[-1]), Want())).row(0)
+
+    return run([go()])[0]
+
+
+def plain_law(target: Any, drafter: Any, length: int) -> Law:
+    decoder = Speculative(target, drafter, Match(), Fixed())
+    return law_of(lambda rng: answer_one(decoder, Request(PROMPT, max_tokens=length), rng))
+
+
+def hand_law(model: LM, length: int) -> Law:
+    """Repetition 1.3, presence 0.4, temperature 0.8, top-p 0.9, in plain Python, from the toy's table."""
+    table, law = model.network.weight.tolist(), Law()
+
+    def walk(output: tuple[int, ...], p: float) -> None:
+        text = (*PROMPT, *output)
+        z = list(table[text[-2]][text[-1]])
+        for x in set(text):
+            z[x] = z[x] / 1.3 if z[x] > 0 else z[x] * 1.3
+        for x in set(output):
+            z[x] -= 0.4
+        w = [math.exp(v / 0.8) for v in z]
+        kept, mass = {}, 0.0
+        for x in sorted(range(len(w)), key=lambda x: -w[x]):
+            if mass < 0.9:
+                kept[x] = w[x] / sum(w)
+            mass += w[x] / sum(w)
+        for x, q in kept.items():
+            q /= sum(kept.values())
+            if x in model.vocab.eos or len(output) + 1 == length:
+                law[(*output, x)] = p * q
+            else:
+                walk((*output, x), p * q)
+
+    walk((), 1.0)
+    return law
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("drafter", [Nothing(), Always()], ids=["none", "certain tree"])
+def test_decodes_have_the_hand_computed_law(seed: int, drafter: Any) -> None:
+    model = toy(seed + 1, 3 + seed % 2)
+    law = plain_law(Shaped(model, *PENALISED), drafter, 3)
+    assert len(law) > 3
+    assert distance(law, hand_law(model, 3)) < 1e-9
+    assert distance(law, target_law(model, PROMPT, 3, PENALISED)) < 1e-9
+    assert distance(law, target_law(model, PROMPT, 3)) > 0.02
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("tree", [True, False], ids=["tree mask", "paths"])
+def test_every_rule_at_once(order: str, tree: bool) -> None:
+    sampling = Sampling(
+        temperature=0.9,
+        top_k=3,
+        top_p=0.97,
+        min_p=0.01,
+        typical_p=0.97,
+        epsilon_cutoff=0.01,
+        eta_cutoff=0.01,
+        top_n_sigma=2.5,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        frequency_penalty=0.2,
+        no_repeat_ngram_size=3,
+        dry_multiplier=0.6,
+        dry_allowed_length=1,
+        xtc_probability=0.5,
+        xtc_threshold=0.1,
+        logit_bias={0: 0.3},
+        min_tokens=2,
+    )
+    for seed in range(3):
+        model, shapers = (
+            toy(seed + 20, 4, tree=tree),
+            build_shapers(sampling, order=order, eos=(3,), seed=seed),
+        )
+        assert len(shapers) == 16
+        assert (
+            distance(
+                plain_law(Shaped(model, *shapers), Always(), 3),
+                target_law(model, PROMPT, 3, shapers),
+            )
+            < 1e-9
+        )
+
+
+def test_greedy_text_is_the_same_under_any_draft() -> None:
+    for seed in range(8):
+        target = Shaped(toy(seed, 4), Repetition(1.4), Frequency(0.3), Temperature(0.5), Greedy())
+        law = plain_law(target, Nothing(), 6)
+        assert list(law.values()) == [1.0] and law == plain_law(target, Always(), 6)
+
+
+def test_nesting_equals_one_list_of_shapers() -> None:
+    model = toy(3, 4)
+    flat, nested = (
+        Shaped(model, *PENALISED),
+        Shaped(Shaped(Shaped(model), *PENALISED[:2]), *PENALISED[2:]),
+    )
+    assert distance(plain_law(flat, Always(), 3), plain_law(nested, Always(), 3)) < 1e-12
+    assert torch.equal(row(Shaped(model), PROMPT), row(model, PROMPT))
+    assert (
+        distance(
+            plain_law(Shaped(Shaped(model, Repetition(1.5)), Greedy()), Always(), 4),
+            plain_law(Shaped(model, Repetition(1.5), Greedy()), Always(), 4),
+        )
+        == 0.0
+    )
+
+
+def test_a_draw_of_xtc_is_one_law_for_all_who_look() -> None:
+    coins = [(Xtc(0.5, 0.1, Rng.of(s)),) for s in range(12)]
+    laws = [target_law(toy(2, 4), PROMPT, 2, c) for c in coins]
+    assert len({tuple(sorted(x.items())) for x in laws}) > 2  # two coins: up to four laws
+    for c, law in zip(coins, laws, strict=True):
+        assert distance(plain_law(Shaped(toy(2, 4), *c), Always(), 2), law) < 1e-9
+
+
+SHAPERS = (
+    Repetition(1.3),
+    Presence(0.5),
+    Frequency(0.2),
+    Dry(0.5, allowed_length=1),
+    NoRepeatNgram(3),
+    MinTokens(2, (3,)),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["score", "commit", "path", "rewind", "fork", "part"]),
+            st.integers(0, 2**20),
+        ),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+@settings(max_examples=60)
+def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: bool) -> None:
+    """Scoring, committing, rewinding (also into the prompt), forking and parts, in any order: rows equal fresh ones."""
+    model = toy(5, 4, chunk=3)
+    model.network.partial = True
+    target = (
+        Shaped(Shaped(model, *SHAPERS[:3]), *SHAPERS[3:]) if nested else Shaped(model, *SHAPERS)
+    )
+    prompt, text = (1, 0, 2, 1), [1, 0, 2, 1]
+
+    async def go() -> None:
+        nonlocal prompt
+        session = whole = target.open(prompt)
+        root = prompt[-1]
+        left = [*prompt[:-1]]  # committed
+
+        async def check(tokens: tuple[int, ...], parent: tuple[int, ...]) -> None:
+            draft = Draft.certain((root, *tokens), (-1, *parent))
+            scores = await session.score(draft, Want())
+            head = prompt if len(left) >= len(prompt) else (*left, root)
+            for node in reversed(range(len(draft))):
+                full = (*left, root, *[draft.token[i] for i in draft.path_to(node)])
+                expected_V = row(target, head, full[len(head) :])
+                assert torch.allclose(scores.row(node), expected_V, atol=1e-12)
+
+        for what, n in steps:
+            tokens = (n % 3, n // 3 % 3, n // 9 % 3)
+            if what == "score":
+                await check(tokens, ((0, 1, 1), (0, 0, 2), (0, 1, 2))[n % 3])
+            elif what == "commit":  # never scored
+                session.commit((root, *tokens[: n % 3]))
+                left += [root, *tokens[: n % 3]]
+                root = n % 4
+            elif what == "path":
+                await check(tokens, (0, 1, 2))
+                session.commit((root, tokens[0], tokens[1]))
+                left += [root, tokens[0], tokens[1]]
+                root = (n + 1) % 4
+            elif what == "rewind":
+                k = n % (len(left) + 1)
+                session.rewind(k)
+                if k:
+                    del left[-k:]
+                if len(left) < len(prompt):
+                    prompt = tuple(left)  # the next root ends the prompt
+                    root = n % 4
+                    prompt = (*prompt, root)
+            elif what == "fork":
+                twin = session.fork()
+                twin.commit((root, 1))
+                if n % 2:
+                    session.commit((root,))
+                    left.append(root)
+                    root = n % 3
+            else:
+                session = whole.part(range(3)) if session is whole else whole
+            await check((1, 2), (0, 0))
+
+    run([go()])
+    assert text
+
+
+def test_rewinding_past_kept_states() -> None:
+    """States of most committed nodes are dropped; a rewind derives them again."""
+    target = Shaped(toy(8, 4), *SHAPERS)
+    text = torch.randint(3, (3 * KEEP + 7,), generator=torch.Generator().manual_seed(1)).tolist()
+
+    async def go() -> None:
+        session, root = target.open((0,)), 0
+        for x in text:
+            (await session.score(Draft.chain(root, (x,)), Want())).row(0)
+            session.commit((root,))
+            root = x
+        node, states = session._trail.tip, 0
+        while node.above is not None:
+            states, node = states + (node.states is not None), node.above
+        assert states <= len(text) // KEEP + 3
+        for back in (1, 5, KEEP, KEEP + 3):
+            session.rewind(back)
+            del text[len(text) - back :]
+            row_V = (await session.score(Draft.chain(text[-1]), Want())).row(0)
+            assert torch.equal(row_V, row(target, (0,), text))
+
+    run([go()])
+
+
+@dataclass(frozen=True)
+class Counting:
+    """The identity, counting its calls."""
+
+    calls: dict[str, int] = field(default_factory=lambda: {"start": 0, "step": 0, "shape": 0})
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def start(self, prompt: Sequence[int]) -> None:
+        self.calls["start"] += 1
+
+    def step(self, state: None, token: int) -> None:
+        self.calls["step"] += 1
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        self.calls["shape"] += 1
+        return logw_V
+
+
+def test_states_are_derived_once_where_somebody_looks() -> None:
+    count = Counting()
+    target, calls = Shaped(toy(1, 4), count), count.calls
+
+    async def go() -> None:
+        session = target.open(PROMPT)
+        draft = Draft.certain((1, 0, 2, 0, 1), (-1, 0, 0, 1, 2))
+        scores = await session.score(draft, Want())
+        assert calls == {"start": 0, "step": 0, "shape": 0}
+        scores.row(3), scores.row(3), scores.logp(3, (0, 1)), scores.topk(3, 2), scores.weights(3)
+        assert calls == {"start": 1, "step": 2, "shape": 1}
+        scores.row(1)
+        assert calls == {"start": 1, "step": 3, "shape": 2}
+        session.commit((1, 0, 0))
+        scores = await session.score(Draft.chain(2), Want())
+        assert calls == {"start": 1, "step": 3, "shape": 2}
+        scores.row(0)
+        assert calls == {"start": 1, "step": 4, "shape": 3}
+
+    run([go()])
+
+
+class Blind(Table):
+    """A toy whose logits may not be asked for where less is wanted; it remembers what was wanted."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        super().__init__(seed, size)
+        self.wanted: list[Reads] = []
+
+    def forward(self, queries: Sequence[Any]) -> Any:
+        self.wanted += [q.want.law for q in queries if len(q.rows)]
+        return super().forward(queries)
+
+
+def test_what_the_model_is_asked_for() -> None:
+    none, argmax, topk, row = Reads
+    for shapers, law, base, asked in [
+        ((Greedy(),), row, none, argmax),
+        ((Temperature(2.0), TopP(0.5), Greedy()), row, none, argmax),
+        ((Repetition(1.1), Greedy()), row, none, row),
+        ((Temperature(2.0),), argmax, none, argmax),
+        ((Temperature(2.0),), row, none, row),
+        ((Typical(0.5),), argmax, none, row),
+        ((Greedy(),), none, none, none),
+        ((Greedy(),), row, row, row),
+        ((), topk, none, topk),
+        ((Repetition(1.1),), none, topk, topk),
+    ]:
+        network = Blind(1, 4)
+        session = Shaped(LM(network, toy(1, 4).vocab), *shapers).open(PROMPT)
+        run([session.score(Draft.chain(1), Want(law=law, base=base))])
+        assert network.wanted == [asked]
+
+
+def test_certain_laws_write_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toy(4, 5)
+
+    async def score(*shapers: Any) -> Any:
+        return (
+            await Shaped(model, *shapers)
+            .open(PROMPT)
+            .score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want())
+        )
+
+    inner = run([model.open(PROMPT).score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want())])[0]
+    best = [inner.argmax(i) for i in range(3)]
+    lazy, penalised = run(
+        [score(Temperature(0.5), MinP(0.1), Greedy()), score(Banned((best[0],)), Greedy())]
+    )
+    monkeypatch.setattr(type(inner), "row", lambda self, i: pytest.fail("a row was written"))
+    assert [lazy.certain(i) for i in range(3)] == [lazy.argmax(i) for i in range(3)] == best
+    assert lazy.logp(1, (best[1], (best[1] + 1) % 5)) == (0.0, NEG_INF)
+    assert (
+        penalised.certain(0)
+        == int(inner.weights(0).index_fill(0, torch.tensor([best[0]]), NEG_INF).argmax())
+        != best[0]
+    )
+    assert penalised.certain(0) == penalised.argmax(0)
+    assert penalised.row(0).exp().tolist() == [float(x == penalised.certain(0)) for x in range(5)]
+
+
+def test_scores_agree_with_their_rows() -> None:
+    for shapers in [
+        (),
+        (TopK(2),),
+        PENALISED,
+        (Typical(0.3),),
+        (Greedy(), Temperature(0.5)),
+        (Repetition(1.5), Greedy()),
+    ]:
+        s = run(
+            [
+                Shaped(toy(6, 5), *shapers)
+                .open(PROMPT)
+                .score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want(base=Reads.ROW))
+            ]
+        )[0]
+        for i in range(3):
+            row_V = s.row(i)
+            assert (
+                torch.allclose(row_V, normalise(s.weights(i)))
+                and abs(float(row_V.exp().sum()) - 1) < 1e-12
+            )
+            assert s.argmax(i) == int(row_V.argmax())
+            assert s.certain(i) in (None, s.argmax(i))
+            assert s.topk(i, 2)[0][0] == s.argmax(i) and len(s.topk(i, 99)[0]) == 5
+            assert s.topk(i, 2)[1] == s.logp(i, s.topk(i, 2)[0])
+            assert s.topk_rows([i], 1) == [[s.argmax(i)]]
+            assert torch.equal(s.base.row(i), row(toy(6, 5), (*PROMPT, *([(), (0,), (3,)][i]))))
+        assert s.hidden_NH is None
+
+
+def test_prompt_rows_are_the_models() -> None:
+    prompt, want = (0, 1, 2, 0, 1), Want(law=Reads.NOTHING, base=Reads.ROW, prompt=True)
+    scores = run([Shaped(Shaped(toy(2, 4), *PENALISED), Greedy()).open(prompt).prefill(want)])[0]
+    plain = run([toy(2, 4).open(prompt).prefill(replace(want, law=Reads.ROW))])[0]
+    assert all(torch.equal(scores.base.row(i), plain.row(i)) for i in range(4))
+
+
+def test_rows_in_half_precision_are_shaped_in_float32() -> None:
+    class Half(Table):
+        def forward(self, queries: Sequence[Any]) -> Any:
+            return [replace(a, logits_RV=a.logits_RV.bfloat16()) for a in super().forward(queries)]
+
+    session = Shaped(LM(Half(1, 4), toy(1, 4).vocab), Temperature(0.7)).open(PROMPT)
+    scores = run([session.score(Draft.chain(1), Want())])[0]
+    assert scores.row(0).dtype is torch.float32 and scores.weights(0).dtype is torch.float32
+
+
+def test_shaped_is_a_value() -> None:
+    model = toy(1)
+    assert Shaped(model, Greedy()) == Shaped(model, Greedy()) != Shaped(model, Temperature(0.5))
+    assert Shaped(model, *PENALISED).vocab is model.vocab
+    with pytest.raises(AttributeError):
+        Shaped(model).shapers = ()  # type: ignore[misc]
+    with pytest.raises(ValueError, match="n is 9"):
+        Shaped(model, Greedy()).open(PROMPT).rewind(9)
+    with pytest.raises(ValueError, match="layers"):
+        Shaped(model, Greedy()).open(PROMPT).part(range(9))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_rows_after_keep_are_fresh_ones(nested: bool) -> None:
+    """Of a scored tree some nodes stay below a new root: what lies above that one is text, for every rule."""
+    model = toy(5, 4, chunk=3)
+    target = (
+        Shaped(Shaped(model, *SHAPERS[:3]), *SHAPERS[3:]) if nested else Shaped(model, *SHAPERS)
+    )
+
+    async def check(session: Any, draft: Draft, text: Sequence[int]) -> None:
+        scores = await session.score(draft, Want())
+        for node in range(len(draft)):
+            path = [draft.token[i] for i in (0, *draft.path_to(node))]
+            expected_V = row(target, PROMPT, (*text, *path)[1:])
+            assert torch.allclose(scores.row(node), expected_V, atol=1e-12)
+
+    async def go(root: int) -> None:
+        session = target.open(PROMPT)
+        draft = Draft.certain((PROMPT[-1], 0, 2, 1, 2, 0), (-1, 0, 0, 1, 2, 3))
+        await check(session, draft, ())
+        left = session.keep(range(6), root)
+        text = [draft.token[i] for i in (0, *draft.path_to(root))][:-1]
+        more = Draft.certain((*left.token, 1), (*left.parent, len(left) - 1))
+        await check(session, more, text)  # what was kept, and one node more
+        session.commit(more.token[:1])
+        await check(session, Draft.certain((2, 0), (-1, 0)), (*text, more.token[0]))
+
+    run([go(root) for root in range(6)])

@@ -1,0 +1,260 @@
+"""Two models in turns: whose turn it is, what it costs, and the two ends where one of them speaks alone."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from polydec.core.decoder import answer_one
+from polydec.core.law import probs
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.types import Draft, Exactness, Want
+from polydec.lab.testing.check_target import check_target
+from polydec.lab.testing.enumerate import distance, law_of, target_law
+from polydec.lab.testing.examples import SHAPERS, bend
+from polydec.lab.testing.kits import build
+from polydec.lab.testing.toy import toy
+from polydec.laws.targets.switch import ByEntropy, ByShare, Switch, SwitchSession, entropy
+from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.verifiers.match import Match
+
+RULES = [
+    ByEntropy(1.0, hold=1),
+    ByEntropy(1.1, 0.9, 2, 2),
+    ByEntropy(1.2, window=1, hold=3),
+    ByShare(0.5, 2),
+    ByShare(0.5, 1, 3),
+]
+INF = math.inf
+
+
+def models(seed=1, size=3):
+    return toy(seed, size, cost=0.1), toy(seed + 50, size)
+
+
+def turns(small, big, rule, prompt, text):
+    """Whose turn it was before each token of the text and behind it: written with a fresh session for every row."""
+    state, out = rule.start(), []
+    for i in range(len(text) + 1):
+        out.append(rule.large(state))
+        row_V = fresh((small, big)[out[-1]], (*prompt, *text[:i])).base.row(0)
+        state = rule.step(
+            state, -sum(p * math.log2(p) for p in row_V.double().exp().tolist() if p > 0)
+        )
+    return out
+
+
+def fresh(target, text):
+    async def score():
+        return await target.open(text).score(Draft.chain(text[-1]), Want())
+
+    return run([score()])[0]
+
+
+def decode(target, tokens=60, seed=0):
+    request = Request((0, 1, 0), tokens, ignore_eos=True, seed=seed)
+    return run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), request)])[0]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("tree", [True, False], ids=["tree mask", "path by path"])
+def test_contract(rule, tree):
+    small, big = toy(1, 5, cost=0.1, tree=tree), toy(2, 5, tree=tree)
+    check_target(Switch(small, big, rule), tolerance=1e-12, prefill=False)
+
+
+@pytest.mark.parametrize("shaping", SHAPERS)
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_the_law_is_that_of_whose_turn_it_is(rule, shaping):
+    """Enumerated with and without drafts, against laws that are made of fresh sessions."""
+    bare = models()
+    small, big = (bend(m, SHAPERS[shaping]) for m in bare)
+    prompt, length = (0, 1, 0), 3
+
+    def walk(text, p, states):
+        turn = turns(*bare, rule, prompt, text)[-1]
+        logw_V = fresh(bare[turn], (*prompt, *text)).weights(0)
+        for s, state in zip(SHAPERS[shaping], states, strict=True):
+            logw_V = s.shape(state, logw_V)
+        for x, w in enumerate(torch.softmax(logw_V.double(), -1).tolist()):
+            if w and (x == 2 or len(text) + 1 == length):
+                law[(*text, x)] = p * w
+            elif w:
+                walk(
+                    (*text, x),
+                    p * w,
+                    [s.step(state, x) for s, state in zip(SHAPERS[shaping], states, strict=True)],
+                )
+
+    law = {}
+    walk((), 1.0, [s.start(prompt) for s in SHAPERS[shaping]])
+    for drafter, verifier in ((Nothing(), Match()), (Lookup(), Exact())):
+        decoder = Speculative(Switch(small, big, rule), drafter, verifier, Fixed(2))
+        assert (
+            distance(
+                law_of(lambda rng, d=decoder: answer_one(d, Request(prompt, length), rng)), law
+            )
+            < 1e-9
+        )
+
+
+@pytest.mark.parametrize("shaping", SHAPERS)
+def test_at_the_ends_one_speaks_alone(shaping):
+    for seed in range(4):
+        small, big = (bend(m, SHAPERS[shaping]) for m in models(seed, 6))
+        for rule, alone in (
+            (ByEntropy(INF), small),
+            (ByEntropy(None), small),
+            (ByEntropy(-1.0), big),
+            (ByShare(0.0), small),
+            (ByShare(1.0), big),
+        ):
+            assert (
+                decode(Switch(small, big, rule), seed=seed).token_ids
+                == decode(alone, seed=seed).token_ids
+            )
+    law = law_of(
+        lambda rng: answer_one(
+            Speculative(Switch(*models(), ByEntropy(-1.0)), Nothing(), Match(), Fixed(0)),
+            Request((0, 1), 2),
+            rng,
+        )
+    )
+    assert distance(law, target_law(models()[1], (0, 1), 2)) < 1e-9
+
+
+def test_every_switch_is_held():
+    small, big = models(3, 6)
+    for hold in (1, 4, 9):
+        rule = ByEntropy(1.9, window=2, hold=hold)
+        text = decode(Switch(small, big, rule), 80).token_ids
+        at = [
+            i
+            for i, (a, b) in enumerate(pairwise(turns(small, big, rule, (0, 1, 0), text)))
+            if a is not b
+        ]
+        assert len(at) > 2 and all(b - a >= hold for a, b in pairwise(at))
+
+
+def test_a_higher_threshold_asks_the_large_model_less():
+    """On one text, where both models have the same entropies and nothing is held. (In general the share of the large model
+    need not fall: its own entropies enter too, and a hold shifts later turns.)"""
+    model, text = toy(4, 6), [1, 2, 3, 0, 4, 1, 0, 2, 2, 3, 1, 4, 0, 0, 1]
+    shares = [
+        sum(turns(model, model, ByEntropy(tau, hold=1), (0, 1), text))
+        for tau in (0.0, 0.8, 1.2, 1.6, 1.8, 2.0, 2.6)
+    ]
+    assert shares == sorted(shares, reverse=True) and shares[0] > shares[5] > shares[-1] == 0
+
+
+def test_what_it_costs():
+    """A switch feeds what was missed, once; every token is fed to the model whose turn it is, in one pass."""
+    (small, big), rule = models(3, 6), ByEntropy(1.9, window=2, hold=4)
+    scheduler = Scheduler()
+    task = scheduler.submit(
+        answer_one(
+            Speculative(Switch(small, big, rule), Nothing(), Match(), Fixed(0)),
+            Request((0, 1, 0), 50, ignore_eos=True),
+        )
+    )
+    while scheduler.step():
+        pass
+    turn = turns(small, big, rule, (0, 1, 0), task.result.token_ids)[:-1]
+    assert True in turn and False in turn
+    for large, model in ((False, small), (True, big)):
+        use, last = task.usage[model.network], max(i for i, t in enumerate(turn) if t is large)
+        assert use.positions == 3 + last, "every position up to the last turn, once"
+        chunks = use.passes - sum(t is large for t in turn)
+        assert 0 <= chunks <= use.positions // model.chunk, (
+            "one pass a token, and those that long catch-ups are cut into"
+        )
+
+
+def test_entropy():
+    for size in (2, 3, 8, 1000):
+        assert entropy(torch.zeros(size).log_softmax(-1)) == pytest.approx(
+            math.log2(size), abs=1e-5
+        )
+    row_V = torch.full((5,), -INF)
+    row_V[2] = 0.0
+    assert entropy(row_V) == 0.0
+    row_V = torch.tensor([0.5, 0.25, 0.25, 0.0]).log()
+    assert entropy(row_V) == pytest.approx(1.5)
+
+
+class NoCatchUp(SwitchSession):
+    """The model that waits does not hear what the other one wrote."""
+
+    def commit(self, tokens):
+        _, scores, states = self._scored
+        turn = self._rule.large(states[0])
+        self._turn([*self._states, self._next(states[0], scores.of[0], 0)])
+        self._both[turn].commit(tokens)
+
+
+class EntropyAfterShaping(SwitchSession):
+    """Looks at the row that was drawn from."""
+
+    def _next(self, state, scores, node):
+        return self._rule.step(state, entropy(scores.row(node)))
+
+
+class Lagging(SwitchSession):
+    """Forgets to advance the state below the root of a tree."""
+
+    async def _score(self, draft, want):
+        draft, scores, states = await super()._score(draft, want)
+        return draft, replace(scores, of=[scores.of[0]] * len(draft)), states
+
+
+@pytest.mark.parametrize(
+    "session, drafter",
+    [(NoCatchUp, Nothing()), (EntropyAfterShaping, Nothing()), (Lagging, Lookup())],
+)
+def test_faults_show(session, drafter, monkeypatch):
+    monkeypatch.setattr("polydec.laws.targets.switch.SwitchSession", session)
+    with pytest.raises(AssertionError):
+        for rule in RULES[:3]:
+            test_the_law_is_that_of_whose_turn_it_is(rule, "shaped")
+
+
+def test_recipe():
+    small, big = models()
+    decoder, values = build(
+        "entropy-adaptive", big, small, {"tau": "0.5", "tau_down": "none", "hold": 3}
+    )
+    assert decoder.exactness is Exactness.APPROXIMATE and decoder.target == Switch(
+        small, big, ByEntropy(0.5, None, 5, 3)
+    )
+    assert values["window"] == 5
+    with pytest.raises(ValueError, match="layers cannot be read where two models take turns"):
+        decoder.target.open((0, 1)).part(range(1))
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: ByEntropy(math.nan), "tau is nan"),
+        (lambda: ByEntropy(1.0, math.nan), "tau_down is nan"),
+        (lambda: ByEntropy(window=0), "window is 0: it must lie in 1 to 256"),
+        (lambda: ByEntropy(hold=0), "hold is 0: it must lie in 1 to 4096"),
+        (lambda: ByShare(1.5), "share is 1.5: it must lie in 0 to 1"),
+        (lambda: ByShare(0.5, 0), "run is 0"),
+        (lambda: Switch(toy(1), toy(2, 4), ByShare(0.5)), "the small model has a vocabulary of 3"),
+    ],
+)
+def test_options(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_rows_are_laws():
+    scores = fresh(Switch(*models(), ByShare(0.5, 1)), (0, 1))
+    assert scores.hidden_NH is None and float(probs(scores.row(0)).sum()) == pytest.approx(1.0)

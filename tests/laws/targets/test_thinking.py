@@ -1,0 +1,231 @@
+"""Thoughts in the place of words: vectors that are computed from a prompt stand in a text like any
+others, under every method."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import micro
+from polydec import Ask, Engine, Sampling, Soft, load
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.lab.testing.check_target import Checker, check_target
+from polydec.laws.targets.compressed import Compressed
+from polydec.laws.targets.continued import Continued
+from polydec.laws.targets.thinking import Thinking
+from polydec.methods.economics.costs import Costs
+from polydec.methods.registry import steer
+from polydec.models.learned.kinds import thought as thoughts_file
+from polydec.models.learned.kinds.thought import Thought, examples
+from polydec.models.sessions.soft import entering
+from polydec.request.ask import plan
+from polydec.request.loaded import LM
+
+PROMPT = "The grey fox and the river and the grey fox and the"
+METHODS = (
+    "plain",
+    "auto",
+    "prompt-lookup",
+    "draft-model",
+    "token-recycling",
+    "lookahead",
+    "suffix-automaton",
+    "pearl",
+)
+HIDDEN = Want(law=Reads.NOTHING, hidden=True)
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    torch.set_num_threads(1)
+    at = tmp_path_factory.mktemp("thinking")
+    lm = load(
+        str(micro.write(at / "a", hidden=64)),
+        draft=str(micro.write(at / "b", seed=1, hidden=64)),
+        dtype="float32",
+    )
+    vocab = lm.checkpoint.lm.vocab
+    lm = LM(lm.checkpoint, lm.draft, examples(vocab, 64, 64))
+    vars(lm)["costs"] = Costs()  # instead of measuring
+    return lm
+
+
+def ask(**fields):
+    asked = {"steer": "continuous-cot", "steer_options": {"thoughts": 3}, "max_tokens": 12}
+    return Ask(PROMPT, **{"raw": True, "ignore_eos": True, **asked, **fields})
+
+
+def texts(lm, asks, **limits):
+    engine = Engine(lm, **limits)
+    tickets = [engine.submit(a) for a in asks]
+    while engine.step():
+        pass
+    return [[c.token_ids for c in t.completion().choices] for t in tickets], engine
+
+
+def by_hand(law, prompt, count):
+    """What the model reads: the prompt with its thoughts, made by a fresh session for each."""
+    text = list(prompt[:-1])
+    for _ in range(count):
+        session = law.open((*text, prompt[-1]))  # rows of all before the last token are asked for
+        hidden = run([session.prefill(replace(HIDDEN, prompt=True))])[0].hidden_NH[-1:]
+        text += entering(session.normed(hidden), law.vocab.size, 64, "x")
+        session.close()
+    return (*text, prompt[-1])
+
+
+async def no_rows(checker):
+    """A beginning of the prompt has no thoughts: it is another text."""
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_law_behind_thoughts_is_a_target(lm, monkeypatch, count):
+    monkeypatch.setattr(Checker, "prompt_rows", no_rows)
+    law = lm.checkpoint.lm
+    thinking = Thinking(law, (7, 8, 9), Continued(count, 320))
+    check_target(thinking, prompt=(7, 8, 9), tolerance=1e-4)
+    inner = law.open(by_hand(law, (7, 8, 9), count))
+    outer, rows = thinking.open((7, 8, 9, 4)), Want(prompt=True)
+    inner.commit((9,))
+    want, got = run([inner.prefill(rows)])[0], run([outer.prefill(rows)])[0]
+    for here, there in ((0, 0), (1, 1 + count), (2, 2 + count)):
+        torch.testing.assert_close(got.row(here), want.row(there), atol=1e-4, rtol=0.0)
+
+
+def test_no_thoughts_are_the_plain_text_and_some_are_another(lm):
+    (plain, none, three), _ = texts(
+        lm, [ask(steer=None, steer_options={}), ask(steer_options={"thoughts": 0}), ask()]
+    )
+    assert plain == none != three
+
+
+@pytest.mark.parametrize("way", ["continuous-cot", "hidden-cot"])
+def test_every_method_writes_the_same_behind_thoughts(lm, way):
+    more = {"steer": way, "steer_options": {}}
+    got, _ = texts(lm, [ask(method=m, **more) for m in METHODS])
+    assert got == got[:1] * len(METHODS)
+    for sampled in (
+        {"sampling": Sampling(temperature=0.8), "n": 2, "seed": 4},
+        {"sampling": Sampling(temperature=0.0, repetition_penalty=1.4)},
+        {"cache": "quantised", "cache_options": {"block": 16}},
+    ):
+        (alone, copied), _ = texts(
+            lm, [ask(method=m, **more, **sampled) for m in ("plain", "prompt-lookup")]
+        )
+        assert alone == copied
+
+
+def test_thoughts_outlive_preemption_and_share_passes(lm):
+    asks = [ask(seed=i, steer_options={"thoughts": i}, n=1 + i % 2) for i in range(5)]
+    alone = [texts(lm, [a])[0][0] for a in asks]
+    for limits in ({"max_cache_bytes": 1}, {"max_positions": 7}):
+        together, engine = texts(lm, asks, **limits)
+        assert together == alone
+        assert engine.preempted or "max_cache_bytes" not in limits
+
+
+def test_a_thought_takes_a_pass(lm, monkeypatch):
+    """Passes: one a thought, the last of which rides with the first token of the answer; no token
+    is sampled for it."""
+    law, passes = lm.checkpoint.lm, []
+    forward = type(law.network).forward
+    monkeypatch.setattr(
+        type(law.network), "forward", lambda s, q: passes.append(1) or forward(s, q)
+    )
+    counts = []
+    for thoughts in (0, 1, 4):
+        passes.clear()
+        text, _ = texts(lm, [ask(method="plain", steer_options={"thoughts": thoughts})])
+        assert len(text[0][0]) == 12
+        counts.append(len(passes))
+    assert counts[1] - counts[0] in (0, 1) and counts[2] - counts[1] == 3
+
+
+def test_a_pass_that_fails_leaves_no_half_thought(lm, monkeypatch):
+    law = lm.checkpoint.lm
+    session = Thinking(law, (7, 8, 9), Continued(3, 320)).open((7, 8, 9))
+    forward, left = type(law.network).forward, [2]
+
+    def failing(network, queries):
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("no memory")
+        return forward(network, queries)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(law.network), "forward", failing)
+        with pytest.raises(RuntimeError, match="no memory"):
+            run([session.score(Draft.chain(9), Want())])
+    got = run([session.score(Draft.chain(9), Want())])[0].row(0)
+    whole = Thinking(law, (7, 8, 9), Continued(3, 320)).open((7, 8, 9))
+    torch.testing.assert_close(
+        got, run([whole.score(Draft.chain(9), Want())])[0].row(0), atol=1e-4, rtol=0.0
+    )
+
+
+def test_a_hidden_thought_is_what_the_second_model_makes_of_the_prompt(lm):
+    law, small, (made,) = lm.checkpoint.lm, lm.draft.lm, lm.artefacts
+    session = small.open((7, 8, made.mark))
+    run([session.prefill(Want(law=Reads.NOTHING))])
+    hidden = run([session.score(Draft.chain(made.mark), HIDDEN)])[0].hidden_NH
+    vector = made.made(session.normed(hidden)[0])
+    soft = law.open((7, 8, *entering(vector[None], 320, 64, "x"), 9))
+    thinking = Thinking(law, (7, 8, 9), Compressed(small, made, 320)).open((7, 8, 9))
+    want, got = (run([s.score(Draft.chain(9), Want())])[0].row(0) for s in (soft, thinking))
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=0.0)
+    left_out = Thinking(law, (7, 8, 9), Compressed(small, made, 320, 0)).open((7, 8, 9))
+    plain = law.open((7, 8, 9))
+    want, got = (run([s.score(Draft.chain(9), Want())])[0].row(0) for s in (plain, left_out))
+    assert bool((want == got).all())
+
+
+@pytest.mark.parametrize(
+    "fields, sentence",
+    [
+        ({"steer_options": {"thoughts": 257}}, "thoughts is 257"),
+        ({"steer_options": {"thoughts": 240}, "max_tokens": None}, "and 240 vectors stand in it"),
+        ({"steer_options": {"thoughts": 200}, "max_tokens": 60}, "200 vectors included"),
+        (
+            {"method": "layerskip"},
+            "method layerskip and steering continuous-cot do not go together",
+        ),
+        ({"negative_prompt": "x"}, "reads no second prompt"),
+    ],
+)
+def test_what_cannot_be_is_refused(lm, fields, sentence):
+    with pytest.raises(ValueError, match=r".") as error:
+        plan(lm, ask(**fields))
+    assert sentence in str(error.value) and len(str(error.value)) <= 300
+
+
+def test_prompts_that_have_no_room_for_thoughts_are_refused(lm):
+    fields = {"raw": True, "steer": "continuous-cot", "max_tokens": 4}
+    for prompt in ([5], [5, Soft(torch.zeros(2, 64)), 6]):
+        with pytest.raises(ValueError, match="the prompt needs two tokens, and no vectors"):
+            plan(lm, Ask(prompt, **fields))
+    with pytest.raises(ValueError, match="steering hidden-cot needs what makes thoughts of states"):
+        plan(LM(lm.checkpoint, lm.draft), ask(steer="hidden-cot", steer_options={}))
+    with pytest.raises(ValueError, match="needs a draft model"):
+        plan(replace(lm, draft=None), ask(steer="hidden-cot", steer_options={}))
+
+
+def test_thoughts_are_kept_and_damage_is_one_sentence(tmp_path, lm):
+    (made,) = lm.artefacts
+    thoughts_file.save(tmp_path, made, {"target": "x"})
+    read = thoughts_file.load(tmp_path)
+    x = torch.randn(64)
+    assert torch.equal(read.made(x), made.made(x)) and read.mark == made.mark
+    wide = Thought(torch.zeros(32, 64), torch.zeros(32), torch.zeros(32), 0)
+    with pytest.raises(ValueError, match="thoughts were trained for states of width 32"):
+        wide.fit(lm.checkpoint.lm, lm.draft.lm)
+    with pytest.raises(ValueError, match="are read at token 999: this draft has 320 tokens"):
+        replace(made, mark=999).fit(lm.checkpoint.lm, lm.draft.lm)
+    (tmp_path / "thought.safetensors").write_bytes(b"x" * 40)
+    with pytest.raises(ValueError, match="it is damaged"):
+        thoughts_file.load(tmp_path)
+
+
+def test_cards_name_their_papers():
+    for name in ("coconut", "2412.06769", "hcot", "2409.08561"):
+        assert steer.find(name) in ("continuous-cot", "hidden-cot")

@@ -1,0 +1,69 @@
+"""Texts in one session: their laws are those of fresh sessions, whichever branches stay."""
+
+import random
+
+import pytest
+
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.lab.testing.examples import SHAPERS, bend
+from polydec.lab.testing.toy import toy
+from polydec.methods.search.loop.branches import Branches
+
+PROMPT = (0, 1, 0)
+
+
+async def fresh(target, text):
+    session = target.open(PROMPT)
+    scores = await session.score(Draft.chain(PROMPT[-1], text), Want(base=Reads.ROW))
+    return scores.row(len(text)), scores.base.row(len(text))
+
+
+@pytest.mark.parametrize("evict", [False, True], ids=["kept", "given back"])
+@pytest.mark.parametrize("tree", [True, False], ids=["tree mask", "path by path"])
+@pytest.mark.parametrize("shaping", ["plain", "shaped"])
+@pytest.mark.parametrize("seed", range(4))
+def test_laws_are_those_of_fresh_sessions(seed, shaping, tree, evict):
+    async def walk():
+        target, draw = bend(toy(seed, 4, tree=tree), SHAPERS[shaping]), random.Random(seed)
+        branches = await Branches.open(target, PROMPT, base=Reads.ROW)
+        texts = {0: ()}
+        for _ in range(8):
+            scores = await branches.score()
+            for node, text in texts.items():
+                row, base = await fresh(target, text)
+                assert scores.row(node).allclose(row, atol=1e-12) and scores.base.row(
+                    node
+                ).allclose(base, atol=1e-12)
+            if evict:
+                branches._session.evict()
+            after = [
+                (node, draw.randrange(4))
+                for node in draw.choices(list(texts), k=draw.randint(1, 4))
+            ]
+            nodes = branches.grow(after)
+            assert [nodes[after.index(text)] for text in after] == nodes and len(set(nodes)) == len(
+                set(after)
+            )
+            texts = {new: (*texts[old], x) for new, (old, x) in zip(nodes, after)}
+            assert len(branches._draft) <= 1 + sum(map(len, texts.values()))
+        branches.close()
+
+    run([walk()])
+
+
+def test_what_all_texts_begin_with_is_committed():
+    async def walk():
+        target = toy(1, 4)
+        branches = await Branches.open(target, PROMPT)
+        await branches.score()
+        nodes = branches.grow([(0, 1), (0, 2)])
+        await branches.score()
+        branches.grow(
+            [(nodes[1], 3), (nodes[1], 0)]
+        )  # the first text is dropped: one beginning is left
+        assert branches._draft.token == (2, 3, 0) and branches._draft.parent == (-1, 0, 0)
+        assert branches.grow([]) == [] and tuple(branches._session.ledger.text) == PROMPT
+        branches.close()
+
+    run([walk()])

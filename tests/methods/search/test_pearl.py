@@ -1,0 +1,286 @@
+"""PEARL: laws, the two modes, caches, and the same text whether the passes overlap or not."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from studies.overlap import Timed, commits_per_round, overlapped, rounds
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.types import Draft, Exactness, Want
+from polydec.lab.testing.check_decoder import check_decoder, check_law
+from polydec.lab.testing.kits import build
+from polydec.lab.testing.strict import StrictRng
+from polydec.lab.testing.toy import toy
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.methods.speculative.loop.pearl import Pearl, Until
+from polydec.methods.speculative.verifiers.coupled import Coupled
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.verifiers.match import Match
+from polydec.models.sessions.lm import LM
+
+PROMPT = (0, 1, 0)
+
+
+def decode(decoder, tokens=60, seed=0, on=None, scheduler=None, **request):
+    extra = {} if on is None else {"on": on}
+    return run(
+        [answer_one(decoder, Request(PROMPT, tokens, seed=seed, **request), **extra)], scheduler
+    )[0]
+
+
+@pytest.mark.parametrize("verifier", [Exact(), Match(), Coupled()], ids=repr)
+@pytest.mark.parametrize(
+    "gamma, laws", [(1, 1), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in (1, 2, 3))]
+)
+def test_law(record_counts, verifier, gamma, laws):
+    record_counts(
+        check_law(lambda target, draft: Pearl(target, draft, verifier, gamma), laws=laws, length=3)
+    )
+
+
+@pytest.mark.parametrize(
+    "gamma", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
+)
+def test_contract(record_counts, gamma):
+    record_counts(
+        check_decoder(lambda target, draft: Pearl(target, draft, Exact(), gamma), laws=2, length=2)
+    )
+
+
+def test_under_match_it_writes_the_text_of_plain_decoding():
+    for seed in range(6):
+        target, draft = toy(seed, 5), toy(seed + (seed % 2), 5, cost=0.1)
+        want = decode(build("plain", target)[0], 40, seed)
+        assert decode(Pearl(target, draft, Match(), 3), 40, seed).token_ids == want.token_ids
+
+
+def test_a_draft_that_is_the_target_is_never_stopped():
+    """Behind the first round, which tests one token, every round writes gamma."""
+    for gamma in (1, 2, 4):
+        for seed in range(3):
+            target, draft = toy(seed, 5, eos=-1), toy(seed, 5, eos=-1, cost=0.1)
+            got = decode(Pearl(target, draft, Exact(), gamma), 1 + 8 * gamma, seed)
+            assert (
+                got.stats.passes == 9 and got.stats.accepted == got.stats.drafted == 1 + 8 * gamma
+            )
+
+
+def test_a_draft_that_is_never_right_leaves_it_plain():
+    """One token a round, and always pre-verify."""
+    target, draft = toy(1, 4, eos=-1), toy(2, 4, eos=-1, cost=0.1)
+    target.network.weight[..., 2:], draft.network.weight[..., :2] = -1e9, -1e9
+    events = []
+    got = decode(Pearl(target, draft, Exact(), 3), 20, on=events.append)
+    assert got.stats.passes == 20 and got.stats.accepted == 0
+    assert all(len(e.token) == 2 for e in events if isinstance(e, Proposed))
+    assert all(e.path == () for e in events if isinstance(e, Verified))
+
+
+class Watched(LM):
+    """Keeps its sessions for the test to look at."""
+
+    def open(self, prompt):
+        self.session = super().open(prompt)
+        return self.session
+
+
+def test_caches_hold_what_is_committed_and_drafted():
+    """At the end of a round: of n committed tokens the target holds all but the last; the draft, before its staged chain
+    is cut, up to the last token but one that it drafted."""
+    for seed in range(4):
+        target, draft = (
+            Watched(m.network, m.vocab, chunk=2)
+            for m in (toy(seed, 4, eos=-1), toy(seed, 4, eos=-1, cost=0.1))
+        )
+        fed, gamma = [], 3
+
+        def look(event, target=target, draft=draft, fed=fed):
+            if isinstance(event, Proposed):
+                held = len(event.token) - 2
+                fed.append((event.position - target.session.ledger.cache.length, held))
+                assert target.session.ledger.cache.end == event.position + held
+
+        decode(Pearl(target, draft, Exact(), gamma), 40, seed, on=look)
+        assert {h for _, h in fed} <= {0, gamma - 1} | set(range(gamma)) and all(
+            d == 1 for d, _ in fed
+        )
+
+
+def test_every_token_of_an_accepted_run_is_fed_to_the_draft_once():
+    target, draft = toy(3, 5, eos=-1), toy(3, 5, eos=-1, cost=0.1)
+    scheduler = Scheduler()
+    task = scheduler.submit(answer_one(Pearl(target, draft, Exact(), 4), Request(PROMPT, 60)))
+    while scheduler.step():
+        pass
+    assert task.usage[draft.network].positions <= len(PROMPT) + 60
+    assert task.usage[target.network].positions <= len(PROMPT) + 60
+
+
+def test_overlapped_and_one_after_the_other_write_the_same():
+    with ThreadPoolExecutor(2) as pool:
+        for seed in range(4):
+            target, draft = toy(seed, 6, eos=-1), toy(seed + seed % 2, 6, eos=-1, cost=0.1)
+            for shaper in (Greedy(), Temperature(0.7)):
+                decoder = Pearl(Shaped(target, shaper), Shaped(draft, shaper), Exact(), 3)
+                requests = [Request(PROMPT, 30, seed=s) for s in range(3)]
+                texts = [
+                    [r.token_ids for r in run([answer_one(decoder, q) for q in requests], s)]
+                    for s in (None, Scheduler(pool=pool))
+                ]
+                assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("gamma", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_commits_a_round_are_those_of_the_two_modes(gamma):
+    """With laws that do not look at the text every drafted token has the same chance, one less their distance."""
+    target, draft = toy(1, 3, eos=-1), toy(2, 3, eos=-1, cost=0.1)
+    target.network.weight[:], draft.network.weight[:] = (
+        torch.tensor([0.5, 0.3, 0.2]).log(),
+        torch.tensor([0.3, 0.4, 0.3]).log(),
+    )
+    results = [decode(Pearl(target, draft, Exact(), gamma), 400, seed) for seed in range(6)]
+    got = sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results)
+    assert got == pytest.approx(commits_per_round(0.8, gamma), rel=0.06)
+    assert commits_per_round(1.0, 5) == 5.0 and commits_per_round(0.0, 5) == 1.0
+
+
+def test_simulated_overlap():
+    log = [
+        ("d", 1, 2.0),
+        ("d", 1, 1.0),
+        ("t", 1, 4.0),
+        ("t", 3, 5.0),
+        ("d", 1, 6.0),
+        ("t", 1, 5.0),
+        ("d", 1, 9.0),
+    ]
+    assert rounds(log, "t") == [(3.0, 4.0), (0.0, 5.0), (6.0, 5.0)] and overlapped(log, "t") == (
+        23.0,
+        15.0,
+    )
+    target, draft = toy(1), toy(2, cost=0.1)
+    slow = Timed(target.network, "t")
+    timed = (
+        LM(slow, target.vocab, chunk=2),
+        LM(Timed(draft.network, "d", slow.log), draft.vocab, chunk=2),
+    )
+    assert (
+        decode(Pearl(*timed, Exact()), 20).token_ids
+        == decode(Pearl(target, draft, Exact()), 20).token_ids
+    )
+    assert slow.log and {name for name, _, _ in slow.log} == {"t", "d"}
+
+
+def test_logprobs_are_those_of_the_rows():
+    target, draft = toy(3, 5), toy(3, 5, cost=0.1)
+    got = decode(Pearl(target, draft, Match(), 3), 12, ignore_eos=True, logprobs=2)
+    want = decode(build("plain", target)[0], 12, ignore_eos=True, logprobs=2)
+    assert got.token_ids == want.token_ids
+    for a, b in zip(got.logprobs, want.logprobs, strict=True):
+        assert a.token == b.token and a.logp == pytest.approx(b.logp) and a.top[0][0] == b.top[0][0]
+
+
+def test_draws_have_names_of_their_own():
+    for seed in range(8):
+        target, draft = toy(seed, 5, eos=-1), toy(seed + seed % 2, 5, eos=-1, cost=0.1)
+        run([answer_one(Pearl(target, draft, Exact(), 3), Request(PROMPT, 40), StrictRng.of(seed))])
+
+
+class Fault(Exact):
+    """Puts a draw from the row before an accepted last token in its place."""
+
+    def verify(self, draft, scores, rng, position):
+        verdict = super().verify(draft, scores, rng, position)
+        return (
+            verdict
+            if len(verdict.path) < len(draft) - 1
+            else replace(
+                verdict,
+                path=verdict.path[:-1],
+                bonus=rng.at("token", position + 77).categorical(scores.row(len(draft) - 2).exp()),
+            )
+        )
+
+
+class DraftLaw(Exact):
+    """Tests with the law of the token before."""
+
+    def verify(self, draft, scores, rng, position):
+        return super().verify(
+            replace(draft, law=(None, *[draft.law[max(1, i - 1)] for i in range(1, len(draft))])),
+            scores,
+            rng,
+            position,
+        )
+
+
+class Late(Until):
+    """Reads the rows one place too early."""
+
+    def row(self, i):
+        return self.scores.row(max(0, i - 1))
+
+
+@pytest.mark.parametrize(
+    "verifier, length", [(Fault(), 2), (DraftLaw(), 3)], ids=lambda v: type(v).__name__
+)
+def test_faulty_tests_show_in_the_law(verifier, length):
+    with pytest.raises(AssertionError):
+        check_law(
+            lambda target, draft: Pearl(target, draft, verifier, 2),
+            laws=3,
+            length=length,
+            shapings=["plain"],
+        )
+
+
+def test_rows_of_another_place_show_in_the_law(monkeypatch):
+    monkeypatch.setattr("polydec.methods.speculative.loop.pearl.Until", Late)
+    with pytest.raises(AssertionError):
+        check_law(
+            lambda target, draft: Pearl(target, draft, Exact(), 2),
+            laws=3,
+            length=3,
+            shapings=["plain"],
+        )
+
+
+def test_recipe():
+    decoder, values = build("pearl", toy(1), toy(2, cost=0.1), {"gamma": "3"})
+    assert decoder.exactness is Exactness.LAW and values == {"gamma": 3}
+    with pytest.raises(ValueError, match="gamma is 0: it must lie in 1 to 64"):
+        build("pearl", toy(1), toy(2), {"gamma": 0})
+
+
+def test_the_view_of_rows_that_are_known():
+    async def rows():
+        return await toy(1).open(PROMPT).score(Draft.chain(0, (1, 0)), Want())
+
+    inner = run([rows()])[0]
+    view = Until(inner, 2)
+    assert view.certain(1) is None and view.certain(2) == 0 and view.argmax(1) == inner.argmax(1)
+    assert view.topk(1, 2) == inner.topk(1, 2) and view.topk_rows((0, 1), 2) == inner.topk_rows(
+        (0, 1), 2
+    )
+    assert (
+        view.logp(1, (0, 1)) == inner.logp(1, (0, 1))
+        and view.base is inner
+        and view.hidden_NH is None
+    )
+    assert torch.equal(view.weights(1), inner.weights(1)) and torch.equal(view.row(1), inner.row(1))
+
+
+def test_an_observer_reads_what_is_proposed():
+    events = []
+    decode(build("pearl", toy(1, 5), toy(2, 5))[0], 12, on=events.append)
+    told = [e for e in events if isinstance(e, Proposed)]
+    assert told
+    for e in told:
+        assert e.piece == tuple(toy(1, 5).vocab.words.decode([x]) for x in e.token)

@@ -1,0 +1,170 @@
+"""Transfer Q*: what it reduces to, its law by enumeration, and what it counts."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from polydec.base.errors import RequestError
+from polydec.core.decoder import answer_one, answers
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.lab.testing.check_search import writer
+from polydec.lab.testing.enumerate import distance, law_of, target_law
+from polydec.lab.testing.toy import toy
+from polydec.methods.search.loop.transfer import TransferQ
+
+PROMPT = (0, 1, 0)
+
+
+def count(text):
+    """What a text is worth here: its letters a, and less for each b."""
+    return text.count("a") - 0.5 * text.count("b")
+
+
+def row(target, text):
+    async def ask():
+        whole = (*PROMPT, *text)
+        return (await target.open(whole).score(Draft.chain(whole[-1]), Want())).row(0).tolist()
+
+    return run([ask()])[0]
+
+
+def said(target, text):
+    return target.vocab.words.decode([x for x in text if x not in target.vocab.eos])
+
+
+def ended(target, text, most):
+    return bool(text) and (text[-1] in target.vocab.eos or len(text) == most)
+
+
+def worth(target, baseline, text, length, most):
+    """The mean worth of everything that the baseline may write behind a text, by enumeration."""
+    if not length or ended(target, text, most):
+        return count(said(target, text))
+    return sum(
+        math.exp(p) * worth(target, baseline, (*text, x), length - 1, most)
+        for x, p in enumerate(row(baseline, text))
+        if p > -math.inf
+    )
+
+
+def request_of(target, most, **fields):
+    return Request(PROMPT, most, writer=writer(target, ""), **fields)
+
+
+@pytest.mark.parametrize("fields", [{"width": 1}, {"weight": 0.0}, {"length": 0, "weight": 0.0}])
+def test_one_candidate_or_no_weight_is_greedy(fields):
+    for seed in range(6):
+        target = toy(seed, 5)
+        got = run([answer_one(TransferQ(target, count, **fields), request_of(target, 8))])[0]
+        text = ()
+        while not ended(target, text, 8):
+            logp = row(target, text)
+            text = (*text, logp.index(max(logp)))
+        assert got.token_ids == text
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_with_a_certain_baseline_it_takes_what_the_formula_says(length):
+    """A baseline of one text each makes the value of a candidate exact; length 0 is ARGS."""
+    changed = 0
+    for seed in range(8):
+        target, baseline = toy(seed, 5), toy(seed + 50, 5, sharp=400.0)
+        plan = TransferQ(target, count, baseline, False, 4, length, 1, 1.5)
+        got = run([answer_one(plan, request_of(target, 7))])[0]
+        text = ()
+        while not ended(target, text, 7):
+            logp = row(target, text)
+            near = sorted(range(5), key=lambda x: -logp[x])[:4]
+            value = {x: worth(target, baseline, (*text, x), length, 7) for x in near}
+            text = (*text, max(near, key=lambda x: logp[x] + 1.5 * value[x]))
+        assert got.token_ids == text
+        changed += value[max(near, key=lambda x: logp[x])] != max(value.values())
+    assert changed
+
+
+def test_the_law_of_drawn_tokens_is_that_of_all_draws():
+    """Every draw of the two rollouts and of the token, enumerated, against the formula over all pairs of rollouts."""
+    target, baseline = toy(3, 3), toy(4, 3)
+    plan = TransferQ(target, count, baseline, False, 2, 1, 1, 1.0, 1.0)
+    got = law_of(lambda rng: answer_one(plan, request_of(target, 2), rng))
+    want = defaultdict(float)
+
+    def futures(text):
+        if ended(target, text, 2):
+            return [(1.0, count(said(target, text)))]
+        return [
+            (math.exp(p), count(said(target, (*text, x))))
+            for x, p in enumerate(row(baseline, text))
+        ]
+
+    def go_on(text, p):
+        if ended(target, text, 2):
+            want[text] += p
+            return
+        logp = row(target, text)
+        near = sorted(range(3), key=lambda x: -logp[x])[:2]
+        for pa, a in futures((*text, near[0])):
+            for pb, b in futures((*text, near[1])):
+                score = [logp[near[0]] + a, logp[near[1]] + b]
+                total = sum(map(math.exp, score))
+                for x, s in zip(near, score):
+                    go_on((*text, x), p * pa * pb * math.exp(s) / total)
+
+    go_on((), 1.0)
+    assert distance(got, dict(want)) < 1e-9
+
+
+def test_many_rollouts_come_near_the_closed_form():
+    """With a long baseline and many draws the taken token is the one of the largest exact value."""
+    for seed in range(4):
+        target = toy(seed, 4, sharp=0.7)
+        plan = TransferQ(target, count, target, True, 3, 3, 64, 8.0)
+        got = run([answer_one(plan, request_of(target, 4))])[0].token_ids[0]
+        logp = row(target, ())
+        near = sorted(range(4), key=lambda x: -logp[x])[:3]
+        score = {x: logp[x] + 8 * worth(target, target, (x,), 3, 4) for x in near}
+        assert score[got] > max(score.values()) - 8 * 3 * 2 / 64**0.5 / 2
+        assert got == max(near, key=score.get) or len(set(score.values())) < 3
+
+
+def test_a_weight_raises_the_reward_and_the_distance_from_the_model():
+    target = toy(7, 5, sharp=0.7)
+    law = target_law(target, PROMPT, 4, ())
+    rewards = []
+    for weight in (0.0, 0.5, 2.0):
+        plan = TransferQ(target, count, target, True, 5, 4, 4, weight, 1.0)
+        found = run([answers(plan, request_of(target, 4, n=200))])[0]
+        rewards.append(sum(count(r.text) for r in found) / 200)
+    free = sum(p * count(said(target, text)) for text, p in law.items())
+    assert rewards[0] == pytest.approx(free, abs=0.35)
+    assert rewards[0] + 0.3 < rewards[1] < rewards[2]
+
+
+def test_beginnings_are_fed_once():
+    """What is fed beside the prompt: the answer's own tokens twice (the law's path, and the tree of what is drawn), candidates
+    that are not taken once, and what is drawn but for its last token."""
+    target = toy(5, 6, eos=-1)
+    plan = TransferQ(target, count, target, True, 3, 4, 1)
+    run([answer_one(plan, Request(PROMPT, 10))])
+    fed = target.network.runs / target.network.layers
+    assert fed <= 2 + 2 + 10 + 10 * 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"width": 0}, "candidates is 0"),
+        ({"length": -1}, "length is -1"),
+        ({"tries": 65}, "tries is 65"),
+        ({"weight": -1.0}, "weight is -1"),
+        ({"heat": math.inf}, "heat is inf"),
+        ({"baseline": toy(1, 4)}, "the draft"),
+    ],
+)
+def test_bad_values_are_one_sentence(fields, said):
+    with pytest.raises(RequestError, match=said):
+        replace(TransferQ(toy(0, 5), count), **fields)

@@ -1,0 +1,177 @@
+"""How much to guess: what the rules are, what they reduce to, and that they see what a greedy draft's model thought."""
+
+import pytest
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.lab.testing.check_decoder import check_law
+from polydec.lab.testing.examples import head
+from polydec.lab.testing.kits import build
+from polydec.lab.testing.toy import toy
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.temperature import Temperature
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.policies.additive import Additive
+from polydec.methods.speculative.policies.confidence import Confidence
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.best_first import BestFirst
+from polydec.methods.speculative.trees.best_slot import BestSlot
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.trees.coupled_chain import CoupledChain
+from polydec.methods.speculative.trees.coupled_static import CoupledStatic
+from polydec.methods.speculative.trees.greedy_growth import GreedyGrowth
+from polydec.methods.speculative.trees.learned_stop import LearnedStop
+from polydec.methods.speculative.trees.sequences import Sequences
+from polydec.methods.speculative.trees.static import Static
+from polydec.methods.speculative.trees.stochastic_beam import StochasticBeam
+from polydec.methods.speculative.verifiers.exact import Exact
+
+
+def depths(policy, accepted):
+    """The depths of a run of chains of which so many tokens were accepted (None: all)."""
+    state, out = policy.start(), []
+    for a in accepted:
+        depth = policy.budget(state).depth
+        out.append(depth)
+        path = tuple(range(1, 1 + (depth if a is None else a)))
+        state = policy.observe(state, Draft.chain(0, (1,) * depth), Verdict(path, 2))
+    return out
+
+
+def test_additive_rises_and_falls_within_its_bounds():
+    assert depths(Additive(), [None, None, 0, 3, None]) == [5, 7, 9, 8, 7]
+    assert depths(Additive(first=2), [0] * 4) == [2, 1, 1, 1]
+    assert depths(Additive(first=5, most=6), [None] * 3) == [5, 6, 6]
+    assert Additive(nodes=7).budget(3) == Budget(3, 7)
+
+
+def test_a_round_without_a_draft_changes_nothing():
+    assert Additive().observe(4, Draft.chain(1), Verdict((), 2)) == 4
+
+
+def test_a_cut_draft_counts_as_whole_where_all_that_was_left_of_it_was_accepted():
+    assert Additive().observe(5, Draft.chain(0, (1, 1)), Verdict((1, 2), 2)) == 7
+
+
+@pytest.mark.parametrize(
+    "policy", [Additive(4, rise=0, fall=0), Additive(4, 4, 4), Confidence(0.0, 4)]
+)
+def test_reduces_to_fixed(policy):
+    for seed in range(4):
+        request = Request((0, 1), max_tokens=30, seed=seed, ignore_eos=True)
+        drafter = FromModel(toy(5, 6, cost=0.1), Chain())
+        a, b = (
+            run([answer_one(Speculative(toy(4, 6), drafter, Exact(), p), request)])[0]
+            for p in (policy, Fixed(4))
+        )
+        assert a == b
+
+
+def test_stops_after_a_weak_draw_and_keeps_it():
+    budget, lengths = Confidence(0.2, 6).budget(None), set()
+    for seed in range(30):
+        draft = run([Chain().grow(toy(3, 6).open((0, 1)), 1, 2, budget, Rng.of(seed))])[0]
+        q = [float(law[x].exp()) for law, x in zip(draft.law[1:], draft.token[1:], strict=True)]
+        assert all(x >= 0.2 for x in q[:-1]) and (q[-1] < 0.2 or len(q) == 6)
+        lengths.add(len(q))
+    assert len(lengths) > 1
+
+
+TREES = [
+    Chain(),
+    Static((1, 1, 1, 1)),
+    CoupledChain(),
+    CoupledStatic((1, 1, 1, 1)),
+    StochasticBeam(1),
+    Sequences(1),
+    BestFirst(1),
+    GreedyGrowth(floor=1.0),
+    BestSlot(floor=1.0),
+    LearnedStop(head(), 1.0),
+]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda t: type(t).__name__)
+def test_a_greedy_draft_is_weighed_by_its_models_own_probability(tree):
+    """Not by that of the shaped law, which is 1."""
+    own = toy(8, 5)
+    plain = run([Chain().grow(Shaped(own, Greedy()).open((0, 1)), 1, 2, Budget(4, 4), Rng.of(0))])[
+        0
+    ]
+    rows = run([own.open((0, 1)).score(plain, Want())])[0]
+    q = [float(rows.row(i)[x].exp()) for i, x in enumerate(plain.token[1:])]
+    for threshold in (0.0, min(q) + 1e-6, 1.0):
+        want = next((i for i, x in enumerate(q, 1) if x < threshold), 4)
+        for shapers in ((Greedy(),), (Temperature(0.3), Greedy())):
+            draft = run(
+                [
+                    tree.grow(
+                        Shaped(own, *shapers).open((0, 1)),
+                        1,
+                        2,
+                        Confidence(threshold, 4).budget(None),
+                        Rng.of(0),
+                    )
+                ]
+            )[0]
+            assert draft.token == plain.token[: want + 1]
+            assert draft.chance == (1.0, *[pytest.approx(x) for x in q[:want]])
+
+
+def test_without_grading_a_certain_draw_counts_as_one():
+    draft = run(
+        [
+            Chain().grow(
+                Shaped(toy(8, 5), Greedy()).open((0, 1)),
+                1,
+                2,
+                Budget(4, 4, go_on=lambda d, q: q > 0.99),
+                Rng.of(0),
+            )
+        ]
+    )[0]
+    assert len(draft) == 5 and draft.chance == (1.0,) * 5
+
+
+@pytest.mark.parametrize(
+    "policy", [Additive(2, 1, 3), Confidence(0.3, 3), Confidence(0.6, 3, 6)], ids=str
+)
+@pytest.mark.parametrize("tree", [Chain(), Static((2, 1, 1))], ids=lambda t: type(t).__name__)
+def test_the_law_stays(record_counts, policy, tree):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, tree), Exact(), policy), laws=4, length=2
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda: Additive(first=17),
+            "first is 17: it must lie in 1 to 16, the bounds least and most",
+        ),
+        (lambda: Additive(least=0), "least is 0: it must lie in 1 to most, which is 16"),
+        (lambda: Additive(most=65), "most is 65: it must lie in 1 to 64"),
+        (lambda: Additive(rise=-1), "rise is -1: it must lie in 0 to 64"),
+        (lambda: Additive(nodes=-1), "nodes is -1: it must lie in 0 to 1024"),
+        (lambda: Confidence(1.5), "threshold is 1.5: it must lie in 0 to 1"),
+        (lambda: Confidence(depth=65), "depth is 65: it must lie in 0 to 64"),
+        (lambda: Confidence(nodes=2000), "nodes is 2000: it must lie in 0 to 1024"),
+        (
+            lambda: build("draft-model-confidence", toy(1), toy(2), {"threshold": "2"}),
+            "threshold is 2.0",
+        ),
+    ],
+)
+def test_one_clear_sentence(make, message):
+    with pytest.raises(ValueError, match="it must lie in") as error:
+        make()
+    assert message in str(error.value)

@@ -1,0 +1,436 @@
+"""What each tree computes, and what it reduces to."""
+
+import math
+from collections import defaultdict
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+
+from polydec.core.law import probs
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.lab.testing.check_decoder import check_law
+from polydec.lab.testing.enumerate import executions
+from polydec.lab.testing.kits import build
+from polydec.lab.testing.toy import toy
+from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.targets.shaped import Shaped
+from polydec.methods.speculative.drafters.model import FromModel
+from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.trees.best_first import BestFirst
+from polydec.methods.speculative.trees.best_slot import BestSlot
+from polydec.methods.speculative.trees.chain import Chain
+from polydec.methods.speculative.trees.greedy_growth import GreedyGrowth
+from polydec.methods.speculative.trees.nucleus import Nucleus
+from polydec.methods.speculative.trees.static import Static
+from polydec.methods.speculative.trees.stochastic_beam import StochasticBeam
+from polydec.methods.speculative.trees.widest import Widest
+from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.verifiers.match import Match
+
+
+def grow(tree, target, budget, rng):
+    return run([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
+
+
+def paths(draft, depth=None):
+    """The token paths of all nodes, or of those at one depth, in the draft's order."""
+    return tuple(
+        tuple(draft.token[j] for j in draft.path_to(i))
+        for i in range(1, len(draft))
+        if depth is None or draft.depth[i] == depth
+    )
+
+
+def laws(tree, target, budget):
+    """Of each tree, as the paths of its nodes in order, its probability."""
+    out = defaultdict(float)
+    for draft, p in executions(lambda rng: grow(tree, target, budget, rng)):
+        out[paths(draft)] += p
+    return dict(out)
+
+
+def row(target, path):
+    return probs(
+        run([target.open((0, 1)).score(Draft.chain(1, path), Want())])[0].row(len(path))
+    ).numpy()
+
+
+def path_law(target, size, depth):
+    """The draft's probability of every path of this length."""
+    return {
+        path: math.prod(float(row(target, path[:i])[x]) for i, x in enumerate(path))
+        for path in product(range(size), repeat=depth)
+    }
+
+
+# stochastic beam
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_beams_paths_are_drawn_without_replacement(seed):
+    """The last level, in order, has the law of drawing whole paths one after another, each from what the others left."""
+    target, got = toy(seed), defaultdict(float)
+    q = path_law(target, 3, 2)
+    for draft, p in executions(lambda rng: grow(StochasticBeam(2), target, Budget(2, 4), rng)):
+        got[paths(draft, 2)] += p
+    want = {(a, b): q[a] * q[b] / (1 - q[a]) for a, b in permutations(q, 2)}
+    assert sum(got.values()) == pytest.approx(1.0)
+    for pair, p in got.items():
+        assert p == pytest.approx(want[pair], abs=1e-12)
+
+
+def kool(target, size, depth, width, runs, seed):
+    """Stochastic beam search as it was published, with Gumbel noise conditioned on the parent's maximum."""
+    dice, out = np.random.default_rng(seed), defaultdict(float)
+    logq = {
+        path: np.log(row(target, path))
+        for d in range(depth)
+        for path in product(range(size), repeat=d)
+    }
+    for _ in range(runs):
+        beam, tree = [((), 0.0, 0.0)], ()
+        for _ in range(depth):
+            level = []
+            for path, phi, top in beam:
+                phis = phi + logq[path]
+                g = phis + dice.gumbel(size=size)
+                u = top - g + np.log1p(-np.exp(np.where(g == g.max(), -1.0, g - g.max())))
+                given = np.where(
+                    g == g.max(), top, top - np.maximum(u, 0) - np.log1p(np.exp(-np.abs(u)))
+                )
+                level += [((*path, x), phis[x], given[x]) for x in range(size)]
+            beam = sorted(level, key=lambda n: -n[2])[:width]
+            tree += tuple(n[0] for n in beam)
+        out[tree] += 1 / runs
+    return out
+
+
+def test_the_race_is_stochastic_beam_search():
+    target, runs = toy(5), 12000
+    want, got = laws(StochasticBeam(2), target, Budget(2, 4)), kool(target, 3, 2, 2, runs, 0)
+    assert set(got) <= set(want)
+    chi = sum((got.get(t, 0.0) - p) ** 2 * runs / p for t, p in want.items() if p * runs > 5)
+    free = sum(p * runs > 5 for p in want.values()) - 1
+    assert chi < free + 4 * math.sqrt(2 * free), (
+        f"chi-square {chi:.0f} on {free} degrees of freedom"
+    )
+
+
+def test_a_beam_of_one_is_a_chain():
+    a, b = (laws(tree, toy(6), Budget(3, 3)) for tree in (StochasticBeam(1), Chain()))
+    assert a.keys() == b.keys() and all(a[k] == pytest.approx(b[k], abs=1e-12) for k in a)
+
+
+def test_a_wide_beam_holds_every_path():
+    for seed in range(5):
+        draft = grow(StochasticBeam(9), toy(7), Budget(2, 20), Rng.of(seed))
+        assert sorted(paths(draft)) == sorted(
+            [(a,) for a in range(3)] + list(product(range(3), repeat=2))
+        )
+
+
+@pytest.mark.parametrize("width, depth", [(2, 2), (3, 2), (2, 3)])
+def test_beams_keep_the_law(record_counts, width, depth):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(
+                t, FromModel(d, StochasticBeam(width)), Exact(), Fixed(depth, width * depth)
+            ),
+            laws=2 if depth == 3 else 4,
+            length=2 if depth == 2 else 3,
+            shapings=("plain", "shaped"),
+        )
+    )
+
+
+# greedy growth
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_low_threshold_gives_all_that_the_best_slots_give(seed):
+    target, budget = toy(seed, 5), Budget(6, 7)
+    one = grow(BestSlot(), target, budget, Rng.of(seed))
+    many = grow(GreedyGrowth(1e-6), target, Budget(6, 1000), Rng.of(seed))
+    assert len(one) == 8 and set(paths(one)) <= set(paths(many))
+
+
+def places(target, size, most):
+    """Of a greedy draft every place's value, level by level, by going through the whole tree."""
+    out, level = [], [((), 1.0)]
+    for _ in range(most):
+        below = []
+        for path, v in level:
+            q = row(target, path)
+            left = 1.0
+            for x in np.argsort(-q, kind="stable"):
+                out.append(v * left)
+                below.append(((*path, int(x)), v * q[x]))
+                left -= q[x]
+        level = below
+    return sorted(out, reverse=True)
+
+
+@pytest.mark.parametrize("nodes", range(1, 7))
+def test_best_slots_fill_the_most_valuable_places(nodes):
+    for seed in range(4):
+        target = toy(seed, 3)
+        draft = grow(BestSlot(), Shaped(target, Greedy()), Budget(nodes, nodes), Rng.of(0))
+        got = 0.0
+        for node, children in enumerate(draft.children):
+            v = math.prod(draft.chance[i] for i in draft.path_to(node))
+            left = 1.0
+            for c in children:
+                got += v * left
+                left -= draft.chance[c]
+        assert len(draft) == nodes + 1 and got == pytest.approx(
+            sum(places(target, 3, nodes)[:nodes])
+        )
+
+
+@pytest.mark.parametrize("tree", [GreedyGrowth(0.1), BestSlot()], ids=lambda t: type(t).__name__)
+def test_a_sure_draft_gives_a_chain_and_an_unsure_one_a_fan(tree):
+    sure, unsure = toy(1, 6, sharp=2000.0), toy(1, 6, sharp=0.0)
+    assert max(grow(tree, sure, Budget(8, 8), Rng.of(1)).depth) == 8
+    draft = grow(tree, unsure, Budget(8, 5), Rng.of(1))
+    assert draft.depth == (0, 1, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "tree", [GreedyGrowth(0.5, floor=1.0), BestSlot(floor=1.0)], ids=lambda t: type(t).__name__
+)
+def test_at_floor_1_every_draft_gives_a_chain(tree):
+    assert grow(tree, toy(1, 6, sharp=0.0), Budget(5, 5), Rng.of(1)).parent == (-1, 0, 1, 2, 3, 4)
+
+
+def test_a_higher_floor_gives_deeper_trees():
+    depth = [
+        sum(
+            max(grow(GreedyGrowth(0.06, floor=a), toy(2, 6), Budget(9, 9), Rng.of(s)).depth)
+            for s in range(20)
+        )
+        for a in (0.0, 0.4, 0.8)
+    ]
+    assert depth == sorted(depth) and depth[2] > 1.3 * depth[0]
+
+
+def test_values_fade_with_rank():
+    """A child of share s in rank r counts (floor + (1 - floor) s) fade^r: what is filled follows from that."""
+    target = toy(3, 4)
+    for tree in (GreedyGrowth(0.2, floor=0.3, fade=0.5), BestSlot(0.2, floor=0.3, fade=0.5)):
+        draft = grow(tree, target, Budget(1, 9), Rng.of(5))
+        q, left, value, want = row(target, ()), 1.0, 1.0, 0
+        for r, c in enumerate(draft.children[0]):
+            assert value >= 0.2
+            value *= 1 - (0.3 + 0.7 * q[draft.token[c]] / left) * 0.5**r
+            left -= q[draft.token[c]]
+            want = r + 1
+        assert want == 4 or value < 0.2
+
+
+def test_a_threshold_bounds_the_tree():
+    sizes = [
+        len(grow(GreedyGrowth(t), toy(3, 6), Budget(8, 100), Rng.of(2)))
+        for t in (1.0, 0.5, 0.2, 0.1, 0.05)
+    ]
+    assert sizes[0] == 2 and sizes == sorted(sizes) and sizes[-1] > sizes[1]
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [GreedyGrowth(0.2), GreedyGrowth(0.01), GreedyGrowth(0.2, floor=0.4, fade=0.6), BestSlot()],
+    ids=str,
+)
+def test_growth_keeps_the_law(record_counts, tree):
+    record_counts(
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=4, length=2
+        )
+    )
+
+
+# best first
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 6, 11])
+def test_best_first_keeps_the_likeliest_nodes(nodes):
+    for seed in range(4):
+        target = toy(seed, 4)
+        every = {path: p for d in (1, 2, 3) for path, p in path_law(target, 4, d).items()}
+        best = sorted(every.values(), reverse=True)[:nodes]
+        for bent in (
+            target,
+            Shaped(target, Greedy()),
+        ):  # a greedy draft is ranked by its model's own law
+            draft = grow(BestFirst(64), bent, Budget(3, nodes), Rng.of(0))
+            assert [
+                every[p] for p in sorted(paths(draft), key=lambda p: -every[p])
+            ] == pytest.approx(best)
+            assert draft.chance[1:] == tuple(
+                pytest.approx(row(target, p[:-1])[p[-1]]) for p in paths(draft)
+            )
+
+
+def test_best_first_of_width_one_is_the_greedy_chain():
+    for seed in range(4):
+        draft = Shaped(toy(seed, 5), Greedy())
+        assert (
+            grow(BestFirst(1), draft, Budget(4, 4), Rng.of(0)).token
+            == grow(Chain(), draft, Budget(4, 4), Rng.of(0)).token
+        )
+
+
+def test_best_first_looks_no_further_than_its_width():
+    draft = grow(BestFirst(2), toy(2, 8, sharp=0.1), Budget(3, 64), Rng.of(0))
+    assert [len(c) for c in draft.children[:3]] == [2, 2, 2] and draft.depth.count(3) == 4
+
+
+def test_best_first_keeps_the_law(record_counts):
+    for verifier in (Match(), Exact()):
+        record_counts(
+            check_law(
+                lambda t, d, v=verifier: Speculative(t, FromModel(d, BestFirst(2)), v, Fixed(2, 4)),
+                laws=4,
+                length=3,
+            )
+        )
+
+
+# widest
+
+
+def by_widths(target, widths):
+    """The rule in a few lines: of all paths one token below what a level kept, the likeliest."""
+    kept, out = {(): 1.0}, list[tuple[int, ...]]()
+    for width in widths:
+        every = {
+            (*path, x): p * float(q)
+            for path, p in kept.items()
+            for x, q in enumerate(row(target, path))
+        }
+        kept = dict(sorted(every.items(), key=lambda one: -one[1])[:width])
+        out += kept
+    return out
+
+
+@pytest.mark.parametrize("widths", [(1, 1, 1), (2, 5, 3), (3, 1, 4), (4,)])
+def test_each_level_holds_its_likeliest_paths(widths):
+    for seed in range(4):
+        target = toy(seed, 4)
+        for bent in (target, Shaped(target, Greedy())):
+            draft = grow(Widest(widths), bent, Budget(9, 64), Rng.of(0))
+            assert sorted(paths(draft)) == sorted(by_widths(target, widths))
+    draft = grow(Widest((2, 5, 3)), toy(1, 4), Budget(9, 4), Rng.of(0))
+    assert len(draft) == 5 and draft.depth.count(2) == 2, "what there is no room for is left out"
+
+
+def test_levels_of_width_one_are_the_greedy_chain():
+    draft = Shaped(toy(3, 5), Greedy())
+    chain = grow(Chain(), draft, Budget(4, 4), Rng.of(0))
+    assert grow(Widest((1, 1, 1, 1)), draft, Budget(4, 4), Rng.of(0)).token == chain.token
+    with pytest.raises(ValueError, match=r"widths is \(2, 65\)"):
+        Widest((2, 65))
+
+
+def test_widest_keeps_the_law(record_counts):
+    for verifier in (Match(), Exact()):
+        record_counts(
+            check_law(
+                lambda t, d, v=verifier: Speculative(
+                    t, FromModel(d, Widest((2, 2))), v, Fixed(2, 4)
+                ),
+                laws=4,
+                length=3,
+            )
+        )
+
+
+# nucleus
+
+
+def by_the_rule(target, mass, share, depth, nodes):
+    """Clover's rule, written down: of each level's nucleus, where at least a quarter of the likeliest, the best that fit."""
+    level, out = {(): 1.0}, []
+    for _ in range(depth):
+        found = {}
+        for path, p in level.items():
+            q_V, before = row(target, path), 0.0
+            for x in sorted(range(len(q_V)), key=lambda x: -q_V[x]):
+                if before < mass and q_V[x] >= share * q_V.max():
+                    found[(*path, x)] = p * q_V[x]
+                before += q_V[x]
+        kept = sorted(found, key=found.get, reverse=True)[: nodes - len(out)]
+        level = {path: found[path] for path in kept}
+        out += kept
+    return out
+
+
+@pytest.mark.parametrize("mass, share", [(0.95, 0.25), (0.6, 0.25), (1.0, 0.0), (0.95, 0.7)])
+def test_nucleus_is_the_rule_written_down(mass, share):
+    for seed, nodes in product(range(4), (1, 4, 9)):
+        target = toy(seed, 5)
+        want = by_the_rule(target, mass, share, 3, nodes)
+        for bent in (target, Shaped(target, Greedy())):
+            draft = grow(Nucleus(mass, share), bent, Budget(3, nodes), Rng.of(0))
+            assert set(paths(draft)) == set(want) and len(draft) <= nodes + 1
+
+
+def test_nucleus_drops_what_is_below_a_quarter_of_the_first():
+    target = toy(0, 5, eos=-1)
+    target.network.weight[:] = log_of((0.5, 0.2, 0.1, 0.1, 0.1))
+    assert paths(grow(Nucleus(), target, Budget(1, 9), Rng.of(0))) == ((0,), (1,))
+    wide = grow(Nucleus(share=0.2), target, Budget(1, 9), Rng.of(0))
+    assert len(paths(wide)) == 5
+    target.network.weight[:] = log_of((0.9, 0.1, 1e-9, 1e-9, 1e-9))
+    sure = grow(Nucleus(), target, Budget(4, 4), Rng.of(0))
+    assert paths(sure) == ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))  # deep, where it is sure
+
+
+def log_of(law):
+    return torch.tensor(law, dtype=torch.float64).log()
+
+
+def test_nucleus_at_the_whole_share_is_the_greedy_chain():
+    for seed in range(4):
+        draft = Shaped(toy(seed, 5), Greedy())
+        got, want = (grow(t, draft, Budget(4, 4), Rng.of(0)) for t in (Nucleus(share=1.0), Chain()))
+        assert got.token == want.token
+
+
+def test_nucleus_keeps_the_law(record_counts):
+    for verifier in (Match(), Exact()):
+        record_counts(
+            check_law(
+                lambda t, d, v=verifier: Speculative(t, FromModel(d, Nucleus()), v, Fixed(2, 4)),
+                laws=4,
+                length=3,
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Nucleus(0.0), "mass is 0.0: it must be above 0 and at most 1"),
+        (lambda: Nucleus(share=1.5), "share is 1.5: it must lie in 0 to 1"),
+        (lambda: StochasticBeam(0), "width is 0: it must lie in 1 to 64"),
+        (lambda: BestFirst(65), "width is 65: it must lie in"),
+        (lambda: GreedyGrowth(0.0), "threshold is 0.0: it must be above 0 and at most 1"),
+        (lambda: GreedyGrowth(width=0), "width is 0: it must"),
+        (lambda: BestSlot(floor=2.0), "floor is 2.0: it must lie in"),
+        (lambda: BestSlot(1.5), "least is 1.5: it must lie in 0 to 1"),
+    ],
+)
+def test_one_clear_sentence(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_constant_branching_is_the_static_tree():
+    decoder, _ = build("rsd-c", toy(1), toy(2))
+    assert decoder.drafter.tree == Static((2, 1, 1))

@@ -1,0 +1,443 @@
+"""REFRAG: passages as a vector a chunk, a policy, vectors that are kept by content; how it is trained."""
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+from math import floor
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import micro
+from polydec import Ask, Engine, Sampling, load
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.lab.testing.check_target import Checker, check_target
+from polydec.lab.train import facts, page_reader
+from polydec.lab.train.context import train_context
+from polydec.lab.train.contexts import refrag
+from polydec.lab.train.data import held_out
+from polydec.lab.train.network import Llama, Shape
+from polydec.lab.train.specs.context import ContextSpec
+from polydec.laws.targets.chunked import SELECTORS, Seen, chunked
+from polydec.methods.economics.costs import Costs
+from polydec.methods.registry import steer
+from polydec.methods.steering.refrag import CHOOSERS
+from polydec.models.learned.kinds import chunk_encoder
+from polydec.models.learned.kinds.chunk_encoder import examples
+from polydec.models.learned.passages import Marks, found
+from polydec.models.sessions.soft import entering, state_of
+from polydec.request.ask import plan
+from polydec.request.loaded import LM
+
+METHODS = ("plain", "auto", "prompt-lookup", "draft-model", "token-recycling", "suffix-automaton")
+PROMPT = (5, 1, *range(20, 30), 2, 7, 1, *range(40, 45), 2, 9)
+"""Two passages of ten and five tokens between marks 1 and 2: chunks of 4, 4, 2, 4 and 1."""
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    torch.set_num_threads(1)
+    at = tmp_path_factory.mktemp("refrag")
+    lm = load(
+        str(micro.write(at / "a", hidden=64)),
+        draft=str(micro.write(at / "b", seed=1, hidden=64)),
+        dtype="float32",
+    )
+    lm = LM(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
+    vars(lm)["costs"] = Costs()
+    return lm
+
+
+async def no_rows(checker):
+    """A beginning of the prompt may end inside of a passage: it is another text."""
+
+
+def test_what_chooses_is_told_as_it_is():
+    assert tuple(SELECTORS) == CHOOSERS
+
+
+def read(lm, share, by="policy", prompt=PROMPT, made=None):
+    return chunked(lm.checkpoint.lm, prompt, made or lm.artefacts[0], share, SELECTORS[by])
+
+
+def ask(**fields):
+    asked = {"steer": "refrag", "steer_options": {"expand": 0.0}, "max_tokens": 12}
+    return Ask(PROMPT, **{"raw": True, "ignore_eos": True, **asked, **fields})
+
+
+def texts(lm, asks, **limits):
+    engine = Engine(lm, **limits)
+    tickets = [engine.submit(a) for a in asks]
+    while engine.step():
+        pass
+    return [[c.token_ids for c in t.completion().choices] for t in tickets], engine
+
+
+@pytest.mark.parametrize(
+    "ids, passages",
+    [
+        ((5, 1, 6, 7, 2, 8), [(6, 7)]),
+        ((1, 6, 2, 1, 7, 2, 8), [(6,), (7,)]),
+        ((1, 2, 8), []),
+        ((5, 1, 6, 7), []),
+        ((1, 6, 1, 7, 2, 8), [(7,)]),
+        ((2, 6, 1, 8), []),
+        ((8,), []),
+    ],
+)
+def test_passages_stand_between_marks(ids, passages):
+    parts = list(found(ids, Marks(1, 2)))
+    assert [tuple(ids[i] for i in span) for span, inside in parts if inside] == passages
+    assert [i for span, _ in parts for i in span] == list(range(len(ids)))
+
+
+def test_lengths_are_the_card_s_and_chunks_end_with_their_passage(lm):
+    made, shown = lm.artefacts[0], read(lm, 0.0)
+    words = len(PROMPT) - 15
+    assert len(shown.instead) == words + 5 and shown.prompt == PROMPT
+    want = [(20, 21, 22, 23), (24, 25, 26, 27), (28, 29), (40, 41, 42, 43), (44,)]
+    vectors = [state_of(x) for x in shown.instead if state_of(x) is not None]
+    for chunk, vector in zip(want, vectors, strict=True):
+        assert torch.equal(made.vector(made.state(chunk)), vector)
+    for share, count in ((0.2, 1), (0.39, 1), (0.4, 2), (0.999, 4), (1.0, 5)):
+        order = made.scores([made.state(c) for c in want]).argsort(descending=True).tolist()
+        opened = read(lm, share)
+        closed = [i for i in range(5) if i not in order[:count]]
+        assert len(opened.instead) == len(PROMPT) - sum(len(want[i]) - 1 for i in closed)
+    assert read(lm, 1.0).instead == PROMPT == read(lm, 0.0, prompt=PROMPT[:5]).prompt + PROMPT[5:]
+    assert read(lm, 0.0, prompt=(5, 1, 6, 7)).instead == (5, 1, 6, 7)
+
+
+def test_a_law_behind_chunks_is_a_target_and_rows_are_those_of_what_stands_there(lm, monkeypatch):
+    shown = read(lm, 0.4)
+    monkeypatch.setattr(Checker, "prompt_rows", no_rows)
+    check_target(shown, prompt=PROMPT, tolerance=1e-4)
+    law = lm.checkpoint.lm
+    rows = Want(prompt=True)
+    inner, outer = law.open(shown.instead), shown.open(PROMPT)
+    want, got = run([inner.prefill(rows)])[0], run([outer.prefill(rows)])[0]
+    for at, row in enumerate(shown.rows):
+        assert shown.instead[row] == PROMPT[at] or state_of(shown.instead[row]) is not None
+        torch.testing.assert_close(got.row(at), want.row(row), atol=1e-4, rtol=0.0)
+
+
+def test_all_expanded_is_the_plain_prompt_to_the_bit(lm):
+    plain = texts(lm, [ask(steer=None, steer_options={}, n=2, sampling=Sampling(temperature=1.0))])[
+        0
+    ]
+    options = {"expand": 1.0}
+    assert (
+        texts(lm, [ask(steer_options=options, n=2, sampling=Sampling(temperature=1.0))])[0] == plain
+    )
+    assert texts(lm, [ask(n=2, sampling=Sampling(temperature=1.0))])[0] != plain
+
+
+def test_vectors_depend_on_their_tokens_alone_and_are_kept(lm, monkeypatch):
+    made = lm.artefacts[0]
+    chunks = [tuple(range(i, i + 4)) for i in range(20, 60)]
+    first = [made.state(c) for c in chunks]
+    fresh = replace(made)
+    assert all(torch.equal(fresh.state(c), x) for c, x in zip(chunks[::-1], first[::-1]))
+    swapped = (*PROMPT[:2], *PROMPT[6:10], *PROMPT[2:6], *PROMPT[10:])
+    a, b = read(lm, 0.0).instead, read(lm, 0.0, prompt=swapped).instead
+    assert b == (*a[:2], a[3], a[2], *a[4:])
+    asked = []
+    whole = chunk_encoder.encoded
+    monkeypatch.setattr(chunk_encoder, "encoded", lambda *x: asked.append(1) or whole(*x))
+    assert read(lm, 0.4, made=fresh).instead == read(lm, 0.4, made=made).instead
+    before = len(asked)
+    assert before and read(lm, 0.4, made=fresh).instead == read(lm, 0.4).instead
+    assert len(asked) == before, "what was encoded is not encoded again"
+    monkeypatch.setattr(chunk_encoder, "KEPT", 2)
+    small = replace(made)
+    assert read(lm, 0.4, made=small).instead == read(lm, 0.4).instead and len(small.kept) <= 2
+
+
+def test_what_fills_a_short_chunk_up_is_not_read(lm):
+    made = lm.artefacts[0]
+    table = made.tensors["table"].clone()
+    table[made.sizes.vocab] = 9.0
+    other = replace(made, tensors={**made.tensors, "table": table})
+    assert torch.equal(other.state((20, 21)), made.state((20, 21)))
+
+
+def test_other_ways_to_choose(lm):
+    prompt = (5, 1, *range(20, 28), *range(40, 44), 2, 41, 42, 9)
+    by_words = read(lm, 0.34, "words", prompt)
+    assert by_words.instead[4:8] == (40, 41, 42, 43) and len(by_words.instead) == 2 + 2 + 4 + 4
+    made, rest = lm.artefacts[0], (20, 21, 22, 23)
+    near = read(lm, 0.34, "likeness", (1, *range(30, 34), *range(40, 44), *range(20, 24), 2, *rest))
+    assert made.sizes.size == 4 and len(near.instead) == 1 + 2 + 4 + 1 + 4
+    one, again = read(lm, 0.4, "chance"), read(lm, 0.4, "chance")
+    assert one.instead == again.instead
+    firsts = {
+        tuple(state_of(x) is None for x in read(lm, 0.2, "chance", (*PROMPT[:-1], i)).instead)
+        for i in range(10, 40)
+    }
+    assert len(firsts) > 2, "another prompt, another choice"
+
+
+class OneByOne:
+    """Chunks of one token, whose score is the token itself."""
+
+    marks, sizes = Marks(1, 2), SimpleNamespace(size=1)
+
+    def state(self, chunk):
+        return torch.full((4,), float(chunk[0]))
+
+    def vector(self, state_W):
+        return state_W
+
+    def scores(self, states):
+        return torch.tensor([float(s[0]) for s in states])
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, 49, 100])
+def test_a_share_opens_so_many_chunks_and_the_ones_that_score_highest(count):
+    """A share that means a whole number of chunks opens that many, though its product is a little less; else the lower."""
+    target = SimpleNamespace(vocab=SimpleNamespace(size=1000))
+    ids = [3 + 7 * i % count if count % 7 else 3 + i for i in range(count)]
+    prompt, short = (1, *ids, 2), 0
+    for k in {*range(0, count + 1, 1 + count // 8), 1, *(29, 57, 58, 99, 100)} & {
+        *range(count + 1)
+    }:
+        for share in (k / count, float(f"{k / count:.2f}"), k / count + 0.4 / count):
+            opened = floor(Fraction(share).limit_denominator(10**6) * count)
+            short += int(share * count) < opened
+            got = chunked(target, prompt, OneByOne(), min(share, 1.0), SELECTORS["policy"])
+            words = [x for x in got.instead[1:-1] if state_of(x) is None]
+            assert len(words) == min(opened, count), (k, share)
+            assert sorted(words) == sorted(ids)[count - len(words) :]
+    assert short or count < 49, "a product is less than its number of chunks somewhere"
+
+
+def test_what_selectors_score():
+    """By hand: words that few chunks hold, once a chunk; the nearest part of the text around, not the mean; any order by all of
+    the prompt."""
+    words = Seen(OneByOne(), [(1, 2), (2, 3, 3), (2, 4)], [], (1, 3, 2, 1))
+    assert SELECTORS["words"](words).tolist() == pytest.approx([4 / 3, 4 / 3, 1 / 3])
+    near = OneByOne()
+    near.sizes = SimpleNamespace(size=2)
+    near.state = lambda chunk: torch.tensor([float(sum(chunk)), float(len(chunk))])
+    chunks = [(1, 0), (3, 4), (9, -9)]
+    asked = [torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2.0]), torch.tensor([7.0, 1.0])]
+    seen = Seen(near, chunks, [near.state(c) for c in chunks], (1, 0, 2, -2, 7))
+    want = [max(float(s @ a / s.norm() / a.norm()) for a in asked) for s in seen.states]
+    assert SELECTORS["likeness"](seen).tolist() == pytest.approx(want)
+    many = [Seen(near, [(i, 5), (6, 7)], [], (8,)) for i in range(300)]
+    many += [Seen(near, [(1, 5), (6, 7)], [], (8, i)) for i in range(300)]
+    drawn = [tuple(SELECTORS["chance"](seen).tolist()) for seen in many]
+    assert len(set(drawn)) == 600 and drawn == [
+        tuple(SELECTORS["chance"](s).tolist()) for s in many
+    ]
+
+
+def test_of_equal_scores_the_first_chunks_are_opened():
+    equal = OneByOne()
+    equal.scores = lambda states: torch.zeros(len(states))
+    target = SimpleNamespace(vocab=SimpleNamespace(size=1000))
+    got = chunked(target, (1, *range(10, 50), 2, 9), equal, 0.5, SELECTORS["policy"])
+    assert [x for x in got.instead[1:-2] if state_of(x) is None] == list(range(10, 30))
+
+
+def test_every_method_writes_the_same_behind_chunks(lm):
+    for share in (0.0, 0.4):
+        options = {"expand": share}
+        got, _ = texts(lm, [ask(method=m, steer_options=options) for m in METHODS])
+        assert got == got[:1] * len(METHODS)
+    for more in (
+        {"sampling": Sampling(temperature=0.8), "n": 2, "seed": 4},
+        {"sampling": Sampling(temperature=0.0, repetition_penalty=1.4)},
+        {"cache": "quantised", "cache_options": {"block": 16}},
+    ):
+        (alone, copied), _ = texts(lm, [ask(method=m, **more) for m in ("plain", "prompt-lookup")])
+        assert alone == copied
+    asks = [ask(seed=i, steer_options={"expand": i / 4}, n=1 + i % 2) for i in range(5)]
+    alone = [texts(lm, [a])[0][0] for a in asks]
+    for limits in ({"max_cache_bytes": 1}, {"max_positions": 7}):
+        assert texts(lm, asks, **limits)[0] == alone
+
+
+def test_what_cannot_be_is_refused(lm):
+    for fields, sentence in (
+        ({"steer_options": {"expand": 1.1}}, "expand is 1.1"),
+        ({"steer_options": {"by": "taste"}}, "by is 'taste'"),
+        ({"negative_prompt": "x"}, "reads no second prompt"),
+    ):
+        with pytest.raises(ValueError, match=sentence) as error:
+            plan(lm, ask(**fields))
+        assert len(str(error.value)) <= 300
+    with pytest.raises(ValueError, match="steering refrag needs an encoder of chunks"):
+        plan(LM(lm.checkpoint, lm.draft), ask())
+    made = lm.artefacts[0]
+    with pytest.raises(ValueError, match="chunk vectors were trained for states of width 32"):
+        replace(made, sizes=replace(made.sizes, target=32)).fit(lm.checkpoint.lm, None)
+    for name in ("refrag", "2509.01092", "chunk vectors"):
+        assert steer.find(name) == "refrag"
+
+
+# training
+
+
+def small(seed=0, width=32):
+    shape = Shape(page_reader.VOCAB, width, 1, 2, 2, 64, page_reader.CONTEXT)
+    return refrag.Refrag(Llama(shape, seed=seed), 16, seed)
+
+
+def test_pages_hold_what_is_asked():
+    for i in range(30):
+        page = facts.page(f"{i}", 12, 4, 3, bool(i % 2))
+        assert held_out(page.text) == bool(i % 2) and {len(x) for x in page.lines} == {facts.LINE}
+        told = {page.lines[at][0]: page.lines[at][1:-1] for at in page.records}
+        assert len(told) == 4 and len(page.asked) == 3
+        assert all(told[key] == number for key, number in page.asked)
+        assert all(
+            x.islower() or x == ";"
+            for at, line in enumerate(page.lines)
+            if at not in page.records
+            for x in line
+        )
+
+
+def test_open_chunks_are_words_and_all_open_is_the_plain_decoder():
+    net, pages = small(), page_reader.drawn(0, 0, 3)
+    line, token = page_reader.lined(pages), page_reader.asking(pages)
+    c = net.encoded(line)
+    whole = page_reader.behind(
+        net.decoder, net.page(line, c, torch.ones(3, 8, dtype=torch.bool)), token
+    )
+    ids = [page_reader.IDS[x] for x in ("<|begin|>", page_reader.OPENING)]
+    text = torch.cat(
+        [
+            torch.tensor([ids] * 3),
+            line.flatten(1),
+            torch.full((3, 1), page_reader.IDS[page_reader.CLOSING]),
+            token,
+        ],
+        dim=1,
+    )
+    torch.testing.assert_close(whole, net.decoder(text)[:, -token.shape[1] :], atol=1e-4, rtol=0.0)
+    at = torch.tensor([[0, 5], [7, 3], [6, 1]])
+    page = net.page(line, c, refrag.opened(at, 8))
+    assert page.shape[1] == 2 * 6 + 6
+    words = net.decoder.model.embed_tokens(line)
+    vector = chunk_encoder.projected(net.t, c.flatten(0, 1)).view(3, 8, -1)
+    for row, picks in enumerate(at.tolist()):
+        want = [words[row, i] if i in picks else vector[row, i : i + 1] for i in range(8)]
+        assert torch.equal(page[row], torch.cat(want))
+
+
+def test_only_digits_of_answers_count():
+    pages = page_reader.drawn(0, 1, 2)
+    token = page_reader.asking(pages)
+    logits = torch.zeros(*token.shape, page_reader.VOCAB)
+    names = {i: x for x, i in page_reader.IDS.items()}
+    assert "".join(names[x] for x in token[0].tolist()).startswith("?" + "".join(pages[0].asked[0]))
+    for row in range(2):
+        for at in range(token.shape[1] - 1):
+            if names[int(token[row, at + 1])].isdigit():
+                logits[row, at, token[row, at + 1]] = 50.0
+    nats, right = page_reader.answered(logits, token)
+    assert nats.shape == (2, 3, 4) and nats.max() < 1e-6 and bool(right.all())
+    nats, right = page_reader.answered(logits.roll(1, 1), token)
+    assert nats.min() > 1 or not bool(right.all())
+
+
+def test_the_curriculum_rises_and_can_be_left_out():
+    spec = ContextSpec("x", kind="refrag", steps=50)
+    got = [refrag.stage(spec, at) for at in range(50)]
+    assert got == sorted(got) and set(got) == {1, 2, 4} and got.count(4) == 25
+    assert {refrag.stage(replace(spec, at_once=True), at) for at in range(50)} == {4}
+
+
+def test_picks_are_drawn_one_after_another():
+    """The chances of all ordered picks sum to 1, draws have them, and the likeliest is the order of
+    scores."""
+    score = torch.tensor([0.3, -1.0, 1.2, 0.0, 0.9])
+    for lines, count in ((5, 3), (4, 2), (3, 3), (5, 1)):
+        ways = list(itertools.permutations(range(lines), count))
+        rows = score[:lines].expand(len(ways), lines)
+        chance = refrag.chance_of(rows, torch.tensor(ways)).exp()
+        assert chance.sum().item() == pytest.approx(1.0, abs=1e-5)
+        best = tuple(score[:lines].argsort(descending=True)[:count].tolist())
+        assert ways[int(chance.argmax())] == best
+        if lines == 4:
+            dice = torch.Generator().manual_seed(3)
+            drawn = refrag.picked(score[:4].expand(20000, 4), 2, dice).tolist()
+            for way, p in zip(ways, chance.tolist()):
+                share = drawn.count(list(way)) / 20000
+                assert abs(share - p) < 4 * math.sqrt(p * (1 - p) / 20000)
+
+
+def test_grpo_prefers_what_was_better_and_is_bounded():
+    reward = torch.tensor([[-1.0, -2.0, -3.0, -4.0], [-5.0, -5.0, -5.0, -5.0]])
+    now = torch.zeros(8, requires_grad=True)
+    refrag.preferred(now, torch.zeros(8), reward).backward()
+    g = now.grad
+    assert g[0] < g[1] < 0 < g[2] < g[3] and bool((g[4:] == 0).all())
+    assert g[:4].sum().abs() < 1e-6
+    for far, moves in ((0.5, False), (-0.5, True)):
+        now = torch.full((8,), far).requires_grad_()
+        refrag.preferred(now, torch.zeros(8), reward).backward()
+        assert bool((now.grad[0] != 0) == moves), "a good one that is likelier already stays"
+        assert bool((now.grad[3] != 0) != moves)
+
+
+def test_the_stages_train_their_parts_and_the_engine_reads_as_in_training(tmp_path):
+    spec = ContextSpec(str(tmp_path / "r"), kind="refrag", steps=20, rows=4, width=32, layers=2)
+    result = train_context(spec)
+    assert set(result["right"]) == {"none open", "by the policy", "by chance", "all open"}
+    assert result["rewritten"].keys() == {1, 2, 4}
+    out = tmp_path / "r"
+    kept = [
+        refrag.loaded(out / a, spec, out / b if b else None)
+        for a, b in (
+            ("words", None),
+            ("rewriting", "rewriting"),
+            ("continued", "continued"),
+            ("words", None),
+        )
+    ]
+    kept[3] = refrag.loaded(out, spec, out)
+    for at, moved in ((1, {"encoder"}), (2, {"encoder", "decoder"}), (3, {"policy"})):
+        changed = set()
+        for (name, a), b in zip(kept[at - 1].state_dict().items(), kept[at].state_dict().values()):
+            part = (
+                "decoder"
+                if name.startswith("decoder")
+                else "policy"
+                if "policy" in name
+                else "encoder"
+            )
+            if not torch.equal(a, b):
+                changed.add(part)
+        assert changed == moved
+    lm = load(spec.out, draft=None, trained=[f"{spec.out}/chunks"])
+    net, pages = kept[3], [facts.page(f"{i}", 8, 3, 3, True) for i in range(6)]
+    line, token = page_reader.lined(pages), page_reader.asking(pages)
+    c = net.encoded(line)
+    for count in (0, 2, 8):
+        best = chunk_encoder.scored(net.sizes, net.t, c).argsort(-1, descending=True)[:, :count]
+        with torch.no_grad():
+            want = page_reader.behind(
+                net.decoder, net.page(line, c, refrag.opened(best, 8)), token
+            )[:, 1].log_softmax(-1)
+        for row, page in enumerate(pages):
+            prompt = f"{page_reader.OPENING}{page.text}{page_reader.CLOSING}?{page.asked[0][0]}"
+            ids = lm.ids(prompt, raw=True)
+            law = read(lm, count / 8, prompt=ids).open(ids)
+            got = run([law.score(Draft.chain(ids[-1]), Want())])[0].row(0)
+            torch.testing.assert_close(got.float(), want[row], atol=2e-3, rtol=0.0)
+    told = json.loads((out / "training.json").read_text())
+    assert told["right"] == result["right"]
+
+
+def test_entering_vectors_are_ids_behind_the_vocabulary(lm):
+    shown = read(lm, 0.0)
+    size = lm.checkpoint.lm.vocab.size
+    assert all((x >= size) == (state_of(x) is not None) for x in shown.instead)
+    assert shown.instead[2] == entering(state_of(shown.instead[2])[None], size, 64, "x")[0]

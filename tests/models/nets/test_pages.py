@@ -1,0 +1,21 @@
+"""Regions of memory, and moving them to huge pages: contents stay what they are."""
+
+import torch
+
+from polydec.models.nets import pages
+
+
+def test_what_lies_in_none_of_the_others():
+    assert pages.without([(0, 10)], []) == [(0, 10)]
+    assert pages.without([(0, 10), (20, 30)], [(3, 5), (8, 22)]) == [(0, 3), (5, 8), (22, 30)]
+    assert pages.without([(0, 10)], [(0, 10)]) == [] and pages.without([(5, 6)], [(0, 10)]) == []
+
+
+def test_collapse_keeps_contents_and_its_time():
+    before = pages.regions()
+    x = torch.arange(8 << 20)
+    new = pages.without(pages.regions(), before)
+    moved = pages.collapse(new)
+    assert 0 <= moved <= sum(b - a for a, b in new)
+    assert torch.equal(x, torch.arange(8 << 20))
+    assert pages.collapse(new, seconds=-1.0) == 0

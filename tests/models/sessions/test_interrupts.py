@@ -1,0 +1,144 @@
+"""A pass that fails or is interrupted has filled nothing: whatever comes after it is what a fresh session says."""
+
+import pytest
+import torch
+from test_cache import network
+from test_hf import HF, theirs_of
+
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.lab.testing.toy import Table
+from polydec.models.native.library import available
+from polydec.models.sessions.lm import LM
+
+ROW, SILENT = Want(), Want(law=Reads.NOTHING)
+PROMPT = [7, 3, 9, 20, 4, 11, 30, 2, 8]
+SMALL = [0, 1, 2, 3, 1, 0, 2, 2, 1]
+KINDS = ["toy", "paths", "torch", "native", "adapter", "adapter, paths", "adapter, recurrent"]
+
+
+class Failing:
+    """Another network whose k-th pass writes some of its entries, or all of them, and then fails."""
+
+    def __init__(self, net):
+        self._net, self.passes, self.k, self.error, self.late = net, 0, None, None, False
+
+    def __getattr__(self, name):
+        return getattr(self._net, name)
+
+    def forward(self, queries):
+        self.passes += 1
+        if self.passes - 1 != self.k:
+            return self._net.forward(queries)
+        if self.late:
+            self._net.forward(queries)
+        elif isinstance(self._net, HF):  # the first layer has been written
+            with pytest.raises(RuntimeError, match="on the way"):
+                handle = self._net._blocks[-1].register_forward_pre_hook(stop)
+                try:
+                    self._net.forward(queries)
+                finally:
+                    handle.remove()
+        raise self.error("stopped")
+
+
+def stop(*_):
+    raise RuntimeError("on the way")
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def made(request):
+    """(a network, a prompt)"""
+    kind = request.param
+    if kind == "native":
+        if not available()[0]:
+            pytest.skip(available()[1])
+        from native_checkpoints import config, weights
+
+        from polydec.models.native.network import CpuStep
+
+        c = config(num_hidden_layers=4, vocab_size=50)
+        return CpuStep.build(c, weights(c), threads=1), PROMPT
+    if kind in ("toy", "paths"):
+        return Table(1, 4, tree=kind == "toy"), SMALL
+    if kind == "torch":
+        return network(num_hidden_layers=4), PROMPT
+    name = {"adapter": "gpt2", "adapter, paths": "bloom", "adapter, recurrent": "mamba"}[kind]
+    return HF(theirs_of(name)), PROMPT
+
+
+async def story(session, text, depths, drop):
+    """A prompt in chunks, trees, parts, commits of scored and unscored tokens: everything that runs a pass."""
+    await session.prefill(SILENT)
+    a, b, c = text[0], text[1], text[2]
+    tree = Draft.certain((text[-1], a, b, c), (-1, 0, 0, 1))
+    if depths:
+        await session.part(range(1)).score(tree, ROW)
+        await session.part(range(2)).score(tree, Want(exits=(1,)))
+    await session.score(tree, ROW)
+    session.commit((text[-1], a))
+    if depths:
+        part = session.part((0, depths - 1))
+        await part.score(Draft.chain(b, (c,)), ROW)
+        part.commit((b, c))
+        await part.score(Draft.chain(a, (b,)), ROW)
+        session.commit((a, c, a))
+    else:
+        session.commit((b, c, a, c, a))
+    await session.score(Draft.certain((c, a, b), (-1, 0, 0)), ROW)
+    left = session.keep((0, 1), 0)
+    await session.score(Draft.certain((*left.token, b), (*left.parent, 1)), Want(hidden=not drop))
+    session.commit((c,))
+
+
+def law(lm, text):
+    """The law after each of the last tokens, as a session says that may find a kept text."""
+    session = lm.open(text[:-2])
+    scores = run([session.score(Draft.chain(text[-3], text[-2:]), ROW)])[0]
+    session.close()
+    return torch.stack([scores.row(i) for i in range(3)])
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("then", ["close", "score"])
+def test_every_pass_may_fail(made, error, late, then):
+    inner, text = made
+    net = Failing(inner)
+    vocab, depths = (
+        Vocab(inner.size, frozenset()),
+        inner.layers if inner.partial and inner.tree else 0,
+    )
+    session = LM(net, vocab, chunk=4).open(text)
+    run([story(session, text, depths, late)])
+    total, more = net.passes, [text[4], text[5], text[3]]
+    assert total >= 4
+    net.error, net.late = error, late
+    for k in range(total):
+        lm = LM(net, vocab, chunk=4, keep=2)
+        session, net.passes, net.k = lm.open(text), 0, k
+        coroutine = story(session, text, depths, late)
+        with pytest.raises(error):
+            run([coroutine])
+        coroutine.close()
+        net.k = None
+        if then == "score":  # goes on in the same session
+            root = (*session.ledger.text, *more)[len(session.ledger.text)]
+            got = run([session.score(Draft.chain(root, more[1:]), ROW)])[0]
+            want = run(
+                [
+                    LM(inner, vocab)
+                    .open([*session.ledger.text, root])
+                    .score(Draft.chain(root, more[1:]), ROW)
+                ]
+            )[0]
+            for i in range(3):
+                torch.testing.assert_close(
+                    got.row(i), want.row(i), atol=1e-4, rtol=0.0, msg=f"pass {k}, row {i}"
+                )
+        told = [*session.ledger.text, *more]
+        session.close()
+        assert lm._kept == [] or lm._kept[0][2].length == len(lm._kept[0][1])
+        torch.testing.assert_close(
+            law(lm, told), law(LM(inner, vocab), told), atol=1e-4, rtol=0.0, msg=f"pass {k}"
+        )

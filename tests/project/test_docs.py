@@ -1,0 +1,176 @@
+"""Documents that are generated say what the code says."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import polydec
+from polydec.methods.registry import press, registry, steer
+from project_paths import PROJECT_ROOT
+
+ROOT = PROJECT_ROOT
+
+
+@pytest.mark.parametrize("script", ["tables.py", "reference.py", "pictures.py"])
+def test_what_is_generated_is_up_to_date(script, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [script, "--check"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(ROOT / "docs" / script), run_name="__main__")
+    assert stop.value.code == 0, f"a page of docs/ is old: run `python docs/{script}`"
+
+
+def test_the_reference_says_something_of_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text("utf-8")
+    for name in polydec.__all__:
+        assert f"\n### {name}\n" in text
+        assert (getattr(polydec, name).__doc__ or "").strip().split("\n")[0][:60] in text
+    assert " at 0x" not in text
+
+
+def test_the_front_page_is_short_and_says_which_method_when():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) < 150
+    assert "make demo" in text and "make test" in text
+    _, _, rows = text.partition("## Which method when")
+    rows = re.findall(r"^\| .*\|$", rows.split("\n## ")[0], re.M)[1:]
+    assert len(rows) == 8
+    named = {n for row in rows for n in re.findall(r"`([a-z][a-z0-9-]+)`", row)}
+    assert named - set(registry.recipes()) == set()
+    linked = re.findall(r"\]\(([^)#:]+)[^)]*\)", text)
+    assert [path for path in linked if not (ROOT / path).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def method_pages():
+    return runpy.run_path(str(ROOT / "docs" / "site_pages.py"))["pages"]()
+
+
+def test_every_method_has_a_page_with_its_paper_its_options_and_its_promise(method_pages):
+    cards = {f"methods/{n}.md": (m, registry.options(n)) for n, m in registry.recipes().items()}
+    for name, module in steer.steerings().items():
+        cards[f"methods/steering-{name}.md"] = module, steer.options(name)
+    for name, module in press.presses().items():
+        cards[f"methods/press-{name}.md"] = module, press.options(name)
+    assert method_pages.keys() == cards.keys()
+    for path, (module, options) in cards.items():
+        text, card = method_pages[path], module.CARD
+        assert f"# {card.title}\n" in text and card.summary in text and card.source in text, path
+        assert not card.arxiv or f"https://arxiv.org/abs/{card.arxiv}" in text, path
+        promise = text.partition("## What it promises")[2].partition("##")[0].strip()
+        assert promise and (card.guarantee is None or promise.startswith("**")), path
+        assert [o.name for o in options if f"| `{o.name}` |" not in text] == [], path
+        pictures = re.findall(r"\.\./(pictures/\w+\.svg)", text)
+        assert pictures and all((ROOT / "docs" / p).exists() for p in pictures), path
+
+
+def test_a_page_has_the_measured_speed_and_the_command_that_made_it(method_pages):
+    text = method_pages["methods/prompt-lookup.md"]
+    assert "| greedy, batch 1 | 1.19 (1.09 to 1.31) |" in text
+    assert "python benchmarks/speculation.py --each 1 --seed 45 --methods all" in text
+    assert (
+        "| greedy, batch 1 |" in method_pages["methods/layerskip.md"]
+    )  # "early-exit" in the table
+
+
+def test_a_page_holds_what_the_paper_reports_beside_what_was_measured(method_pages):
+    text = method_pages["methods/token-recycling.md"]
+    part = text.partition("## Reported and measured")[2]
+    assert "**The paper reports** 2.09 times plain decoding (Vicuna-7B)" in part
+    assert part.index("The paper reports") < part.index("| greedy, batch 1 |")
+    assert "2.718 (2.443 to 3.043)" in method_pages["methods/eagle.md"]  # docs/trained.csv
+    assert "| freedave 4 | 99.7 % (99.0 to 99.9)" in method_pages["methods/freedave.md"]
+    assert "| HyPER from 4 | 62.7 |" in method_pages["methods/hyper.md"]  # docs/search.csv
+    for name, module in {**registry.recipes(), **steer.steerings()}.items():
+        reported = module.CARD.published
+        assert not reported or (re.search(r"\d", reported) and reported[-1] != "."), name
+        path = f"methods/{'steering-' if module.CARD.kind == 'steering' else ''}{name}.md"
+        assert reported in method_pages[path] and "**Here**" in method_pages[path], path
+
+
+def test_the_tables_of_measurements_hold_what_is_looked_for(monkeypatch):
+    """A name that no row has would leave a page without its figures, and nobody would see it."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import method_figures as figures
+
+    known = {
+        row["kind"]
+        for m in (figures.SHORT, figures.LONG, figures.BLOCKS)
+        for row in figures.table(m.file)
+    }
+    named = {re.sub(r" [0-9.]+$", "", kind) for kind in known}
+    assert {kind for kinds in figures.KINDS.values() for kind in kinds} <= named
+    rows = [row["method"] for row in figures.table(figures.SEARCHED.file)]
+    assert all(any(r.startswith(begin) for r in rows) for begin in figures.SEARCHES.values())
+    for name in (*figures.KINDS, *figures.SEARCHES, *figures.OLD_NAMES):
+        assert registry.find(name) == name
+
+
+def test_the_reference_by_module_names_every_public_module(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import modules
+
+    made = modules.pages()
+    source = Path(polydec.__file__).parent
+    for path in source.glob("*/**/*.py"):
+        parts = path.relative_to(source).with_suffix("").parts
+        if not any(part.startswith("_") for part in parts):
+            heading = ".".join(parts)
+            room = next(r for r in modules.rooms() if heading.startswith(f"{r}."))
+            assert f"\n## {heading}\n" in made[f"reference/{room}.md"], heading
+    assert (
+        "### FromModel\n\n```python\nFromModel("
+        in made["reference/methods.speculative.drafters.md"]
+    )
+    assert made["reference/index.md"].count("\n| [") == len(made) - 1
+    assert " at 0x" not in "".join(made.values())
+
+
+def test_the_site_builds_strictly(tmp_path):
+    pytest.importorskip("material", reason="MkDocs Material is not installed: polydec[docs]")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "methods" / "auto.html").exists()
+    outside = r"""<(?:script[^>]*src|link[^>]*rel="stylesheet"[^>]*href)="?https?:"""
+    assert not re.search(outside, (tmp_path / "index.html").read_text("utf-8"))
+
+
+def test_every_room_is_in_the_tree():
+    text = (ROOT / "docs" / "structure.md").read_text("utf-8")
+    rooms = [
+        p.name
+        for p in (ROOT / "src" / "polydec").iterdir()
+        if p.is_dir() and p.name not in ("__pycache__", "zoo")
+    ]
+    assert [r for r in rooms if f"{r}/" not in text] == []
+
+
+def test_long_tables_move_to_files_beside_the_page(monkeypatch, tmp_path):
+    long = (
+        "## Here\n\n### greedy, batch 1\n\n| method | all (95 %) | code | prose |\n|---|--:|--:|--:|\n"
+        "| calm \\* | 1.29 (1.21 to 1.39) | 1.83 | - |\n| plain | 1.00 (one task) | 1.00 | 1.00 |\n\nEnd.\n"
+    )
+    page = tmp_path / "page.md"
+    page.write_text(long)
+    monkeypatch.setattr(sys, "argv", ["short_tables.py", str(page)])
+    for _ in range(2):  # a short table stays as it is
+        runpy.run_path(str(ROOT / "benchmarks" / "short_tables.py"), run_name="__main__")
+    assert (
+        "| calm \\* | 1.29 (1.21 to 1.39) | code 1.83 | code 1.83 |" in page.read_text()
+        and "End." in page.read_text()
+    )
+    assert (tmp_path / "page-speed.csv").read_text().splitlines() == [
+        "section,setting,method,approximate,all,all low,all high,code,prose",
+        'Here,"greedy, batch 1",calm,yes,1.29,1.21,1.39,1.83,-',
+        'Here,"greedy, batch 1",plain,,1.00,,,1.00,1.00',
+    ]

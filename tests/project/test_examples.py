@@ -1,0 +1,158 @@
+"""Every script of examples/ and every notebook of notebooks/ runs on what travels in the package, at a small size."""
+
+import ast
+import json
+import os
+import runpy
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+import forked
+from project_paths import PROJECT_ROOT
+
+ROOT = PROJECT_ROOT
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+TINY = ("--model", "zoo:tiny", "--max-tokens", "12")
+
+ARGUMENTS = {
+    "stream": ("Once upon a time", *TINY),
+    "batch": TINY,
+    "json_answer": (*TINY[:2], "--max-tokens", "40"),
+    "search": ("A > B, B > C", "--tries", "3", "--max-tokens", "24"),
+    "train_a_drafter": (*TINY, "--each", "2", "--out", "made"),
+    "diffusion": ("--max-tokens", "12"),
+    "own_method": (),
+}
+"""What each script is given here; server_client has a test of its own."""
+
+SAYS = {
+    "stream": "tokens, of which",
+    "batch": "of 4 requests",
+    "json_answer": '"has_a_harbour":',
+    "search": "a-star-decoding",
+    "train_a_drafter": "passes by plain decoding",
+    "diffusion": "fast-dllm",
+    "own_method": "passes by plain decoding",
+}
+"""What each prints at its end, among other things."""
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """A fresh clone: no data beside it, no profiles, an empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POLYDEC_DATA", raising=False)
+    monkeypatch.delenv("POLYDEC_API_KEY", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def play(name, *arguments):
+    """Run a script in this process, as `python examples/NAME.py ARGUMENTS` does."""
+    path = ROOT / "examples" / f"{name}.py"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(path), *arguments])
+        runpy.run_path(str(path), run_name="__main__")
+
+
+def test_all_scripts_are_short_and_say_how_they_are_run():
+    assert {p.stem for p in EXAMPLES} == {*ARGUMENTS, "server_client"} and len(EXAMPLES) == 8
+    for path in EXAMPLES:
+        text = path.read_text("utf-8")
+        assert len(text.splitlines()) <= 60, path.name
+        assert f"    python examples/{path.name}" in (ast.get_docstring(ast.parse(text)) or "")
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_script_runs(name, capsys):
+    if name == "json_answer":
+        pytest.importorskip("llguidance", reason="polydec[grammar] is not installed")
+    play(name, *ARGUMENTS[name])
+    assert SAYS[name] in capsys.readouterr().out
+
+
+def until_ready(url):
+    """Wait for the server's model, a minute at most."""
+    for _ in range(240):
+        try:
+            with urllib.request.urlopen(f"{url}/health"):
+                return
+        except urllib.error.HTTPError as error:
+            assert error.code == 503
+            time.sleep(0.25)
+    raise TimeoutError("the server's model was not loaded within a minute")
+
+
+def test_the_client_of_a_server_runs(capsys):
+    pytest.importorskip("openai", reason="openai is not installed")
+    pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "polydec", "serve"),
+            *("--model", "zoo:tiny", "--method", "plain", "--port", "0", "--drain", "1"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        url = next(x for x in server.stderr if "http://" in x).split()[1]
+        until_ready(url)
+        play("server_client", "--url", url, "--max-tokens", "8")
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+    said = capsys.readouterr().out
+    assert said.startswith("zoo:tiny: ") and "prompt-lookup: " in said and "tokens a pass" in said
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_is_kept_without_outputs(path):
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    for cell in cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+
+
+CELLS = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell, drawn = InteractiveShell.instance(), 0
+for source in sys.argv[1:]:
+    ran = shell.run_cell(source)
+    ran.raise_error()
+    drawn += "text/html" in shell.display_formatter.format(ran.result)[0]
+assert drawn, "nothing was drawn"
+"""
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_runs(path, tmp_path):
+    """Its cells, in the shell that a kernel has."""
+    pytest.importorskip("IPython", reason="IPython is not installed (polydec[dev])")
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = forked.run("-c", CELLS, *sources, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_runs_in_a_kernel(path, tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (polydec[dev])")
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (polydec[dev])")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed (polydec[dev])")
+    # The kernel is a process of its own: it finds the package where this one has it.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    book = nbformat.read(path, as_version=4)
+    ran = nbclient.NotebookClient(
+        book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    shown = [o for cell in ran.cells for o in cell.get("outputs", ()) if "data" in o]
+    assert any("text/html" in o["data"] for o in shown), "nothing was drawn"

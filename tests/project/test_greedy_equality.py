@@ -1,0 +1,168 @@
+"""Every lossless method gives plain decoding's greedy text, token for token, on real prompts and embedded models."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+
+import micro
+from polydec import Engine, load
+from polydec.core.types import Exactness
+from polydec.lab.bench.certify import compare
+from polydec.lab.testing.examples import artefacts
+from polydec.lab.train.ngrams import NGramSpec, count
+from polydec.lab.train.selfplay import Sample
+from polydec.methods.registry import registry
+from polydec.methods.registry.kit import MASKED_DRAFT
+from polydec.models.formats import zoo
+from polydec.models.learned.kinds import mtp, narrow
+from polydec.models.nets.gated import Adapter
+from project_paths import PROJECT_ROOT
+
+DATA = Path(os.environ.get("POLYDEC_DATA", PROJECT_ROOT.parent / "shared" / "data"))
+METHODS = [
+    n
+    for n in registry.of_family("ar")
+    if n != "plain" and registry.get(n).CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)
+]
+
+
+def prompts(n: int) -> list[str]:
+    """n real prompts of several kinds, the shorter ones first."""
+    if not (DATA / "spec_bench").is_dir():
+        pytest.skip(f"no data at {DATA}: set POLYDEC_DATA")
+    questions = (DATA / "spec_bench" / "question.jsonl").read_text("utf-8").strip().split("\n")
+    rows = [json.loads(line)["turns"][0] for line in questions]
+    with gzip.open(DATA / "text_python" / "python-0.jsonl.gz", "rt", encoding="utf-8") as f:
+        rows += [json.loads(line)["text"][:400] for _, line in zip(range(40), f, strict=False)]
+    return sorted(rows, key=len)[:n]
+
+
+def small(lm) -> tuple:
+    """A small artefact of each kind."""
+    target, draft = lm.checkpoint.lm, lm.draft.lm
+    return artefacts(target.vocab, target.network.config.width, draft.network.config.width)
+
+
+def filling(name: str, dtype: str, draft: str) -> Engine:
+    """An engine whose draft model fills canvases: it has the weights of this one."""
+    with TemporaryDirectory() as where:
+        return Engine(load(name, dtype=dtype, draft=micro.masked(Path(where) / "masked", draft)))
+
+
+def alone(lm) -> dict[str, tuple]:
+    """By method what decodes it apart from the others: of its type `small` has another one, or one without its larger part."""
+    target = lm.checkpoint.lm
+    width, layers, g = target.network.config.width, target.layers, torch.Generator().manual_seed(3)
+    inner = target.network.config.inner
+    kv = 2 * target.network.config.kv_heads * target.network.config.head
+    sizes = {
+        "qkv": (width, width + kv),
+        "out": (width, width),
+        "gate_up": (width, 2 * inner),
+        "down": (inner, width),
+    }
+    adapter = Adapter(
+        [
+            {
+                place: (
+                    torch.randn(4, into, generator=g) / into**0.5,
+                    torch.randn(out, 4, generator=g),
+                )
+                for place, (into, out) in sizes.items()
+            }
+            for _ in range(layers)
+        ]
+    )
+    return {
+        "eagle-3": (narrow.examples(target.vocab, width, width)[0].bound(target),),
+        "mtp": (replace(mtp.examples(target.vocab, width, width)[0], adapter=adapter),),
+    }
+
+
+def check(
+    name: str,
+    n: int,
+    tokens: int,
+    dtype: str = "float32",
+    methods: list[str] = METHODS,
+    having: Callable[[Any], tuple] = small,
+) -> dict[str, list]:
+    """Of each method the prompts whose text differs from plain decoding's."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    lm = load(name, dtype=dtype)
+    greedy, engine = lm.sampling(temperature=0.0), Engine(lm)
+    ask = {"sampling": greedy, "max_tokens": tokens}
+    texts = [p for p in prompts(n) if len(lm.ids(p)) + tokens < lm.checkpoint.lm.network.context]
+    assert len(texts) >= 0.9 * n
+    plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
+    told = [Sample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
+    table = count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)
+    whole, wrong = Engine(replace(lm, artefacts=(table, *having(lm)))), dict[str, list]()
+    for method in methods:
+        engine = (
+            filling(name, dtype, lm.draft.name)
+            if MASKED_DRAFT in registry.get(method).CARD.needs
+            else whole
+        )
+        ours = [
+            a.token_ids for a in engine.run([engine.submit(p, method=method, **ask) for p in texts])
+        ]
+        wrong[method] = [p for p, a, b in zip(texts, plain, ours, strict=True) if a != b]
+    return wrong
+
+
+@pytest.mark.skipif(
+    "tiny" not in [e.name for e in zoo.entries() if e.here], reason="zoo:tiny is not in the package"
+)
+@pytest.mark.parametrize("part", range(4))
+def test_tiny_fast(part):
+    assert not any(check("zoo:tiny", 3, 24, methods=METHODS[part::4]).values())
+
+
+@pytest.mark.parametrize("n, tokens", [(3, 24), pytest.param(100, 64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "method, dtype", [("eagle-3", "float32"), ("mtp", "torch")], ids=["eagle-3-narrow", "adapter"]
+)
+def test_tiny_alone(method, dtype, n, tokens):
+    assert check("zoo:tiny", n, tokens, dtype, [method], lambda lm: alone(lm)[method]) == {
+        method: []
+    }
+
+
+@pytest.mark.slow
+def test_tiny():
+    assert not any(check("zoo:tiny", 100, 128).values())
+
+
+def faults(texts: list[str], method: str, lm: Any) -> list[str]:
+    """What is said of texts that differ. At most two near-ties of twenty, none of them a fault."""
+    greedy = lm.sampling(temperature=0.0)
+    found = [compare(lm, p, method, {}, sampling=greedy, max_tokens=128).verdict for p in texts]
+    return found if "fault" in found or len(found) > 2 else []
+
+
+@pytest.mark.slow
+def test_smollm2():
+    if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
+        pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
+    lm = load("zoo:smollm2")
+    lm = replace(lm, artefacts=(*lm.artefacts, *small(lm)))
+    for method, texts in check("zoo:smollm2", 20, 128, dtype="auto").items():
+        assert not faults(texts, method, lm), (method, texts)
+
+
+@pytest.mark.parametrize("n, tokens", [(3, 24), pytest.param(20, 128, marks=pytest.mark.slow)])
+def test_smollm2_with_the_drafter_on_its_states(n, tokens):
+    if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
+        pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
+    lm = load("zoo:smollm2", trained=["zoo:smollm2-states"])
+    wrong = check("zoo:smollm2", n, tokens, "auto", ["eagle-3"], lambda _: lm.artefacts)
+    assert not faults(wrong["eagle-3"], "eagle-3", lm)

@@ -1,0 +1,200 @@
+"""Methods of every family, as docs/adding-a-method.md writes them, are files beside the others and keep all contracts."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import test_structure as house
+import torch
+
+import guide
+import polydec
+from polydec.base.options import read
+from polydec.core.decoder import answers
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.lab.testing import check_decoder, check_drafter, toy
+from polydec.lab.testing.check_contrast import check_contrast
+from polydec.lab.testing.check_decoder import check_batch, check_choices
+from polydec.lab.testing.check_inserting import check_inserting
+from polydec.lab.testing.check_search import check_search
+from polydec.lab.testing.check_unmasker import (
+    check_canvas_decoder,
+    check_ends,
+    check_rules,
+    check_unmasker,
+)
+from polydec.lab.testing.examples import decoder, example
+from polydec.lab.testing.kits import build
+from polydec.laws.constraints import pieces
+from polydec.methods.registry import registry, steer
+from polydec.methods.registry.kit import Kit
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The modules of the page by their files."""
+    with guide.beside(tmp_path_factory.mktemp("beside")) as modules:
+        yield modules
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return polydec.load("zoo:tiny")
+
+
+def test_every_family_has_a_method_on_the_page(files):
+    """Each is found by its file, and by whatever else its card says."""
+    families = {
+        registry.get(name).CARD.kind: name for name in ("echo", "sieve", "spread", "in-order")
+    }
+    assert families.keys() == {"draft-and-verify", "search", "unmasking", "insertion"}
+    assert registry.find("stutter") == "echo" and steer.find("Agree") == "agree"
+    assert "spread" in registry.mechanisms("unmaskers") and "echo" in registry.mechanisms(
+        "drafters"
+    )
+    assert "agree" in registry.mechanisms("contrasts")
+    for name in families.values():
+        assert registry.describe(name)["summary"] == registry.get(name).CARD.summary
+
+
+def test_they_stand_where_the_house_wants_them(files):
+    checked = []
+    for file in guide.FILES:
+        name = file.removesuffix(".py").replace("/", ".")
+        here, stem = house.room(f"polydec.{name}"), Path(file).stem
+        for module in house.imported_modules(Path(files[file].__file__)):
+            there = house.room(module)
+            assert there == here or house.FLOOR[there] < house.FLOOR[here], (file, module)
+        if "/recipes/" in file:
+            house.test_recipes(stem.replace("_", "-"))
+        elif here == "methods.steering":
+            house.test_steerings(stem.replace("_", "-"))
+        for role, found in registry.ROLES.items():
+            if f"polydec.{name}".startswith(f"{found.package}."):
+                house.test_mechanisms(role, stem)
+                checked.append(role)
+    assert sorted(checked) == ["contrasts", "drafters", "unmaskers"]
+
+
+def test_the_drafter(record_counts, files, lm):
+    record_counts(check_drafter(example(registry.mechanisms("drafters")["echo"])))
+    with pytest.raises(polydec.RequestError, match="most is 0: it must lie in 1 to 64"):
+        files["methods/speculative/drafters/echo.py"].Echo(0)
+    record_counts(
+        check_decoder(lambda target, draft: decoder("echo", target, draft), laws=2, length=2)
+    )
+    assert [
+        (o.name, o.default) for o in read(files["methods/speculative/recipes/echo.py"].build)
+    ] == [("depth", 4)]
+    asked = {"max_tokens": 16, "options": {"depth": 2}}
+    assert polydec.generate(lm, "aaaa", method="echo", **asked).text == (
+        polydec.generate(lm, "aaaa", method="plain", max_tokens=16).text
+    )
+
+
+def test_the_loop(files):
+    best_of = files["methods/search/loop/tries.py"].BestOf
+    for check in (check_batch, check_choices):
+        check(lambda target, draft: best_of(target, 3))
+    request = Request((0, 1), max_tokens=4, logprobs=0)
+    (one,) = run([answers(best_of(toy(1), 8), request)])
+    assert one[0].score == pytest.approx(sum(t.logp for t in one[0].logprobs))
+    (alone,) = run([answers(best_of(toy(1), 1), Request((0, 1), max_tokens=4))])
+    assert one[0].score >= alone[0].score
+
+
+def test_the_search(files, lm):
+    def wide(target, width):
+        return build("sieve", target, options={"width": width})[0]
+
+    check_search(lambda target: wide(target, 6), 6, wide=wide)
+    narrow = polydec.generate(lm, "Once", method="sieve", options={"gap": 0}, max_tokens=8)
+    assert narrow.text == polydec.generate(lm, "Once", method="plain", max_tokens=8).text
+
+
+def test_the_unmasker(files):
+    check_unmasker(registry.mechanisms("unmaskers")["spread"](every=2))
+
+    def made(denoiser, shapers=()):
+        return registry.build("spread", Kit(denoiser, shapers=shapers), {"block": 4, "every": 2})[0]
+
+    for check in (check_canvas_decoder, check_rules, check_ends):
+        check(made)
+    canvas = polydec.load("zoo:diffusion")
+    asked = {"method": "spread", "max_tokens": 8, "ignore_eos": True}
+    answer = polydec.generate(canvas, "copy: abc", options={"every": 3}, **asked)
+    assert answer.metrics["tokens_per_pass"] == 8 / 5  # of 8 gaps 3, of 5 two, then one a pass
+
+
+def test_the_insertion_method(files):
+    check_inserting(lambda inserter: build("in-order", inserter)[0])
+
+
+def test_the_steering(record_counts, files, lm):
+    rule = files["laws/contrasts/agree.py"].Agree
+    record_counts(check_contrast(rule(), neutral=True))
+    record_counts(check_contrast(rule(0.5), neutral=True))
+    asked = {"steer": "agree", "negative_prompt": "Once there was", "max_tokens": 12}
+    texts = {
+        polydec.generate(lm, "Once upon", method=name, **asked).text for name in ("plain", "auto")
+    }
+    assert len(texts) == 1
+    nothing = polydec.generate(lm, "Once upon", steer_options={"strength": 0}, **asked).text
+    assert nothing == polydec.generate(lm, "Once upon", max_tokens=12).text
+
+
+def test_the_constraint(files, lm):
+    without = files["laws/constraints/without.py"].Without
+    with pytest.raises(polydec.RequestError, match="without is 'no': it must be one character"):
+        without("no")
+    free = polydec.generate(lm, "Once upon", max_tokens=40).text
+    assert "e" in free
+    for method in ("plain", "auto", "beam"):
+        asked = {"method": method, "max_tokens": 40, "constraint": without("e")}
+        text = polydec.generate(lm, "Once upon", **asked).text
+        assert text and "e" not in text, (method, text)
+
+
+def test_the_constraint_is_a_language(files):
+    """Whatever the mask allows is allowed by itself too, and nothing is behind an end."""
+    vocab = toy(1).vocab
+    ends = frozenset({max(vocab.eos)})
+    language = files["laws/constraints/without.py"].Without("a").language(vocab, ends)
+    known = pieces.of(vocab, ends)
+    for state in (
+        language.start(),
+        *(language.step(language.start(), x) for x in range(len(known))),
+    ):
+        mask = language.mask(state).tolist()
+        assert mask == [language.allows(state, x) for x in range(len(known))]
+        assert state == language.start() or not any(mask)
+    assert torch.equal(
+        language.mask(language.start()),
+        torch.tensor([x in ends or (p is not None and b"a" not in p) for x, p in enumerate(known)]),
+    )
+
+
+@pytest.fixture(scope="module")
+def table():
+    """What the last block of Python defines: an artefact, which the trained methods of the page have."""
+    text = guide.PAGE.read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
+    module = ModuleType("page_table")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module.__name__, module)
+        exec(compile(code, "adding-a-method.md", "exec"), vars(module))
+        yield module
+
+
+def test_the_table_is_read_back_and_fits_its_model_only(table, tmp_path):
+    vocab = toy(1).vocab
+    table.save(tmp_path, table.examples(vocab, 4, 4)[0], {})
+    read_back = table.load(tmp_path)
+    assert Kit(toy(1), artefacts=(read_back,)).need(table.Unigrams) is read_back
+    with pytest.raises(ValueError, match="vocabulary of 3 tokens"):
+        Kit(toy(1, 4), artefacts=(read_back,)).need(table.Unigrams)
+    with pytest.raises(ValueError, match="name one"):
+        Kit(toy(1)).need(table.Unigrams)
