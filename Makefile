@@ -17,7 +17,7 @@ SPREAD := -n $(WORKERS) --dist worksteal
 # The core's own tests reach all of its lines. Watching lines makes tests take half as long again, so the others run without.
 test: $(STAMP)
 	$(PYTEST) tests/core --cov=src/polydec/core --cov-report=term --cov-fail-under=100
-	$(PYTEST) $(SPREAD) tests --ignore=tests/core
+	$(PYTEST) $(SPREAD) tests lab --ignore=tests/core
 
 # Left out of the fast run: what takes longest by processor time, and what needs other engines, servers or whole models.
 SLOW := lab models/native models/formats models/sessions models/learned serve request cli methods/search methods/diffusion \
@@ -29,7 +29,7 @@ SLOW := lab models/native models/formats models/sessions models/learned serve re
 SLOW_DRAFTERS := longspec other_tokenizer layers hierarchical heads ngrams ngram_rows sorted_exits
 
 test-fast: $(STAMP)
-	$(PYTEST) $(SPREAD) tests $(SLOW:%=--ignore=tests/%)
+	$(PYTEST) $(SPREAD) tests lab $(SLOW:%=--ignore=tests/%)
 	@echo "left out: $(SLOW)"
 
 # What each contract exercised, a line each: the tests that ask for `record_counts`.
@@ -42,7 +42,7 @@ fuzz: $(STAMP)
 attack: $(STAMP)
 	$(BIN)/python -m polydec.lab.fuzz.attack --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
-PYTHON_CODE := src tests benchmarks docs examples notebooks setup.py
+PYTHON_CODE := src tests benchmarks docs lab examples notebooks setup.py
 CPP_CODE := $(wildcard src/polydec/models/native/*.cpp src/polydec/models/native/*.h tests/models/native/*.cpp)
 
 format: $(STAMP)

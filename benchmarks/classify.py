@@ -1,6 +1,6 @@
 """How much sorting texts into classes depends on the prompt: a single one against sets of four (Multi-Prompting Decoder).
 
-    POLYDEC_DATA=../shared/data python benchmarks/classify.py docs/classify.csv
+    POLYDEC_DATA=../shared/data python benchmarks/classify.py lab/reports/classify.csv
 
 Twelve intents of CLINC150 (every twelfth by name), four examples of each, three drawings of them. Examples are texts whose
 SHA-1 mod 10 is below 7, tests are others (`tuning`: of the former, too; nothing is written then). zoo:smollm2, twelve prompts:

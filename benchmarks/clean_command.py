@@ -1,7 +1,7 @@
 """Does the command `polydec verify` raise no alarm where nothing is wrong? All methods that a small model can run.
 
     python benchmarks/small_artefacts.py out/small
-    python benchmarks/clean_command.py --seeds 20 --minutes 30 --small out/small > docs/verify-command.csv
+    python benchmarks/clean_command.py --seeds 20 --minutes 30 --small out/small > lab/reports/verify-command.csv
 
 Each run is the whole command, from its arguments to its exit code and certificate, in this process: a model is loaded once, and
 what no seed changes (the enumeration of a law, searches on toys) is done once a method. Even seeds are greedy, odd ones drawn.

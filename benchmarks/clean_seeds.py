@@ -1,7 +1,7 @@
 """Does `verify` raise no alarm where nothing is wrong? All methods that a small model can run, seed by seed, for a
 bounded time.
 
-    python benchmarks/clean_seeds.py --minutes 25 > docs/verify-clean.csv
+    python benchmarks/clean_seeds.py --minutes 25 > lab/reports/verify-clean.csv
 
 Seeds go round all methods in turn, so whenever the time is up every method has had about as many. A row a method:
 its promise, by what it was held to, seeds, alarms, the place of the first alarm, and seconds of a core.

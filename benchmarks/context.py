@@ -1,6 +1,6 @@
 """Drafters trained on a target's states at prompts of growing length: tokens a pass, what each keeps, and what a draft costs.
 
-    python benchmarks/context.py runs/longspec runs/eagle … --csv docs/trained-context.csv
+    python benchmarks/context.py runs/longspec runs/eagle … --csv lab/reports/trained-context.csv
 
 Prompts are beginnings of held-out prose and code (see polydec/lab/train/data.py), cut at each length; the same documents at all
 lengths. Intervals are 95 % ones of a bootstrap over the prompts. What a draft costs is this process's own time, of answers

@@ -1,9 +1,9 @@
 """Masked diffusion on the tasks of zoo:diffusion: passes, time and accuracy of every policy and cache; tables and plots.
 
-    python benchmarks/diffusion.py                       # short answers: docs/diffusion-policies.csv and .svg
-    python benchmarks/diffusion.py --part long           # answers that fill a canvas: docs/diffusion-long.csv and .svg
-    python benchmarks/diffusion.py --part drawn          # short answers at temperature 1: docs/diffusion-drawn.csv and .svg
-    python benchmarks/diffusion.py --part more           # early answers, drift, different texts: docs/diffusion-more.csv
+    python benchmarks/diffusion.py                       # short answers: diffusion-policies.csv and .svg in lab/reports
+    python benchmarks/diffusion.py --part long           # answers that fill a canvas: diffusion-long.csv and .svg
+    python benchmarks/diffusion.py --part drawn          # short answers at temperature 1: diffusion-drawn.csv and .svg
+    python benchmarks/diffusion.py --part more           # early answers, drift, different texts: diffusion-more.csv
 
 --filter, --joint, --surer LABEL=DIR add what was trained for the model; --insertion DIR an insertion model of the same tasks;
 --beside DIR an autoregressive one, which then stands in the tables (plain, with its cache; and with the diffusion model as its
@@ -532,10 +532,10 @@ def main() -> None:
     p.add_argument(
         "--out",
         type=Path,
-        help="where the tables go, without an ending (default: docs/diffusion-PART)",
+        help="where the tables go, without an ending (default: lab/reports/diffusion-PART)",
     )
     a = p.parse_args()
-    lm, out = load(a.model, threads=1), a.out or Path(f"docs/diffusion-{a.part}")
+    lm, out = load(a.model, threads=1), a.out or Path(f"lab/reports/diffusion-{a.part}")
     own, of = bool(lm.checkpoint.lm.block), VARIED if a.varied else SIX
     room = WIDE if a.varied else ROOM
     short, long = OWN if own else FREE, OWN if own else CACHES

@@ -1,6 +1,6 @@
 """What it costs to read a text again after an edit, and how far the law is from that of the new text.
 
-    POLYDEC_DATA=../shared/data python benchmarks/edits.py docs/edits.csv docs/edits-in-a-row.csv
+    POLYDEC_DATA=../shared/data python benchmarks/edits.py lab/reports/edits.csv lab/reports/edits-in-a-row.csv
 
 Forty real edits of Python files (`code_edits`; only files whose SHA-1 mod 10 is 7 or more, which nobody tuned on), the first
 ones that fit: one place is changed, at most 60 tokens are new, and at least 200 stand behind them, as zoo:smollm2 on the

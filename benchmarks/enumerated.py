@@ -1,4 +1,4 @@
-"""Every method that promises a law, enumerated on toys: `python benchmarks/enumerated.py > docs/verify-enumerated.csv`.
+"""Every method that promises a law, enumerated on toys: `python benchmarks/enumerated.py > lab/reports/verify-enumerated.csv`.
 
 A row a method: random laws, ways in which draws fell, the largest total variation, tokens that were drafted, accepted and
 rejected in all of them, and seconds of a core.

@@ -10,7 +10,7 @@ instruction set of the step.
 
 Medians over several rounds in which the sides take turns, 50 ms apart, so that the threads of the one before are asleep; the
 first call of each turn is dropped. Passes of more than 64 rows run once a turn. Several values of an option give one table, or
-with --json one line, each; --markdown writes tables for docs/native.md. Progress goes to standard error.
+with --json one line, each; --markdown writes tables for lab/reports/native.md. Progress goes to standard error.
 
 floor: the bytes of torch's weights and of the cached keys and values over the measured read bandwidth. step: what the compiled
 step reads for a pass, how fast it reads that without computing, and the fp32 operations its threads manage.

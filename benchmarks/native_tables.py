@@ -1,8 +1,9 @@
-"""The tables of docs/native.md from what benchmarks/forward.py and threads.py measured.
+"""The tables of lab/reports/native.md from what benchmarks/forward.py and threads.py measured.
 
     python benchmarks/native_tables.py RESULTS.jsonl [MORE.jsonl ...]
 
-RESULTS: their lines with --json. Every time goes to docs/native-passes.csv and docs/native-threads.csv, which are written anew;
+RESULTS: their lines with --json. Every time goes to native-passes.csv and native-threads.csv beside the page, which are
+written anew;
 the page gets the ratios to llama.cpp beside their aims between the marks `<!-- passes -->` and `<!-- /passes -->`, and the
 threads between `<!-- threads -->` and `<!-- /threads -->`. No number is changed or left out.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 from csv_rows import write_csv
 
-DOCS = Path(__file__).parents[1] / "docs"
+REPORTS = Path(__file__).parents[1] / "lab" / "reports"
 ROWS = ("1", "2", "4", "8", "16", "512")
 Result = Mapping[str, Any]
 # What ratios to llama.cpp were to reach at most: (file's ending, context, set): arithmetic: by rows.
@@ -144,7 +145,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("results", nargs="+", type=Path)
-    p.add_argument("--docs", type=Path, default=DOCS, help="the folder of native.md")
+    p.add_argument("--reports", type=Path, default=REPORTS, help="the folder of native.md")
     o = p.parse_args()
     results = [
         json.loads(line)
@@ -156,13 +157,13 @@ def main() -> None:
         [r for r in results if "ms" in r and r["step"]],
         [r for r in results if "passes" in r],
     )
-    page = (o.docs / "native.md").read_text(encoding="utf-8")
+    page = (o.reports / "native.md").read_text(encoding="utf-8")
     if forward:
-        write_csv(o.docs / "native-passes.csv", list(passes(forward)))
+        write_csv(o.reports / "native-passes.csv", list(passes(forward)))
         page = between(page, "passes", ratios(forward))
     if pooled:
         write_csv(
-            o.docs / "native-threads.csv",
+            o.reports / "native-threads.csv",
             [
                 {
                     "model": r["model"],
@@ -176,7 +177,7 @@ def main() -> None:
             ],
         )
         page = between(page, "threads", threads(pooled))
-    (o.docs / "native.md").write_text(page, encoding="utf-8")
+    (o.reports / "native.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

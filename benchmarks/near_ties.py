@@ -1,6 +1,6 @@
 """Near-ties against faults in small number types: does `verify` tell them apart?
 
-    POLYDEC_DATA=… python benchmarks/near_ties.py --dtype bfloat16 --out docs/near-ties.csv
+    POLYDEC_DATA=… python benchmarks/near_ties.py --dtype bfloat16 --out lab/reports/near-ties.csv
 
 Prompts of Spec-Bench, cut to `--words` words, are decoded greedily by methods whose passes have other shapes than those of
 plain decoding, in torch in that number type. As nothing is wrong, a difference must be a near-tie. Then a known fault is put

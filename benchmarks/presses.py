@@ -1,6 +1,6 @@
 """What a smaller cache costs: bytes, perplexity and the distance of laws, for every press, at 1,000 and 2,000 tokens.
 
-    POLYDEC_DATA=../shared/data python benchmarks/presses.py docs/presses.csv
+    POLYDEC_DATA=../shared/data python benchmarks/presses.py lab/reports/presses.csv
 
 One text is read by zoo:smollm2 on the torch path, 128 rows a pass, under each press and with the cache as it is.
 Counts and distances only: nothing here is a time. A row is written as soon as it is known, and one that is there is not

@@ -1,8 +1,8 @@
 """What packed keys and values cost and gain in the compiled step: bytes, distance of laws, and one thread's CPU time.
 
-    POLYDEC_DATA=../shared/data python benchmarks/presses_step.py docs/presses-step.csv
-    POLYDEC_ISA=AVX2 python benchmarks/presses_step.py docs/presses-step.csv --times
-    python benchmarks/presses_step.py docs/presses-step.csv --page docs/caches.md       # measures nothing
+    POLYDEC_DATA=../shared/data python benchmarks/presses_step.py lab/reports/presses-step.csv
+    POLYDEC_ISA=AVX2 python benchmarks/presses_step.py lab/reports/presses-step.csv --times
+    python benchmarks/presses_step.py lab/reports/presses-step.csv --page lab/reports/caches-measured.md  # measures nothing
 
 zoo:smollm2 reads one book in the compiled step, 64 rows a pass, under each press and with the cache as it is. Rows of one
 instruction set are added at once; --times leaves out the distances, which are the same on every set; --page writes the

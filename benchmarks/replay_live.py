@@ -1,6 +1,6 @@
 """How far is a replay from the run that it stands for? One setting is recorded; others are replayed from it, and run live.
 
-    POLYDEC_DATA=… python benchmarks/replay_live.py --csv docs/replay-live.csv
+    POLYDEC_DATA=… python benchmarks/replay_live.py --csv lab/reports/replay-live.csv
 
 Held-out prompts, one request at a time, greedy. Beside each run the recorded setting runs too, by turns before and behind it.
 A row a setting: tokens a pass and tokens a second, as replayed and as run, over all prompts together, and their error; the load

@@ -1,6 +1,6 @@
 """Acceptance by what a draft model was trained on, by its size, and the width of a draft that pays by batch (Scylla).
 
-    python benchmarks/scaling.py --out runs/scaling --csv docs/scaling.csv --svg docs/scaling.svg
+    python benchmarks/scaling.py --out runs/scaling --csv lab/reports/scaling.csv --svg lab/reports/scaling.svg
 
 Draft models of one, two and four layers learn the laws of the target on running text that nobody sees twice: each number of
 tokens is a training of its own with a whole schedule, so that none is looked at in the middle of one. Then each drafts chains

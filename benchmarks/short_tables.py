@@ -1,8 +1,8 @@
 """Moves the long tables of a page to CSV files beside it and leaves short ones.
 
-Run `python benchmarks/short_tables.py docs/PAGE.md`. It takes the tables as benchmarks/tables.py writes them and changes no
-number. Short tables stay as they are, so new long ones can be pasted into the page and the command run again: their rows are
-added to the files.
+Run `python benchmarks/short_tables.py lab/reports/PAGE.md`. It takes the tables as benchmarks/tables.py writes them
+and changes no number. Short tables stay as they are, so new long ones can be pasted into the page
+and the command run again: their rows are added to the files.
 """
 
 from __future__ import annotations

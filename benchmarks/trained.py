@@ -2,7 +2,7 @@
 costs, training seconds and size; on held-out prompts, at equal nodes, greedy and at T = 0.7.
 
     polydec train heads --kind hydra --out runs/hydra --text runs/text.jsonl …      (and so on: the same text and steps for
-    each) python benchmarks/trained.py runs/medusa runs/hydra … --held runs/held.jsonl --csv docs/trained.csv
+    each) python benchmarks/trained.py runs/medusa runs/hydra … --held runs/held.jsonl --csv lab/reports/trained.csv
 
 Text is one JSON object a line (see polydec/lab/train/selfplay.py). Intervals are 95 % ones of a bootstrap over the
 prompts. Where a paper claims to be ahead of another method of the run, its tokens a pass at equal nodes are told over that

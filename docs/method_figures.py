@@ -1,19 +1,21 @@
-"""Of each method what its paper reports, and what was measured of it here: rows of the tables that lie beside the pages."""
+"""Of each method what its paper reports, and what was measured of it here: rows of the tables in lab/reports."""
 
 from __future__ import annotations
 
 import csv
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import orders
-
 from polydec.methods.registry.card import Card
 
-DOCS = Path(__file__).parent
+REPORTS = Path(__file__).parents[1] / "lab" / "reports"
+sys.path.append(str(REPORTS))
+import orders  # noqa: E402
+
 Row = Mapping[str, str]
 
 OLD_NAMES = {
@@ -34,8 +36,9 @@ COMMAND = re.compile(r"^`(python benchmarks/[^`]+)`", re.M)
 class Measured:
     """A table in which some methods stand.
 
-    file: beside this one; about: what was measured, a sentence; page: where it is told in full; mine: whether a row is a
-    method's; columns: each column's heading and what stands there; commands: what made these rows.
+    file: in lab/reports; about: what was measured, a sentence; page: the report there that tells it in
+    full; mine: whether a row is a method's; columns: each column's heading and what stands there;
+    commands: what made these rows.
     """
 
     file: str
@@ -52,7 +55,7 @@ class Measured:
             return []
         _first, *rest = self.columns
         return [
-            f"{self.about} ([what the settings are]({self.page})).",
+            f"{self.about} (what the settings are: `lab/reports/{self.page}`).",
             "",
             f"| {' | '.join(self.columns)} |",
             f"|---|{'--:|' * len(rest)}",
@@ -69,14 +72,14 @@ class Measured:
 
 @cache
 def table(name: str) -> tuple[Row, ...]:
-    with (DOCS / name).open(encoding="utf-8") as file:
+    with (REPORTS / name).open(encoding="utf-8") as file:
         return tuple(csv.DictReader(file))
 
 
 @cache
 def told(section: str) -> tuple[str, ...]:
-    """The commands that made a section of docs/all-methods.md."""
-    text = (DOCS / "all-methods.md").read_text("utf-8")
+    """The commands that made a section of lab/reports/all-methods.md."""
+    text = (REPORTS / "all-methods.md").read_text("utf-8")
     part = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return tuple(COMMAND.findall(part))
 
@@ -100,7 +103,7 @@ SPEEDS = Measured(
     "all-methods-speed.csv",
     "Tokens a second over plain decoding's on the same prompts, with 95 % intervals: SmolLM2-135M in float32 on two "
     "cores of an AMD Zen 4",
-    "../all-methods.md",
+    "all-methods.md",
     lambda name, row: row["method"] in {name, OLD_NAMES.get(name, name)},
     {"setting": column("setting"), "here, times": between("all", "all low", "all high")},
     lambda rows: list(dict.fromkeys(line for row in rows for line in told(row["section"]))),
@@ -110,7 +113,7 @@ TRAINED = Measured(
     "trained.csv",
     "Tokens a pass, greedy, with a draft of at most so many tokens, where plain decoding has 1; 95 % intervals. Tokens a pass "
     "are no speed: on a CPU none of these is faster than plain decoding",
-    "../trained-measured.md",
+    "trained-measured.md",
     lambda name, row: row["method"].split(" ")[0] == name and row["law"] == "greedy",
     {
         "model": column("model"),
@@ -119,7 +122,7 @@ TRAINED = Measured(
         "here, tokens a pass": between("tokens a pass", "low", "high"),
     },
     always(
-        "python benchmarks/trained.py out/hydra out/eagle-3 --held out/hydra/held.jsonl --csv docs/trained.csv"
+        "python benchmarks/trained.py out/hydra out/eagle-3 --held out/hydra/held.jsonl --csv lab/reports/trained.csv"
     ),
 )
 
@@ -152,7 +155,7 @@ def _diffusion(file: str, about: str, command: str) -> Measured:
     return Measured(
         file,
         about + ". Saved is against one token a pass, the surest first; 95 % intervals",
-        "../diffusion-measured.md",
+        "diffusion-measured.md",
         lambda name, row: (
             row["task"] == "all" and re.sub(r" [0-9.]+$", "", row["policy"]) in KINDS.get(name, ())
         ),
@@ -203,7 +206,7 @@ SEARCHED = Measured(
     "search.csv",
     "201 held-out problems, answered by `zoo:reasoner` at temperature 0.6 and judged by a checker; differences with 95 % "
     "intervals",
-    "../search-measured.md",
+    "search-measured.md",
     lambda name, row: name in SEARCHES and row["method"].startswith(SEARCHES[name]),
     {
         "setting": lambda row: row["method"].replace("*", "\\*"),
@@ -211,7 +214,7 @@ SEARCHED = Measured(
         "points over greedy": column("over greedy"),
         "tokens written": column("tokens written"),
     },
-    always("python benchmarks/search.py --problems 67 --seed 78 --csv docs/search.csv"),
+    always("python benchmarks/search.py --problems 67 --seed 78 --csv lab/reports/search.csv"),
 )
 
 TABLES = (SPEEDS, TRAINED, SHORT, LONG, BLOCKS, SEARCHED)

@@ -193,6 +193,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     roots = {"README": "index", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}
     for other, own in roots.items():
         text = text.replace(f"](../{other}.md", f"]({own}.md")
+    text = re.sub(
+        r"\[([^\]]+)\]\(\.\./(lab/[^)]+)\)", r"\1 (`\2`)", text
+    )  # the site has no lab book
     if page.file.src_uri == "methods.md":
         text = re.sub(r"^\| `([a-z0-9-]+)` \|", r"| [`\1`](methods/\1.md) |", text, flags=re.M)
         ways = ", ".join(f"[`{n}`](methods/steering-{n}.md)" for n in sorted(steer.steerings()))

@@ -1,6 +1,6 @@
 """Writes tables into the docs from the code: methods (docs/methods.md) from the CARDs, sampling fields (docs/sampling.md) from
-the rules, kinds of constraints (docs/constraints.md), flags of training (docs/training.md), fields of other servers
-(docs/serve.md). `--check` only says whether they are up to date."""
+the rules, kinds of constraints (docs/constraints.md), flags of training (docs/training-flags.md), fields of
+other servers (docs/server-fields.md). `--check` only says whether they are up to date."""
 
 import sys
 from pathlib import Path
@@ -35,13 +35,13 @@ PLACES = (
         sampling.order_table,
     ),
     (
-        ROOT / "docs" / "training.md",
+        ROOT / "docs" / "training-flags.md",
         BEGIN.format(what="flags", source="specs"),
         training.tables,
     ),
     (ROOT / "docs" / "constraints.md", BEGIN.format(what="brought", source="kinds"), asked.table),
     (
-        ROOT / "docs" / "serve.md",
+        ROOT / "docs" / "server-fields.md",
         BEGIN.format(what="other servers' fields", source="server"),
         field_table.table,
     ),

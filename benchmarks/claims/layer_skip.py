@@ -3,7 +3,8 @@ that is accepted, layer passes a token (a half counts 1/2), tokens per pass and 
 price, greedy, beside evenly spaced whole layers of about the same share.
 
 --least N, --most N: so many halves are left out (a small model finds that leaving out next to nothing is cheapest; at most
-0: half of them). --row R: what a further row adds to a pass, in the last column (0.4: the native step, docs/native.md). With
+0: half of them). --row R: what a further row adds to a pass, in the last column (0.4: the native step,
+lab/reports/native.md). With
 --time tokens per second as well. --skip 3,5a,7m takes these halves and searches nothing.
 """
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.studies.deer --write problems.jsonl
     polydec train deer --target zoo:reasoner --data problems.jsonl --each 700 --context 256 --out two0 ...
-    python -m benchmarks.studies.deer --target zoo:reasoner --data problems.jsonl --count 60 --svg docs/deer.svg \
+    python -m benchmarks.studies.deer --target zoo:reasoner --data problems.jsonl --count 60 --svg lab/reports/deer.svg \
         "two stages=deer:two0,two1,two2" "token by token=draft-model:ar0,ar1,ar2" ...
 
 Each row is of a kind of draft, a sampling and a depth: of the drafts that were right up to there the share whose next token

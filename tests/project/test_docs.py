@@ -82,9 +82,9 @@ def test_a_page_holds_what_the_paper_reports_beside_what_was_measured(method_pag
     part = text.partition("## Reported and measured")[2]
     assert "**The paper reports** 2.09 times plain decoding (Vicuna-7B)" in part
     assert part.index("The paper reports") < part.index("| greedy, batch 1 |")
-    assert "2.718 (2.443 to 3.043)" in method_pages["methods/eagle.md"]  # docs/trained.csv
+    assert "2.718 (2.443 to 3.043)" in method_pages["methods/eagle.md"]  # lab/reports/trained.csv
     assert "| freedave 4 | 99.7 % (99.0 to 99.9)" in method_pages["methods/freedave.md"]
-    assert "| HyPER from 4 | 62.7 |" in method_pages["methods/hyper.md"]  # docs/search.csv
+    assert "| HyPER from 4 | 62.7 |" in method_pages["methods/hyper.md"]  # lab/reports/search.csv
     for name, module in {**registry.recipes(), **steer.steerings()}.items():
         reported = module.CARD.published
         assert not reported or (re.search(r"\d", reported) and reported[-1] != "."), name

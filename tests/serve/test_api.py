@@ -892,7 +892,7 @@ def test_loading_is_told(lm):
 
 
 def test_fields_that_do_nothing_are_listed_in_the_docs(http):
-    page = PROJECT_ROOT / "docs" / "serve.md"
+    page = PROJECT_ROOT / "docs" / "server-fields.md"
     if not page.exists():
         pytest.skip("the docs are not here")
     text = page.read_text("utf-8")

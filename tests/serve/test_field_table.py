@@ -154,6 +154,6 @@ def test_the_table_is_of_use():
     named = {row[0] for row in rows}
     assert REASONS.keys() <= named, REASONS.keys() - named
     assert not set(IDLE) & REASONS.keys()
-    page = (PROJECT_ROOT / "docs" / "serve.md").read_text("utf-8")
+    page = (PROJECT_ROOT / "docs" / "server-fields.md").read_text("utf-8")
     assert field_table.table() in page, "the table is old: run `python docs/tables.py`"
     json.dumps(rows)

@@ -99,7 +99,7 @@ def test_the_page_gets_ratios_beside_their_aims(tmp_path, monkeypatch):
     }
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(x) + "\n" for x in (first, second, pool)))
     monkeypatch.setattr(
-        sys, "argv", ["native_tables.py", str(tmp_path / "r.jsonl"), "--docs", str(tmp_path)]
+        sys, "argv", ["native_tables.py", str(tmp_path / "r.jsonl"), "--reports", str(tmp_path)]
     )
     for _ in range(2):  # the second time changes nothing
         native_tables.main()
@@ -119,6 +119,6 @@ def test_the_page_gets_ratios_beside_their_aims(tmp_path, monkeypatch):
 
 
 def test_the_committed_page_has_the_marks():
-    page = (native_tables.DOCS / "native.md").read_text()
+    page = (native_tables.REPORTS / "native.md").read_text()
     for mark in ("passes", "threads"):
         assert native_tables.between(page, mark, ["x"]) != page

@@ -60,7 +60,7 @@ def test_every_field_has_its_flag(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_field_stands_on_the_page_of_training(name):
     command = COMMANDS[name]
-    page = (ROOT / "docs" / "training.md").read_text("utf-8")
+    page = (ROOT / "docs" / "training-flags.md").read_text("utf-8")
     _, _, section = page.partition(f"### polydec train {name}\n")
     section = section.split("\n#")[0]
     assert command.summary in section

@@ -52,7 +52,7 @@ STUDIES = (
         "Scaling laws of speculative decoding: training tokens, size and width of a draft",
         "Yan et al., Scaling laws for speculative decoding, 2025",
         "2505.07858",
-        "--method scylla; polydec train eagle --layers N; polydec bench --suite scaling; docs/scaling.md",
+        "--method scylla; polydec train eagle --layers N; polydec bench --suite scaling; docs/bench.md",
     ),
     Study(
         "granola",

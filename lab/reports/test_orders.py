@@ -3,20 +3,20 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import orders
 import pytest
 
 from polydec.methods.registry import registry, steer
-from project_paths import PROJECT_ROOT
 
-DOCS = PROJECT_ROOT / "docs"
+REPORTS = Path(__file__).parent
 ALL = orders.orders()
 
 
 @pytest.mark.parametrize("order", ALL, ids=lambda order: f"{order.method}: {order.order}")
 def test_an_order_has_the_figures_of_its_page(order):
-    assert order.stands_in((DOCS / order.page).read_text("utf-8"))
+    assert order.stands_in((REPORTS / order.page).read_text("utf-8"))
     assert order.method in {*registry.recipes(), *steer.steerings()}
     assert order.order and order.paper and order.holds in (orders.YES, orders.NO, orders.OPEN)
 
@@ -58,8 +58,8 @@ def test_the_interval_decides(expected, low, high, holds):
 
 
 def test_the_table_is_up_to_date_and_a_method_page_has_its_rows():
-    done = subprocess.run([sys.executable, DOCS / "orders.py", "--check"], check=False)
-    assert done.returncode == 0, "run `python docs/orders.py`"
+    done = subprocess.run([sys.executable, REPORTS / "orders.py", "--check"], check=False)
+    assert done.returncode == 0, "run `python lab/reports/orders.py`"
     assert "| over Token Recycling, tokens a pass | ahead | 0.86 | 0.84 to 0.89 | **no** |" in (
         orders.section("stand")
     )

@@ -1,10 +1,10 @@
 """Published orders and what came of them here: which method is ahead of which, with the interval that says whether that holds.
 
-`docs/orders.csv` has a row an order. expected: what the paper has, as "above 1" (a ratio) or "as much as 0" (a difference);
+`orders.csv` has a row an order. expected: what the paper has, as "above 1" (a ratio) or "as much as 0" (a difference);
 ours, low, high: as the page that is named there shows them, the interval being that of the ratio or of the difference.
 
-    python docs/orders.py             # writes the table of docs/claims.md
-    python docs/orders.py --check     # only says whether it is up to date
+    python lab/reports/orders.py             # writes the table of lab/reports/claims.md
+    python lab/reports/orders.py --check     # only says whether it is up to date
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from made import rewrite
 
-DOCS = Path(__file__).parent
-BEGIN, END = "<!-- orders: made by docs/orders.py from orders.csv -->", "<!-- end -->"
+REPORTS = Path(__file__).parent
+BEGIN, END = "<!-- orders: made by lab/reports/orders.py from orders.csv -->", "<!-- end -->"
 
 YES, NO, OPEN = "yes", "**no**", "cannot be told"
 
@@ -71,13 +71,15 @@ class Order:
         """Whether the page shows this figure with this interval."""
         figure, low, high = map(re.escape, (self.ours, self.low, self.high))
         return bool(
-            re.search(rf"(?<![\d.]){figure}\s(?:times\s)?[\[(]{low}(?:,| to)\s{high}[\])]", page)
+            re.search(
+                rf"(?<![\d.]){figure}\s(?:(?:times|x)\s)?[\[(]{low}(?:,| to)\s{high}[\])]", page
+            )
         )
 
 
 @cache
 def orders() -> tuple[Order, ...]:
-    with (DOCS / "orders.csv").open(encoding="utf-8") as file:
+    with (REPORTS / "orders.csv").open(encoding="utf-8") as file:
         return tuple(Order(**row) for row in csv.DictReader(file))
 
 
@@ -95,9 +97,9 @@ def section(name: str) -> list[str]:
     mine = [order for order in orders() if order.method == name]
     if not mine:
         return []
-    told = ", ".join(dict.fromkeys(f"[{order.page}](../{order.page})" for order in mine))
+    pages = ", ".join(dict.fromkeys(f"`lab/reports/{order.page}`" for order in mine))
     lines = drawn(HEAD, [order.cells for order in mine])
-    return [f"Published orders ({told}: how each was measured):", "", *lines, ""]
+    return [f"Published orders ({pages}: how each was measured):", "", *lines, ""]
 
 
 def counted() -> str:
@@ -115,7 +117,7 @@ def listing() -> str:
 
 
 def main() -> None:
-    rewrite(DOCS / "claims.md", BEGIN, END, listing())
+    rewrite(REPORTS / "claims.md", BEGIN, END, listing())
 
 
 if __name__ == "__main__":

@@ -155,4 +155,4 @@ def test_a_copy_with_a_figure_of_its_own_is_told(page):
 
 def test_marks_are_told_apart_from_sentences():
     assert marked.mark("*Measured at noon.*") is None
-    assert not re.search(marked.COPIED, "*From [a.md](b.md).*")
+    assert not re.search(marked.COPIED, "*From `docs/a.md`.*")

@@ -1,10 +1,10 @@
 """Which figures of the pages come from which result file, by which command, on which machine.
 
-Each table or sentence is named once. `tests/project/test_results.py` compares them by docs/made.py,
+Each table or sentence is named once. `test_results.py` compares them by made.py,
 and fails where README.md or docs/measurements.md states a figure that nothing here covers.
 
-    python docs/results.py            # writes the list of files into docs/measurements.md; how much of each page is covered
-    python docs/results.py --check    # only says whether that list is up to date
+    python lab/reports/results.py    # writes the list of files into README.md; how much of each page is covered
+    python lab/reports/results.py --check  # only says whether that list is up to date
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from made import (
     told,
 )
 
-BEGIN, END = "<!-- results: made by docs/results.py -->", "<!-- end -->"
+BEGIN, END = "<!-- results: made by lab/reports/results.py -->", "<!-- end -->"
 
 # ---- where they come from ----
 
@@ -39,29 +39,29 @@ CORE4 = "a core of an AMD EPYC (Zen 4)"
 CORE = "a core of an AMD EPYC (Zen 5)"
 XEON = "two cores of an Intel Xeon (Sapphire Rapids or later, AVX-512 VNNI, BF16, FP16 and AMX), under load"
 HEADLINE = Run(
-    "docs/headline.csv",
+    "lab/reports/headline.csv",
     "python benchmarks/speculation.py --each 2 --methods auto (each row has its own)",
     "each row names its own",
     "each row names its own",
     copied=True,
 )
 START = Run(
-    "docs/start.csv",
+    "lab/reports/start.csv",
     "python benchmarks/start.py",
     f"{ZEN4}; Zen 1; Intel Xeon with AMX",
     "16074397",
     copied=True,
 )
 CLOCK = Run(
-    "docs/auto-clock.csv",
+    "lab/reports/auto-clock.csv",
     "python benchmarks/speculation.py --trained zoo:smollm2-states --methods auto:states=false,auto,auto:states=true",
     ZEN4,
     "d86fe002",
 )
 SPEED, AUTO, OVERVIEW = (
     Run(
-        f"docs/speculation-{name}.csv",
-        "python benchmarks/speculation.py (each section of docs/speculation.md has its own)",
+        f"lab/reports/speculation-{name}.csv",
+        "python benchmarks/speculation.py (each section of lab/reports/speculation.md has its own)",
         ZEN4,
         "0f8b23f3",
     )
@@ -69,120 +69,131 @@ SPEED, AUTO, OVERVIEW = (
 )
 ALL_SPEED, ALL_AUTO = (
     Run(
-        f"docs/all-methods-{name}.csv",
-        "python benchmarks/speculation.py --methods all (each section of docs/all-methods.md has its own)",
+        f"lab/reports/all-methods-{name}.csv",
+        "python benchmarks/speculation.py --methods all (each section of lab/reports/all-methods.md has its own)",
         ZEN4,
         "0f8b23f3",
     )
     for name in ("speed", "auto")
 )
 ENUMERATED = Run(
-    "docs/verify-enumerated.csv",
+    "lab/reports/verify-enumerated.csv",
     "python benchmarks/enumerated.py",
     "any: toys in float64",
     "81c1ab36",
 )
 CLEAN = Run(
-    "docs/verify-clean.csv",
+    "lab/reports/verify-clean.csv",
     "python benchmarks/clean_seeds.py --minutes 18",
     "one core, whose kind was not noted",
     "6085c444",
 )
 REPLAY = Run(
-    "docs/replay-live.csv",
-    "python benchmarks/replay_live.py --prompts 8 --tokens 96 --repeat 2 --csv docs/replay-live.csv",
+    "lab/reports/replay-live.csv",
+    "python benchmarks/replay_live.py --prompts 8 --tokens 96 --repeat 2 --csv lab/reports/replay-live.csv",
     f"{ZEN4}, load below 2",
     "61098405",
 )
 COMMAND = Run(
-    "docs/verify-command.csv", "python benchmarks/clean_command.py --seeds 20", CORE4, "058ac956"
+    "lab/reports/verify-command.csv",
+    "python benchmarks/clean_command.py --seeds 20",
+    CORE4,
+    "058ac956",
 )
 COMMAND_TRAINED = Run(
-    "docs/verify-trained.csv",
-    "python benchmarks/clean_command.py --seeds 20 --small out/small --without docs/verify-command.csv",
+    "lab/reports/verify-trained.csv",
+    "python benchmarks/clean_command.py --seeds 20 --small out/small --without lab/reports/verify-command.csv",
     f"{CORE4}, under load",
     "0242f1a7",
 )
 TIES = Run(
-    "docs/verify-near-ties.csv",
+    "lab/reports/verify-near-ties.csv",
     "python benchmarks/near_ties.py --model zoo:smollm2 --dtype bfloat16 --emulate --prompts 50 --tokens 16 "
     "--methods prompt-lookup",
     "a core of an AMD EPYC (Zen 4), torch's own arithmetic",
     "7b885504",
 )
-TRAINED = Run("docs/trained.csv", "python benchmarks/trained.py", CORE, "a06b93c7")
+TRAINED = Run("lab/reports/trained.csv", "python benchmarks/trained.py", CORE, "a06b93c7")
 CONTEXT = Run(
-    "docs/trained-context.csv",
-    "python benchmarks/context.py out/longspec out/eagle out/eagle-3 --csv docs/trained-context.csv",
+    "lab/reports/trained-context.csv",
+    "python benchmarks/context.py out/longspec out/eagle out/eagle-3 --csv lab/reports/trained-context.csv",
     f"{CORE}, under load",
     "3f8e0987",
 )
 SCALING = Run(
-    "docs/scaling.csv",
-    "python benchmarks/scaling.py --layers 1,2 --out out/scaling --csv docs/scaling.csv --svg docs/scaling.svg",
+    "lab/reports/scaling.csv",
+    "python benchmarks/scaling.py --layers 1,2 --out out/scaling --csv lab/reports/scaling.csv --svg lab/reports/scaling.svg",
     f"{CORE}, under load",
     "b3d866f9",
 )
-SEARCH = Run("docs/search.csv", "python benchmarks/search.py --seed 78", CORE, "5e2aabb2")
+SEARCH = Run("lab/reports/search.csv", "python benchmarks/search.py --seed 78", CORE, "5e2aabb2")
 PRESSES = Run(
-    "docs/presses.csv",
-    "python benchmarks/presses.py docs/presses.csv",
+    "lab/reports/presses.csv",
+    "python benchmarks/presses.py lab/reports/presses.csv",
     "any: counts and distances, no times",
     "8f9cdd3c",
 )
 PRESSES_STEP = Run(
-    "docs/presses-step.csv",
-    "python benchmarks/presses_step.py docs/presses-step.csv",
+    "lab/reports/presses-step.csv",
+    "python benchmarks/presses_step.py lab/reports/presses-step.csv",
     "a core of an AMD EPYC with AVX-512 VNNI, whose kind was not noted",
     "1faecc08",
 )
 CLASSIFY = Run(
-    "docs/classify.csv",
-    "python benchmarks/classify.py docs/classify.csv",
+    "lab/reports/classify.csv",
+    "python benchmarks/classify.py lab/reports/classify.csv",
     "any: counts, no times",
     "2223a571",
 )
 IN_A_ROW = Run(
-    "docs/edits-in-a-row.csv",
-    "python benchmarks/edits.py docs/edits.csv docs/edits-in-a-row.csv",
+    "lab/reports/edits-in-a-row.csv",
+    "python benchmarks/edits.py lab/reports/edits.csv lab/reports/edits-in-a-row.csv",
     "one thread, AVX-512, shared",
     "647ef77c",
 )
 OTHERS = Run(
-    "docs/trained-others.csv", "python benchmarks/trained.py (150 steps a kind)", CORE, "bc5751b5"
+    "lab/reports/trained-others.csv",
+    "python benchmarks/trained.py (150 steps a kind)",
+    CORE,
+    "bc5751b5",
 )
 EDITS = Run(
-    "docs/edits.csv",
-    "python benchmarks/edits.py docs/edits.csv docs/edits-in-a-row.csv",
+    "lab/reports/edits.csv",
+    "python benchmarks/edits.py lab/reports/edits.csv lab/reports/edits-in-a-row.csv",
     "one thread, AVX-512, shared",
     "647ef77c",
 )
-PASSES = Run("docs/native-passes.csv", "python benchmarks/forward.py", f"{ZEN4}, quiet", "a591aee0")
-PASSES_ZEN5 = Run(
-    "docs/native-passes-zen5.csv", "python benchmarks/forward.py", f"{ZEN5}, quiet", "3a22971a"
+PASSES = Run(
+    "lab/reports/native-passes.csv", "python benchmarks/forward.py", f"{ZEN4}, quiet", "a591aee0"
 )
-THREADS = Run("docs/native-threads.csv", "python benchmarks/threads.py", ZEN4, "a591aee0")
+PASSES_ZEN5 = Run(
+    "lab/reports/native-passes-zen5.csv",
+    "python benchmarks/forward.py",
+    f"{ZEN5}, quiet",
+    "3a22971a",
+)
+THREADS = Run("lab/reports/native-threads.csv", "python benchmarks/threads.py", ZEN4, "a591aee0")
 PARALLEL = Run(
-    "docs/diffusion-parallelbench.csv",
+    "lab/reports/diffusion-parallelbench.csv",
     "polydec bench --model zoo:diffusion --suite parallelbench-digits --each 100 --temperature 1 --json",
     "any: counts, no times",
     "62198c37",
 )
 SUPERPOSED = Run(
-    "docs/superposed.csv",
-    "python benchmarks/superposed.py --out DIR --prompts 80 --corpus 2000000 --csv docs/superposed.csv",
+    "lab/reports/superposed.csv",
+    "python benchmarks/superposed.py --out DIR --prompts 80 --corpus 2000000 --csv lab/reports/superposed.csv",
     "any: counts, no times",
     "111b3df6",
 )
 PROTOCOL = Run(
-    "docs/diffusion-protocol.csv",
-    "python benchmarks/parallelbench.py --each 50 --csv docs/diffusion-protocol.csv",
+    "lab/reports/diffusion-protocol.csv",
+    "python benchmarks/parallelbench.py --each 50 --csv lab/reports/diffusion-protocol.csv",
     "any: counts, no times",
     "111b3df6",
 )
 DIFFUSION = {
     name: Run(
-        f"docs/diffusion-{name}.csv",
+        f"lab/reports/diffusion-{name}.csv",
         f"python benchmarks/diffusion.py {flags}",
         XEON if name in ("blocks", "varied") else f"{CORE}, under load",
         at,
@@ -661,6 +672,36 @@ def short_trained_row(place: Place, cells: Sequence[str]) -> Sequence[str] | Non
     return out
 
 
+def subject_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """Of the page of results: a figure of each subject, from the file of its own report."""
+    subject = cells[0]
+    if subject.startswith("a pass over one row"):
+        return one_row_beside_llama_cpp(PASSES)
+    if subject == "the same":
+        return one_row_beside_llama_cpp(PASSES_ZEN5)
+    if subject.startswith("tokens a pass"):
+        tiny, smollm2 = best_trained()
+        return [tiny if subject.endswith("zoo:tiny") else smollm2]
+    if subject.startswith("passes saved"):
+        row = pick(DIFFUSION["policies"], policy="threshold 0.95", task="all")
+        return row and [row[name] for name in ("passes_saved", "saved_low", "saved_high", "lost")]
+    if subject.startswith("auto with a cache"):
+        return packed()[-1:]
+    if subject.startswith("a prompt that was edited"):
+        fed, edited = column(EDITS.rows, "recompute_s"), column(EDITS.rows, "edited_s")
+        return [told(sum(fed) / sum(edited))]
+    if subject.startswith("deviation"):
+        return [told(max(column(ENUMERATED.rows, "variation")))]
+    return None
+
+
+def one_row_beside_llama_cpp(run: Run) -> list[str]:
+    """Of llama.cpp's time, a 1B model in Q4_K_M, the step in int16."""
+    step = {"file": "r1b-Q4_K_M", "set": "AVX-512", "context": "64", "side": "step int16"}
+    row = pick(run, rows="1", **step)
+    return [row["to_llama_cpp"]] if row else []
+
+
 def nth(*numbers: int) -> Callable[[Place], bool]:
     return lambda place: place.nth in numbers
 
@@ -678,20 +719,20 @@ STEP = "| file | set | context | arithmetic | 1 | 2 | 4 | 8 | 16 | prompt of 512
 
 TABLES = (
     Table(
-        "docs/command-line.md",
+        "lab/reports/replay-measured.md",
         "| setting | pass for pass | tokens a pass: live, error | tokens a second: live, error |",
         REPLAY,
         replay_row,
     ),
     Table("docs/trained.md", "| | `zoo:tiny` | `zoo:smollm2` |", TRAINED, short_trained_row),
     Table(
-        "docs/caches.md",
+        "lab/reports/caches-measured.md",
         "| | feed all behind the edit | edited | the same, keys not turned |",
         EDITS,
         edits_row,
     ),
     Table(
-        "docs/verify.md",
+        "lab/reports/verify-measured.md",
         "| model, type | clean: equal, near-ties, faults | largest tie, nats "
         "| one draft in five accepted unseen: equal, near-ties, faults | smallest fault, nats |",
         TIES,
@@ -711,6 +752,16 @@ TABLES = (
     ),
     Table("README.md", "| engine | tokens a second over Polydec's plain |", SPEED, besides),
     Table(
+        "docs/measurements.md", "| engine | tokens a second over Polydec's plain |", SPEED, besides
+    ),
+    Table(
+        "docs/measurements.md",
+        "| subject | machine | figure | in the lab book |",
+        DIFFUSION["policies"],
+        subject_row,
+        label=2,
+    ),
+    Table(
         "docs/measurements.md",
         "| command | quiet, five turns | under load, four turns | Zen 1 at 2 GHz, under load | "
         "Intel Xeon with AMX, quiet, four turns |",
@@ -718,61 +769,64 @@ TABLES = (
         start_row,
     ),
     Table(
-        "docs/speculation.md",
+        "lab/reports/speculation.md",
         "| instruction set | arithmetic | sampling | `auto` | `auto`, `states=true` | tokens a pass of both |",
         CLOCK,
         clock_row,
         3,
     ),
-    Table("docs/speculation.md", METHODS, SPEED, speed_row(SPEED)),
-    Table("docs/speculation.md", CATEGORIES, AUTO, auto_row(AUTO)),
+    Table("lab/reports/speculation.md", METHODS, SPEED, speed_row(SPEED)),
+    Table("lab/reports/speculation.md", CATEGORIES, AUTO, auto_row(AUTO)),
     Table(
-        "docs/speculation.md",
+        "lab/reports/speculation.md",
         "| fastest methods | greedy, batch 1 | greedy, penalty 1.1, batch 1 | T = 0.7, batch 1 | greedy, batch 8 "
         "| greedy, penalty 1.1, batch 8 | T = 0.7, batch 8 |",
         OVERVIEW,
         overview_row,
     ),
-    Table("docs/all-methods.md", METHODS, ALL_SPEED, speed_row(ALL_SPEED)),
-    Table("docs/all-methods.md", CATEGORIES, ALL_AUTO, auto_row(ALL_AUTO)),
-    Table("docs/trained-measured.md", KINDS, TRAINED, trained_row),
+    Table("lab/reports/all-methods.md", METHODS, ALL_SPEED, speed_row(ALL_SPEED)),
+    Table("lab/reports/all-methods.md", CATEGORIES, ALL_AUTO, auto_row(ALL_AUTO)),
+    Table("lab/reports/trained-measured.md", KINDS, TRAINED, trained_row),
     Table(
-        "docs/trained-measured.md",
+        "lab/reports/trained-measured.md",
         "| | tokens a pass, times | greedy, 4 nodes | greedy, 16 nodes | T = 0.7, 4 nodes | T = 0.7, 16 nodes |",
         TRAINED,
         times_row,
         label=2,
     ),
     Table(
-        "docs/trained-measured.md",
+        "lab/reports/trained-measured.md",
         "| tokens a pass behind a prompt of | 32 tokens | 128 | 512 | 960 | kept behind 32 and 960 | ms a draft, 32 and 960 |",
         CONTEXT,
         context_row,
     ),
     Table(
-        "docs/scaling.md",
+        "lab/reports/scaling.md",
         "| | a doubling of the tokens adds | a doubling of the layers | R² | error at points left out | beyond |",
         SCALING,
         scaling_row,
     ),
     Table(
-        "docs/search-measured.md",
+        "lab/reports/search-measured.md",
         "| method | accuracy | over greedy | chain | make | order | tokens written | of best of 8 "
         "| of texts alone | texts judged |",
         SEARCH,
         search_row,
     ),
     Table(
-        "docs/caches.md", "| press | bits | bytes | perplexity | KL | same |", PRESSES, press_row
+        "lab/reports/caches-measured.md",
+        "| press | bits | bytes | perplexity | KL | same |",
+        PRESSES,
+        press_row,
     ),
     Table(
-        "docs/caches.md",
+        "lab/reports/caches-measured.md",
         "| press | bytes | perplexity | KL | one row, ms | eight rows, ms | `plain`, tokens a second | `auto` |",
         PRESSES_STEP,
         step_row,
     ),
     Table(
-        "docs/embeddings.md",
+        "lab/reports/embeddings-measured.md",
         "| | accuracy | of the worst and the best prompt or set | deviation over them |",
         CLASSIFY,
         classify_row,
@@ -783,35 +837,37 @@ TABLES = (
         DIFFUSION["policies"],
         canvas_in_short,
     ),
-    Table("docs/native.md", STEP, PASSES, passes_row(PASSES), label=4, where=nth(0)),
-    Table("docs/native.md", STEP, PASSES_ZEN5, passes_row(PASSES_ZEN5), label=4, where=nth(1)),
+    Table("lab/reports/native.md", STEP, PASSES, passes_row(PASSES), label=4, where=nth(0)),
     Table(
-        "docs/native.md",
+        "lab/reports/native.md", STEP, PASSES_ZEN5, passes_row(PASSES_ZEN5), label=4, where=nth(1)
+    ),
+    Table(
+        "lab/reports/native.md",
         "| rows | 1 thread | 2 threads | 4 threads | 8 threads | 16 threads |",
         THREADS,
         threads_row,
     ),
     Table(
-        "docs/diffusion-measured.md",
+        "lab/reports/diffusion-measured.md",
         "| task | 6 passes | 3 | 2 | 1 | threshold 0.9 (passes) |",
         PARALLEL,
         parallel_row,
     ),
     Table(
-        "docs/search-measured.md",
+        "lab/reports/search-measured.md",
         "| | positions | best | all | over one sample, times | words | over one sample, points |",
         SUPERPOSED,
         superposed_row,
     ),
     Table(
-        "docs/diffusion-measured.md",
+        "lab/reports/diffusion-measured.md",
         "| order, passes | passes | right | shuffle | pick | count | replace | over | right at T = 1 |",
         PROTOCOL,
         protocol_row,
     ),
     *(
         Table(
-            "docs/diffusion-measured.md",
+            "lab/reports/diffusion-measured.md",
             CANVAS,
             DIFFUSION[name],
             canvas_row(DIFFUSION[name]),
@@ -821,7 +877,7 @@ TABLES = (
     ),
     *(
         Table(
-            "docs/diffusion-measured.md",
+            "lab/reports/diffusion-measured.md",
             f"| task | one a pass | {policy} |",
             DIFFUSION[name],
             by_task_row(DIFFUSION[name], "one a pass", file),
@@ -833,7 +889,7 @@ TABLES = (
         )
     ),
     Table(
-        "docs/diffusion-measured.md",
+        "lab/reports/diffusion-measured.md",
         "| method | right | passes | positions | ms | shuffle | pick | count | replace |",
         DIFFUSION["drawn"],
         drawn_row,
@@ -954,34 +1010,34 @@ def early() -> list[str]:
 
 SENTENCES = (
     Sentence(
-        "docs/caches.md",
+        "lab/reports/caches-measured.md",
         "over the last 48 tokens KL is {} in edits 1 to 5, {} in 6 to 10, {} in 11 to 15 and {} in 16 to 20 "
         "(a tenth of all lines is new by then), and all together took {} times less CPU time",
         IN_A_ROW,
         in_a_row,
     ),
     Sentence(
-        "docs/caches.md",
+        "lab/reports/caches-measured.md",
         "takes {} of float32's attention for one row and {} for eight, and `auto` is {} times as fast with it at 4,000",
         PRESSES_STEP,
         packed,
     ),
     Sentence(
-        "docs/trained-measured.md",
+        "lab/reports/trained-measured.md",
         "16 nodes wrote {} (`medusa`), {} (`eagle`), {} (`chimera`), {} (`falcon`), {} (`ppd`) and {} (`hidden-transfer`) "
         "tokens a pass",
         OTHERS,
         others,
     ),
     Sentence(
-        "docs/trained-measured.md",
+        "lab/reports/trained-measured.md",
         "(`medusa-published` {} tokens a pass, `eagle-published` {} with EAGLE's tree and {} with EAGLE-2's; "
         "ours {}, {} and {})",
         OTHERS,
         published_forms,
     ),
     Sentence(
-        "docs/diffusion-measured.md",
+        "lab/reports/diffusion-measured.md",
         "{} are right one token a pass, as many with the dual cache and with FreeCache (0 points lost, about [-1, 1]: in "
         "repeat some answers are lost and others won), one less with dKV (0.3 [0, 1]), and 297 with FreeCache at a threshold "
         "of 0.9, in {}, {}, {} and {} times less time",
@@ -989,7 +1045,7 @@ SENTENCES = (
         long_caches,
     ),
     Sentence(
-        "docs/diffusion-measured.md",
+        "lab/reports/diffusion-measured.md",
         "is right in {} % before anything is written, and in {}, {} and {} % after a quarter, half and three quarters "
         "of the passes (intervals of 6 points to either side); at the end in {} %",
         DIFFUSION["more"],
@@ -1029,13 +1085,13 @@ SENTENCES = (
         enumerated,
     ),
     Sentence(
-        "docs/verify.md",
+        "lab/reports/verify-measured.md",
         "it was {} runs of the tests behind it, {} methods and {} or {} seeds each, {} s of a core",
         CLEAN,
         clean,
     ),
     Sentence(
-        "docs/verify.md",
+        "lab/reports/verify-measured.md",
         "in {} runs of the command: {} methods on `zoo:tiny` and `zoo:diffusion`, {} seeds each, greedy and drawn by turns, "
         "{} s of a core ([by method](verify-command.csv), `python benchmarks/clean_command.py --seeds 20`); {} ended in "
         "*keeps it*, {} in *measured*",
@@ -1043,9 +1099,9 @@ SENTENCES = (
         partial(command, COMMAND),
     ),
     Sentence(
-        "docs/verify.md",
+        "lab/reports/verify-measured.md",
         "no alarm in {} runs, {} methods, {} seeds each, {} s of a core ([by method](verify-trained.csv), "
-        "`python benchmarks/clean_command.py --seeds 20 --small out/small --without docs/verify-command.csv`); "
+        "`python benchmarks/clean_command.py --seeds 20 --small out/small --without lab/reports/verify-command.csv`); "
         "{} ended in *keeps it*, {} in *measured*",
         COMMAND_TRAINED,
         partial(command, COMMAND_TRAINED),
@@ -1063,7 +1119,7 @@ SENTENCES = (
         lambda: ends([r for r in HEADLINE.rows if r["together"] == "8"], "over", "over"),
     ),
     Sentence(
-        "docs/speculation.md",
+        "lab/reports/speculation.md",
         "Zen 4: {}; Zen 5: {}, {}, {} and {} in four runs",
         HEADLINE,
         lambda: [
@@ -1080,13 +1136,13 @@ SENTENCES = (
                 " after half a minute of training on one core, on `zoo:smollm2` the drafter that travels in the package ",
             ),
             (
-                "docs/trained-measured.md",
+                "lab/reports/trained-measured.md",
                 ", on `zoo:smollm2` the drafter that travels in the package ",
             ),
         )
     ),
     Sentence(
-        "docs/search-measured.md",
+        "lab/reports/search-measured.md",
         "**Best of 8 by the learned reward is {} points ahead of greedy [{}, {}], "
         "the weighted vote of 8 is {} ahead [{}, {}].**",
         SEARCH,
@@ -1100,7 +1156,7 @@ SENTENCES = (
     ),
     *(
         Sentence(
-            "docs/diffusion-measured.md",
+            "lab/reports/diffusion-measured.md",
             f"- {one}: {{}} x [{{}}, {{}}] at {{}} %; {other}: {{}} x [{{}}, {{}}] at {{}} %",
             DIFFUSION["policies"],
             partial(beside, one, other),
@@ -1117,7 +1173,7 @@ SENTENCES = (
         )
     ),
     Sentence(
-        "docs/all-methods.md",
+        "lab/reports/all-methods.md",
         "wrote **{} times** as many tokens a second as plain decoding (greedy, one request at a time, two CPU cores)",
         ALL_SPEED,
         lambda: [
@@ -1131,7 +1187,8 @@ SENTENCES = (
 LEFT = {
     "README.md": {},
     "docs/measurements.md": {
-        "(it gave 1.09 on Zen 3, 1.36 to 1.43 on Zen 5)": "single runs of `polydec demo`, no file kept",
+        "gave 1.09 on Zen 3 and 1.36 to 1.43 on Zen 5": "single runs of `polydec demo`, no file kept",
+        "8.3 points more [6.0, 10.6]": "the last table of lab/reports/search-measured.md, which is marked",
     },
 }
 """Of the pages of which every figure is asked for: what no file has, and why."""
@@ -1143,25 +1200,31 @@ UNMEASURED = {
     ("docs/bench.md", "| suite |"): "rules by which answers are judged",
     ("docs/bench.md", "| figure |"): "what figures mean",
     ("docs/verify.md", "| promise |"): "what is checked",
-    ("docs/serve.md", "| field | whose |"): "what becomes of each field, compared with the code",
+    (
+        "docs/server-fields.md",
+        "| field | whose |",
+    ): "what becomes of each field, compared with the code",
     ("docs/units.md", "| what | over bytes |"): "settings",
     (
-        "docs/claims.md",
+        "lab/reports/claims.md",
         "| method | order |",
-    ): "figures of other pages, compared by tests/project/test_orders.py",
+    ): "figures of other pages, compared by lab/reports/test_orders.py",
     ("docs/methods.md", "| method |"): "titles and names of the cards",
     ("docs/families.md", "| family |"): "names and versions of models",
     ("docs/serve.md", "| client |"): "versions",
     ("docs/serve.md", "| flag |"): DEFAULTS,
     ("docs/sampling.md", "| field |"): DEFAULTS,
-    ("docs/training.md", "| flag |"): DEFAULTS,
+    ("docs/training-flags.md", "| flag |"): DEFAULTS,
     ("docs/trained.md", "| method | what it makes"): "what a node of a tree is made of",
     ("docs/steering.md", "| way |"): "formulas and published settings",
     ("docs/models.md", "| | zoo:tiny |"): "sizes, and how long the training took",
-    ("docs/diffusion.md", "| layout |"): "compared outside of this repository, as the page says",
-    ("docs/history.md", "| | 9254647"): "counts of two commits, which the page names",
-    ("docs/native.md", "| | number | from |"): "what a calculation starts from",
-    ("docs/native.md", "| 1B, milliseconds |"): "a calculation",
+    (
+        "lab/reports/diffusion-measured.md",
+        "| layout |",
+    ): "compared outside of this repository, as the page says",
+    ("lab/reports/history.md", "| | 9254647"): "counts of two commits, which the page names",
+    ("lab/reports/native.md", "| | number | from |"): "what a calculation starts from",
+    ("lab/reports/native.md", "| 1B, milliseconds |"): "a calculation",
 }
 """Tables that need neither file nor mark, by the page and how the head begins: what their numbers are."""
 
@@ -1170,7 +1233,8 @@ UNMEASURED = {
 
 
 def pages() -> list[str]:
-    return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    found = [path for folder in ("docs", "lab/reports") for path in (ROOT / folder).glob("*.md")]
+    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in found)]
 
 
 def runs() -> list[Run]:
@@ -1180,7 +1244,7 @@ def runs() -> list[Run]:
 def listing() -> str:
     out = ["| file | command | machine | library at |", "|---|---|---|---|"]
     for run in sorted(runs(), key=lambda run: run.file):
-        name = run.file.removeprefix("docs/")
+        name = run.file.removeprefix("lab/reports/")
         copied = (
             " (copied from the pages, as the run's own output was not kept)" if run.copied else ""
         )
@@ -1189,7 +1253,7 @@ def listing() -> str:
 
 
 def main() -> None:
-    rewrite(ROOT / "docs" / "measurements.md", BEGIN, END, listing())
+    rewrite(ROOT / "lab" / "reports" / "README.md", BEGIN, END, listing())
     for name in pages():
         figures, compared = covered(name, TABLES, SENTENCES, ())
         if figures:

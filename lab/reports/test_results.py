@@ -10,9 +10,7 @@ import made
 import pytest
 import results
 
-from project_paths import PROJECT_ROOT
-
-ROOT = PROJECT_ROOT
+ROOT = made.ROOT
 
 
 @pytest.mark.parametrize(
@@ -44,9 +42,9 @@ def test_a_file_says_its_command_its_machine_and_its_commit(run):
 
 
 def test_the_list_of_files_is_up_to_date():
-    page = made.text("docs/measurements.md")
+    page = made.text("lab/reports/README.md")
     listed = page.split(results.BEGIN)[1].split(results.END)[0].strip()
-    assert listed == results.listing(), "run `python docs/results.py`"
+    assert listed == results.listing(), "run `python lab/reports/results.py`"
     assert all(f"({Path(run.file).name})" in listed for run in results.runs())
 
 
@@ -116,6 +114,6 @@ def test_a_sentence_is_found_over_line_ends_and_a_wrong_one_is_told(page):
 
 
 def test_the_command_says_how_much_of_each_page_is_compared():
-    script = ROOT / "docs" / "results.py"
+    script = ROOT / "lab" / "reports" / "results.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

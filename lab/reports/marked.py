@@ -5,12 +5,12 @@
 A commit is one that brought the figures: it has the library that ran, the benchmark, and the same figures on a page. A table
 that repeats some figures of another page says so instead:
 
-    *From [search-measured.md](search-measured.md).*
+    *From `lab/reports/search-measured.md`.*
 
-`tests/project/test_marked.py` compares both, and fails where a table with figures has neither a
-file (docs/results.py) nor such a mark.
+`lab/reports/test_marked.py` compares both, and fails where a table with figures has neither a
+file (lab/reports/results.py) nor such a mark.
 
-    python docs/marked.py             # which table of which page has a file, a mark, or neither
+    python lab/reports/marked.py             # which table of which page has a file, a mark, or neither
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMMIT = r"`[0-9a-f]{8}`"
 MARK = re.compile(
     rf"\*Measured at ({COMMIT}(?: and {COMMIT})*): (`[^`]+`|by a script that was not kept); (.+)\.\*"
 )
-COPIED = re.compile(r"\*From \[([\w-]+\.md)\]\(\1\)\.\*")
+COPIED = re.compile(r"\*From `(lab/reports/[\w-]+\.md)`\.\*")
 FENCE = "```"
 
 DECIMAL = re.compile(r"(?<![\w.-])\d[\d,]*\.\d+(?:e-?\d+)?(?!\w|\.\d)")
@@ -88,7 +88,7 @@ def tables(page: str) -> Iterator[Shown]:
         rows = tuple(line.strip() for line in lines[at + 2 : end])
         behind = paragraph(lines[end:])
         copied = COPIED.fullmatch(behind)
-        source = f"docs/{copied[1]}" if copied else ""
+        source = copied[1] if copied else ""
         yield Shown(page, at + 1, lines[at].strip(), rows, mark(behind), source)
         at = end
 
@@ -165,9 +165,11 @@ def within(few: Sequence[str], many: Sequence[str]) -> bool:
     return all(figure in rest for figure in few)
 
 
-# ---- points of docs/claims.md ----
+# ---- points of lab/reports/claims.md ----
 
-CLAIMS = "docs/claims.md"
+CLAIMS = "lab/reports/claims.md"
+CLAIMS_BEFORE = "docs/claims.md"
+"""Where the page stood at the commits that it names."""
 POINT = re.compile(r"^\*\*([^*]+)\*\* \(.*?(?=\n\n\*\*|\n## |\Z)", re.M | re.S)
 """From the bold name of a point, behind which its script stands, to the next point."""
 
@@ -191,7 +193,7 @@ def unknown(words: str, commits: Sequence[str]) -> list[str] | None:
     """Decimals of a text that the page of no such commit has; None where the history is not here."""
     there = set[str]()
     for commit in commits:
-        page = shown_at(commit, CLAIMS)
+        page = shown_at(commit, CLAIMS_BEFORE) or shown_at(commit, CLAIMS)
         if page is None:
             return None
         there |= set(DECIMAL.findall(page))

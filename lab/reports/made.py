@@ -1,6 +1,6 @@
 """Compares figures of a page with those of committed result files: tables row by row, sentences by their words.
 
-Nothing is said here of any page or file: docs/results.py names them.
+Nothing is said here of any page or file: lab/reports/results.py names them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 Row = Mapping[str, str]
 
 FIGURE = re.compile(r"(?<![\w.,])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])")
