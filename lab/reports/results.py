@@ -1188,7 +1188,7 @@ LEFT = {
     "README.md": {},
     "docs/measurements.md": {
         "gave 1.09 on Zen 3 and 1.36 to 1.43 on Zen 5": "single runs of `polydec demo`, no file kept",
-        "8.3 points more [6.0, 10.6]": "the last table of lab/reports/search-measured.md, which is marked",
+        "8.3 points more often [6.0, 10.6]": "the last table of lab/reports/search-measured.md, which is marked",
     },
 }
 """Of the pages of which every figure is asked for: what no file has, and why."""
