@@ -171,6 +171,10 @@ def from_root(name: str) -> str:
     return text
 
 
+LAB_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)?(lab/[^)]+)\)")
+"""The lab book is not in the site: its path stands there in place of a link."""
+
+
 def on_files(files: Any, config: Any) -> Any:
     """MkDocs asks for further files here."""
     from mkdocs.structure.files import File
@@ -193,9 +197,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     roots = {"README": "index", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}
     for other, own in roots.items():
         text = text.replace(f"](../{other}.md", f"]({own}.md")
-    text = re.sub(
-        r"\[([^\]]+)\]\(\.\./(lab/[^)]+)\)", r"\1 (`\2`)", text
-    )  # the site has no lab book
+    text = LAB_LINK.sub(r"\1 (`\2`)", text)
     if page.file.src_uri == "methods.md":
         text = re.sub(r"^\| `([a-z0-9-]+)` \|", r"| [`\1`](methods/\1.md) |", text, flags=re.M)
         ways = ", ".join(f"[`{n}`](methods/steering-{n}.md)" for n in sorted(steer.steerings()))
