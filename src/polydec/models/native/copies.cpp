@@ -1,7 +1,7 @@
 // Drafts of copies and counts: what drafters/copy_ngram_mixture.py says in Python, to the bit, in a
 // tenth of the time. A pass of a network has just emptied the processor's caches, and Python's many
-// small objects are each a trip to memory then. tests/models/native/test_copies.py holds the two against
-// each other.
+// small objects are each a trip to memory then. tests/models/native/test_copies.py holds the two
+// against each other.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
